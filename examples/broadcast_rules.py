@@ -1,7 +1,8 @@
 """Enrichment by rules that change: every payment is judged by the limit of its country as of now.
 
 Rules are a stream of their own that every subtask sees whole: broadcast state. A new rule holds for all payments of the
-micro-batch that brings it, and of later ones. How many alerts a customer had is keyed state beside it.
+micro-batch that brings it, and of later ones; rules that are valid from a time on take ``connect(…, ordered=True)``.
+How many alerts a customer had is keyed state beside it.
 
     python -m examples.broadcast_rules
 """

@@ -15,6 +15,8 @@ from state_engine.core.types.type_information import TypeLike
 from state_engine.job.graph import (
     Node,
     OperatorInput,
+    SourceNode,
+    upstream,
 )
 
 if TYPE_CHECKING:
@@ -85,14 +87,19 @@ class ConnectedStreams(Stream):
 
 
 class BroadcastConnectedStream(Stream):
-    """A stream, keyed or not, beside one that every subtask sees whole."""
+    """A stream, keyed or not, beside one that every subtask sees whole: before its elements, or among them.
+
+    Made by ``connect(rules.broadcast(descriptor))``; among them with ``ordered=True``, by event time. Decision 0057.
+    """
 
     _made_by_operator = False
 
-    def __init__(self, job: StatefulJob, first: OperatorInput, second: BroadcastStream) -> None:
+    def __init__(
+        self, job: StatefulJob, first: OperatorInput, second: BroadcastStream, *, ordered: bool = False
+    ) -> None:
         super().__init__(job, first.parent)
-        self._inputs = (first, OperatorInput(second._node, broadcast=True))
-        self._second = second
+        self._inputs = (first, OperatorInput(second._node, broadcast=True, ordered=ordered))
+        self._second, self._ordered = second, ordered
 
     def _plain(self, method: str) -> ConnectedStreams:
         """The two as connected streams, of which every subtask gets the second one whole."""
@@ -101,6 +108,11 @@ class BroadcastConnectedStream(Stream):
             raise ConfigurationError(
                 f"{method}: a stream beside broadcast(descriptor) takes process with a BroadcastProcessFunction; for "
                 "functions of two streams call broadcast() without descriptors"
+            )
+        if self._ordered:
+            raise ConfigurationError(
+                f"{method}: ordered=True is for a BroadcastProcessFunction; a function of two streams sees the "
+                "elements of broadcast() in their total order already: leave it out"
             )
         return ConnectedStreams(self._job, self._inputs[0], second)
 
@@ -130,4 +142,18 @@ class BroadcastConnectedStream(Stream):
                 f"operator '{uid or 'process'}': {function!r} takes no broadcast elements; use a "
                 "BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
             )
+        if self._ordered:
+            self._require_event_time(uid or "process")
         return self._add(self._inputs, function, method="process", uid=uid, output_type=output_type)
+
+    def _require_event_time(self, uid: str) -> None:
+        """Event time on both sides, without which nothing says where a broadcast element stands."""
+        nodes = upstream(*(one.parent for one in self._inputs))
+        untimed = sorted(n.name for n in nodes if isinstance(n, SourceNode) and not n.timed)
+        if untimed:
+            raise ConfigurationError(
+                f"operator '{uid}': connect(…, ordered=True) puts both streams into the order of their event times, "
+                f"and these sources have none: {untimed}. Give each of them one, in source(event_time=…) or by "
+                "assign_timestamps_and_watermarks(…), before connect; or connect without ordered=True, which applies "
+                "all broadcast elements of a micro-batch first"
+            )

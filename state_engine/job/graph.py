@@ -95,13 +95,15 @@ class OperatorInput:
     Attributes:
         parent: the stream.
         key: columns of the key, or what makes one; None on a stream without key.
-        broadcast: whether every subtask sees all of it, before the elements of the other stream.
+        broadcast: whether every subtask sees all of it, as broadcast elements: before the elements of the other stream.
+        ordered: whether broadcast elements stand at their places in the total order instead.
         everywhere: whether every subtask sees all of it, each element at its place in the total order.
     """
 
     parent: Node
     key: tuple[str, ...] | SelectedKey | None = None
     broadcast: bool = False
+    ordered: bool = False
     everywhere: bool = False
 
     @property
@@ -147,6 +149,11 @@ class OperatorNode:
     def key_columns(self) -> tuple[str, ...]:
         """Names of the columns of the stored key."""
         return self.inputs[0].key_columns
+
+    @property
+    def by_event_time(self) -> bool:
+        """Whether event time orders the elements of all inputs, because a broadcast stream is ordered."""
+        return any(one.ordered for one in self.inputs)
 
 
 @dataclass(frozen=True, eq=False)

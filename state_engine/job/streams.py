@@ -159,15 +159,33 @@ class DataStream(StreamShortcuts):
         return DataStream(self._job, UnionNode((self._node, *(_of(self._job, o)._node for o in others))))
 
     @overload
-    def connect(self, other: BroadcastStream) -> BroadcastConnectedStream: ...
+    def connect(self, other: BroadcastStream, *, ordered: bool = False) -> BroadcastConnectedStream: ...
 
     @overload
     def connect(self, other: DataStream) -> ConnectedStreams: ...
 
-    def connect(self, other: DataStream | BroadcastStream) -> ConnectedStreams | BroadcastConnectedStream:
-        """Two streams into one function: ``ConnectedStreams``, or ``BroadcastConnectedStream``."""
+    def connect(
+        self, other: DataStream | BroadcastStream, *, ordered: bool = False
+    ) -> ConnectedStreams | BroadcastConnectedStream:
+        """Two streams into one function: ``ConnectedStreams``, or ``BroadcastConnectedStream``.
+
+        Args:
+            other: of this job; ``rules.broadcast(descriptor)`` for a function that takes broadcast elements.
+            ordered: put broadcast elements into the total order, by event time, which all sources of both streams must
+                have: an element sees the rules up to its own time, those of the same time included, however rows are
+                cut into micro-batches. Without, all broadcast elements of a micro-batch come before its other elements.
+                See docs/guides/broadcast.md.
+
+        Raises:
+            ConfigurationError: ``other`` is of another job; or it is not broadcast, and ``ordered`` stands beside it.
+        """
         if isinstance(other, BroadcastStream):
-            return BroadcastConnectedStream(self._job, self._input(), _of(self._job, other))
+            return BroadcastConnectedStream(self._job, self._input(), _of(self._job, other), ordered=ordered)
+        if ordered:
+            raise ConfigurationError(
+                "connect(…, ordered=True) is for a broadcast stream: connect(rules.broadcast(descriptor), "
+                "ordered=True). The elements of two connected streams are in their total order already: leave it out"
+            )
         return ConnectedStreams(self._job, self._input(), _of(self._job, other)._input())
 
     @overload

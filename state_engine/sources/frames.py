@@ -422,6 +422,55 @@ def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int]) -> list[
     return ordered_together(orders, shared_names(frames), places)
 
 
+def orders_by_event_time(
+    frames: Sequence[StreamFrame], places: Sequence[int], *, what: str
+) -> list[list[Rule]]:
+    """Rules that put the rows of several streams into the order of their event times, for each of them.
+
+    First the event time: the column that each stream's order begins with, where all have one of the same type; else
+    in milliseconds. Then the place of the stream; then its own order. A single stream has no place.
+
+    Args:
+        frames: with event time.
+        places: of the streams.
+        what: has the streams as inputs, for messages.
+
+    Raises:
+        ConfigurationError: the order that the user named does not begin with the event time.
+    """
+    for frame in frames:
+        if frame.named and not frame.timed_order:
+            raise ConfigurationError(_ordered_otherwise(frame, what))
+    firsts = [frame.order[0][1] if frame.timed_order else None for frame in frames]
+    alike = firsts[0] is not None and all(kind == firsts[0] for kind in firsts)
+    orders = [frame.order if alike else [(EVENT_TIME, pa.int64()), *frame.order] for frame in frames]
+    made = ordered_together(orders, 1, places)
+    for frame, rules in zip(frames, made, strict=True):
+        if not alike:
+            rules[0] = _instant(frame, what)
+        if len(frames) == 1:
+            del rules[1]
+    return made
+
+
+def _instant(frame: StreamFrame, what: str) -> Rule:
+    """Where event time puts each row, in milliseconds: where the order begins with it, that also places timers."""
+    if not frame.timed_order:
+        return frame.event_ms(what)
+    name, kind = frame.order[0]
+    return Taken(name) if pa.types.is_integer(kind) else Milliseconds(name, kind)
+
+
+def _ordered_otherwise(frame: StreamFrame, what: str) -> str:
+    named = f"order_by={list(frame.order_by[: frame.named])}" if frame.order_by else "their order_by"
+    of = f"of source '{frame.source}'" if frame.source is not None else f"that {what} reads"
+    return (
+        f"{what}: connect(…, ordered=True) puts both streams into the order of their event times, and the rows {of} "
+        f"have another one ({named}): begin order_by with the event_time column, or leave order_by out; or connect "
+        "without ordered=True"
+    )
+
+
 def shared_names(frames: Sequence[StreamFrame]) -> int:
     """How many order columns all streams were given by name, of the same types."""
     fewest = min(f.named for f in frames)

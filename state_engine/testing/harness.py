@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.every_function import SourceFunction
 from state_engine.core.functions.function import Function
-from state_engine.core.functions.function_calls import takes_two_inputs
+from state_engine.core.functions.function_calls import takes_broadcast, takes_two_inputs
 from state_engine.core.functions.metrics import summed
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.harness.harness_batch import HarnessBatch, watermarks
@@ -25,6 +25,7 @@ from state_engine.core.keys.key_form import DeclaredKey, KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
 from state_engine.core.operator.outputs import Refusal
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.state.state_table import NO_KEY
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.columns import as_in_a_stream
 from state_engine.core.types.every_type import TypeInformation
@@ -63,6 +64,8 @@ class OperatorHarness:
         on_error: ``fail`` raises what the function raised; ``dead_letter`` collects it in ``refused``.
         side_outputs: the tags that may be yielded to; None takes any.
         parameters: of the job.
+        ordered: as of ``connect(…, ordered=True)``: broadcast elements stand among the others, and come with them in
+            ``process_pairs``, as the second input.
 
     Attributes:
         refused: what was set aside, with the elements' positions in their batch.
@@ -89,6 +92,7 @@ class OperatorHarness:
     on_error: str = "fail"
     side_outputs: Sequence[OutputTag] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
+    ordered: bool = False
     refused: list[Refusal] = field(default_factory=list, init=False)
     metrics: dict[str, float] = field(default_factory=dict, init=False)
 
@@ -99,7 +103,11 @@ class OperatorHarness:
                 f"backend must be a StateBackend (HashMapStateBackend() and the like) or None, not {self.backend!r}"
             )
         self._side: dict[str, list[Any]] = {}
-        self._two_inputs = takes_two_inputs(self.function)
+        if self.ordered and not takes_broadcast(self.function):
+            raise ConfigurationError(
+                f"ordered=True is for functions that take broadcast elements, not for {type(self.function).__name__}"
+            )
+        self._two_inputs = takes_two_inputs(self.function) or self.ordered
         self._stored = HarnessState(watermarks_ms=self._first_watermarks())
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
         self._output = declared or Unchanged()
@@ -134,13 +142,17 @@ class OperatorHarness:
         return self.process_pairs((2, element) for element in elements)
 
     def process_pairs(self, pairs: Iterable[tuple[int, Any]], *, drain: bool = False) -> list[Any]:
-        """One micro-batch of pairs of an input, 1 or 2, and an element, in their total order."""
+        """One micro-batch of pairs of an input, 1 or 2, and an element, in their total order.
+
+        Broadcast elements are those of input 2, where they are ``ordered``.
+        """
         given = list(pairs)
         wrong = [pair for pair in given if pair[0] not in (1, 2)]
         if wrong or not self._two_inputs:
             raise ConfigurationError(
-                f"process_pairs takes pairs of 1 or 2 and an element, for a function of two inputs; got {wrong[:1]} "
-                f"for {type(self.function).__name__}"
+                f"process_pairs takes pairs of 1 or 2 and an element, for a function of two inputs, or with "
+                f"ordered=True for one that takes broadcast elements; got {wrong[:1]} for "
+                f"{type(self.function).__name__}"
             )
         return self._batch([(which - 1, element) for which, element in given], [], drain)
 
@@ -264,9 +276,13 @@ class OperatorHarness:
         runs = self._runs(end_watermark_ms=batch.marks[-1])
         for run in runs:
             run.run(*batch.of(run.subtask), broadcast=timed, drain=drain)
+
+        def apart(refusal: Refusal) -> bool:
+            return refusal.broadcast and not self.ordered
+
         for run in runs:
             self.refused += [
-                r if r.index is None or r.broadcast else replace(r, index=batch.parts[run.subtask][r.index])
+                r if r.index is None or apart(r) else replace(r, index=batch.parts[run.subtask][r.index])
                 for r in run.out.refused
             ]
         self._commit(runs)
@@ -285,6 +301,10 @@ class OperatorHarness:
         stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
         parts: list[list[int]] = [[] for _ in range(self.parallelism)]
         for index, element in enumerate(given):
+            if self.ordered and element[0] == 1:
+                for part in parts:
+                    part.append(index)
+                continue
             if keys is not None:
                 subtask = self.subtask_of(keys[index])
             elif self.partition_by is not None:
@@ -332,6 +352,8 @@ class OperatorHarness:
 
     def _key_of(self, element: Any) -> Any:
         """The key of an element, as it is stored where its type is known."""
+        if self.ordered and element[0] == 1:
+            return NO_KEY
         key = self._of(self.key_by, element)
         if self._key_type is None or key is None:
             return key
@@ -352,6 +374,7 @@ class OperatorHarness:
             has_event_time=self.timestamp_of is not None,
             output_type=self._output,
             key_form=self._key_form(),
+            ordered=self.ordered,
             dead_letters=self.on_error == "dead_letter",
             side_outputs=None
             if self.side_outputs is None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,18 @@ def diverging(job: StatefulJob, at: Path) -> DataStream:
     return stream.key_by("k").connect(stream.broadcast()).process(Diverging(), uid="rules", output_type=int)
 
 
+def ordered_by(column: str) -> Callable[[StatefulJob, Path], DataStream]:
+    def build(job: StatefulJob, at: Path) -> DataStream:
+        rows = [("a", 1, datetime(2026, 1, 1))]
+        kind = "k string, v bigint, at timestamp_ntz"
+        stream = job.from_collection(rows, kind, name="rows", event_time="at", order_by=[column])
+        rules = stream.broadcast(MapStateDescriptor("rules", str, int))
+        both = stream.key_by("k").connect(rules, ordered=True)
+        return both.process(Diverging(), uid="rules", output_type=int)
+
+    return build
+
+
 Case = tuple[Callable[[StatefulJob, Path], DataStream], type[StatelakeError], str]
 CASES: dict[str, Case] = {
     "a key selector that gives None": (
@@ -157,6 +170,11 @@ CASES: dict[str, Case] = {
     ),
     "a source function that gives times": (
         stamped, SourceError, r"source 'stamps': collect_with_timestamp has no column.*name the field in source\(",
+    ),
+    "rules in another order than that of event time": (
+        ordered_by("v"), ConfigurationError,
+        r"operator 'rules': connect\(…, ordered=True\).*rows of source 'rows' have another one "
+        r"\(order_by=\['v'\]\): begin order_by with the event_time column, or leave order_by out",
     ),
     "broadcast state that differs": (
         diverging, StateAccessError,

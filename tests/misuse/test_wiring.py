@@ -10,6 +10,7 @@ import pytest
 from state_engine import (
     BroadcastProcessFunction,
     CheckpointedFunction,
+    CoMapFunction,
     DataStream,
     FileSink,
     FileSource,
@@ -47,6 +48,13 @@ class Numbers(MapFunction, ListCheckpointed):
 
 class Rules(BroadcastProcessFunction):
     pass
+
+
+RULES = MapStateDescriptor("rules", str, int)
+
+
+def in_time(job: StatefulJob, name: str) -> DataStream:
+    return job.from_collection([], "at timestamp", name=name, event_time="at")
 
 
 def same(value: Any) -> Any:
@@ -209,6 +217,25 @@ WHILE_BUILDING: dict[str, Refusal] = {
     "a broadcast function on a keyed stream": (
         lambda j, s: s.key_by("value").connect(s.broadcast()).process(Rules(), uid="rules", output_type=int),
         ConfigurationError, "operator 'rules': Rules is a BroadcastProcessFunction, but the stream is keyed",
+    ),
+    "connected streams that are to be ordered": (
+        lambda j, s: s.connect(s, ordered=True), ConfigurationError,  # type: ignore[call-overload]
+        r"connect\(…, ordered=True\) is for a broadcast stream: .*in their total order already: leave it out",
+    ),
+    "an ordered broadcast stream of a function of two": (
+        lambda j, s: s.connect(s.broadcast(), ordered=True).map(CoMapFunction(), int), ConfigurationError,
+        r"map: ordered=True is for a BroadcastProcessFunction; .*total order already: leave it out",
+    ),
+    "an ordered broadcast stream without event time": (
+        lambda j, s: in_time(j, "events").connect(s.broadcast(RULES), ordered=True).process(
+            Rules(), uid="rules", output_type=int),
+        ConfigurationError,
+        r"operator 'rules': connect\(…, ordered=True\).*these sources have none: \['numbers'\]. Give each of them one",
+    ),
+    "a stream without event time beside an ordered one": (
+        lambda j, s: mapped(s).union(in_time(j, "events")).connect(in_time(j, "rules").broadcast(RULES), ordered=True)
+        .process(Rules(), uid="judge", output_type=int),
+        ConfigurationError, r"operator 'judge': .*these sources have none: \['numbers'\]",
     ),
     "what is no transform": (
         lambda j, s: s.transform(5), ConfigurationError,  # type: ignore[arg-type]

@@ -212,6 +212,14 @@ def test_copies_of_broadcast_state_that_differ_are_refused(job: Job, other: Subt
             job.batch(*subtasks)
 
 
+def test_broadcast_state_that_some_subtasks_only_looked_at_is_none_yet(job: Job) -> None:
+    for subtasks in ((left(b=[]), left()), (left(), left(b=[]))):
+        assert job.batch(*subtasks) == []
+        assert job.ref is not None
+        assert job.ref.states == []
+        assert job.start(2) == [left()] * 2
+
+
 def test_subtasks_must_agree_on_a_state(job: Job) -> None:
     other = SubtaskSnapshot((StateElements("e", "union", "bigint", ("1",)),))
     with pytest.raises(StateAccessError, match="state 'e' is even_split of bigint in subtask 0 and union"):

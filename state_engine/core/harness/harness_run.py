@@ -23,7 +23,7 @@ from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.memory_state import MemoryState
-from state_engine.core.state.state_table import Change, KeyContext
+from state_engine.core.state.state_table import NO_KEY, Change, KeyContext
 from state_engine.core.time.timer_service import TimerService
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
@@ -49,6 +49,7 @@ class BatchSettings:
     state: MemoryState
     backend: Any = None
     key_form: KeyForm | None = None
+    ordered: bool = False
 
 
 class HarnessRun:
@@ -101,7 +102,8 @@ class HarnessRun:
                     if broadcast:
                         elements, times = zip(*broadcast, strict=True)
                         operator.process_broadcast(elements, times, self.out)
-                    operator.process(keys, values, stamps, self.out, watermarks=marks)
+                    process = operator.process_in_order if s.ordered else operator.process
+                    process(keys, values, stamps, self.out, watermarks=marks)
                     operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
                     self.state = operator.snapshot()
                 finally:
@@ -173,7 +175,7 @@ class HarnessRun:
         return TaskInfo(s.operator, self.subtask, s.parallelism, s.max_parallelism, parameters=s.parameters)
 
     def _loader(self, keys: Iterable[Any]) -> Callable[[StateDescriptor], dict[Any, Any]]:
-        s, touched = self._settings, set(keys)
+        s, touched = self._settings, {key for key in keys if key is not NO_KEY}
         if has_timers(self.function):
             touched |= {k for k in s.state.keys_with_timers() if self._owns(k)}
         return lambda descriptor: s.state.load(descriptor, touched, operator=s.operator)

@@ -4,7 +4,7 @@ An origin says what an output came from, and so where it stands in the total ord
 
 | origin | what came from it | place |
 |---|---|---|
-| int | the element of this index, and timers that it set when they were due already | the element's |
+| int | the element of this index, an ordered broadcast one too, and timers that it set when they were due | its own |
 | ``TimerOrigin`` | a timer | see ``core.operator.output_order``: not where batches are cut |
 | ``BroadcastOrigin`` | the broadcast element of this index | the element's, or first of all without ``order_by`` |
 """
@@ -45,8 +45,8 @@ class Refusal:
     """An element or a timer that its function refused.
 
     Attributes:
-        index: position of the element in this subtask's input (of broadcast elements, where ``broadcast``); None for
-            a timer, and where opening, closing or a snapshot raised.
+        index: position of the element in this subtask's input (of broadcast elements, where ``broadcast`` and these
+            come first); None for a timer, and where opening, closing or a snapshot raised.
         key: its key; None where there is none.
         error: class and message of what was raised; for a timer also which one.
         traceback_text: where it was raised.

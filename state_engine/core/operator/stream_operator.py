@@ -9,8 +9,8 @@ and its outputs are undone and it is set aside; otherwise the first failure ends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from itertools import count, repeat
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count, groupby, repeat
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
@@ -23,7 +23,7 @@ from state_engine.core.operator.atomic_call import (
     AtomicCall,
     outputs_of,
 )
-from state_engine.core.operator.late_elements import diverting
+from state_engine.core.operator.late_elements import LateElement, diverting
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import (
     BroadcastOrigin,
@@ -141,6 +141,7 @@ class StreamOperator:
         *,
         watermarks: Iterable[int] | None = None,
         diverts: bool = False,
+        first: int = 0,
     ) -> None:
         """Feed elements in order; outputs and refusals are appended to ``out``.
 
@@ -151,6 +152,7 @@ class StreamOperator:
             out: where outputs go.
             watermarks: the watermark before every element, in milliseconds; without, that of the start of the batch.
             diverts: whether there are late elements among the values that pass by the function; their key is NO_KEY.
+            first: index of the first of them in the subtask's input.
 
         Raises:
             ElementRefused: an element or a timer failed and the policy is not dead_letter.
@@ -164,7 +166,7 @@ class StreamOperator:
         after, index, key, watermark_ms = context.on_element, 0, None, self._timers.watermark_ms
         try:
             for index, key, value, timestamp, before_ms in zip(
-                count(),
+                count(first),
                 repeat(NO_KEY) if keys is None else keys,
                 values,
                 timestamps,
@@ -209,21 +211,61 @@ class StreamOperator:
         watermarks: Iterable[int] | None = None,
     ) -> None:
         """Feed the broadcast elements of the batch, before all others. Raises as ``process`` does."""
-        call = self._calls.broadcast
+        before = repeat(self._timers.watermark_ms) if watermarks is None else watermarks
+        for index, value, timestamp, before_ms in zip(count(), values, timestamps, before):
+            self._advance(before_ms)
+            self._process_broadcast(index, value, timestamp, BroadcastOrigin(index), out)
+
+    def process_in_order(
+        self,
+        keys: Sequence[Any] | None,
+        values: Sequence[Any],
+        timestamps: Sequence[int | None],
+        out: Outputs,
+        *,
+        watermarks: Sequence[int],
+        diverts: bool = False,
+    ) -> None:
+        """Feed elements and broadcast elements, each at its place in the total order; raises as ``process`` does.
+
+        Before a broadcast element, all timers fire that are due by the watermark before it, of all keys: so a timer
+        sees the broadcast state that there was when the watermark reached its time, wherever batches are cut.
+
+        Args:
+            keys: of the elements, where the stream is keyed; at the places of broadcast elements anything.
+            values: pairs of 0 and an element, or of 1 and a broadcast element; or late elements.
+            timestamps, out, watermarks, diverts: as for ``process``.
+        """
+        if self._queue is not None:
+            self._queue.index()
+        start = 0
+        for is_broadcast, group in groupby(values, key=lambda pair: pair[0] == 1):
+            run = [one if type(one) is LateElement else one[1] for one in group]
+            end = start + len(run)
+            times, before = timestamps[start:end], watermarks[start:end]
+            if is_broadcast:
+                for index, value, timestamp, before_ms in zip(count(start), run, times, before):
+                    if index == start or before_ms != self._timers.watermark_ms:
+                        self._advance(before_ms)
+                        self.fire_rest(before_ms, out)
+                    self._process_broadcast(index, value, timestamp, index, out)
+            else:
+                of_run = None if keys is None else keys[start:end]
+                self.process(of_run, run, times, out, watermarks=before, first=start, diverts=diverts)
+            start = end
+
+    def _process_broadcast(
+        self, index: int, value: Any, timestamp: int | None, origin: Origin, out: Outputs
+    ) -> None:
+        call, context = self._calls.broadcast, self._context
         if call is None:
             raise ConfigurationError(
                 f"operator '{self._operator}': {type(self.function).__name__} takes no broadcast elements; "
                 "use a BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
             )
-        self._context.undo = [] if self._dead_letters else None
+        context.undo, context.timestamp = [] if self._dead_letters else None, timestamp
         try:
-            before = repeat(self._timers.watermark_ms) if watermarks is None else watermarks
-            for index, value, timestamp, before_ms in zip(count(), values, timestamps, before):
-                self._context.timestamp = timestamp
-                self._advance(before_ms)
-                origin = BroadcastOrigin(index)
-                refusal = Refusal(index, None, "", "", broadcast=True)
-                self._one.run(call, value, origin, refusal, out)
+            self._one.run(call, value, origin, Refusal(index, None, "", "", broadcast=True), out)
         finally:
             self._leave()
 
@@ -233,7 +275,7 @@ class StreamOperator:
         In order of stage and time, keys by their hash. Timers that are set meanwhile fire, too, where they are due.
 
         Args:
-            end_watermark_ms: the watermark at the end of the batch.
+            end_watermark_ms: the watermark at the end of the batch; before a broadcast element, that before it.
             out: where outputs go.
             drain: then fire all other event-time timers, too, with the largest watermark: the input has ended for good.
 

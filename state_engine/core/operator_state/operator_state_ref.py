@@ -92,6 +92,8 @@ def build_ref(
     for name, state in sorted(declared_states(operator, snapshots).items()):
         parts = [part for own in declared for s in own if s.name == name for part in s.parts]
         if state.scheme == BROADCAST:
+            if len(parts) < len(declared) and not any(part.elements for part in parts):
+                continue  # the subtasks that had elements asked for it, and no rule has come yet
             parts = [_one_copy(operator, name, parts, len(declared))]
         states.append(OperatorStateSchema(name, state.scheme, state.type, parts))
     same = parent is not None and (parent.states, parent.parallelism) == (states, len(declared))

@@ -9,6 +9,7 @@ the batch each timer fires; the state decides, a heap may still know what was de
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Any, NamedTuple
 
 from state_engine.core.state.descriptors import TIMERS as TIMERS
@@ -109,6 +110,8 @@ class TimerQueue:
         # the newest entry of a timer counts, if the state knows the timer; others in the heap are left over
         self._entries: dict[Any, dict[Timer, Entry]] = {}
         self._heaps: dict[Any, list[Entry]] = {}
+        self._of_all_keys: list[tuple[Entry, int, Any]] | None = None
+        self._pushed = count()  # keys themselves need no order
         for key, timers in store.tables[TIMERS].entries.items():
             entries = {t: self._placed(t, watermark_ms) for t in (Timer(*timer) for timer in timers)}
             self._entries[key], self._heaps[key] = entries, list(entries.values())
@@ -126,6 +129,8 @@ class TimerQueue:
             entry = self._placed(timer, self.watermark_ms, self.element)
         self._entries.setdefault(key, {})[timer] = entry
         heappush(self._heaps.setdefault(key, []), entry)
+        if self._of_all_keys is not None:
+            heappush(self._of_all_keys, (entry, next(self._pushed), key))
 
     def delete(self, time: int, domain: TimeDomain) -> None:
         """Delete a timer of the current key."""
@@ -154,9 +159,24 @@ class TimerQueue:
         self._state.remove(timer)
         return timer
 
+    def index(self) -> None:
+        """Make ``keys_due`` cheap, for who asks again and again, and then fires all of what is due each time."""
+        if self._of_all_keys is None:
+            pairs = ((key, entry) for key, heap in self._heaps.items() for entry in heap)
+            self._of_all_keys = [(entry, next(self._pushed), key) for key, entry in pairs]
+            heapify(self._of_all_keys)
+
     def keys_due(self, watermark_ms: int, *, drain: bool) -> list[Any]:
-        """The keys that may have a due timer."""
-        return [k for k, heap in self._heaps.items() if heap and _is_due(heap[0], watermark_ms, drain=drain)]
+        """The keys that may have a due timer; where there is an ``index``, each due timer is named once."""
+        indexed = self._of_all_keys
+        if indexed is None:
+            return [
+                k for k, heap in self._heaps.items() if heap and _is_due(heap[0], watermark_ms, drain=drain)
+            ]
+        due = dict[Any, None]()
+        while indexed and _is_due(indexed[0][0], watermark_ms, drain=drain):
+            due[heappop(indexed)[2]] = None
+        return list(due)
 
     def _placed(self, timer: Timer, watermark_ms: int, element: int = NO_ELEMENT) -> Entry:
         """When a timer fires that was loaded, or set by an element."""

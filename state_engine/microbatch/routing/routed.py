@@ -63,7 +63,8 @@ class InputLayout:
         columns: of the routed row that functions see, in order.
         names: what functions see them as.
         scalar: whether functions see the one column bare.
-        broadcast: whether every subtask has all rows, before those of the other stream.
+        broadcast: whether every subtask has all rows, as broadcast elements: before those of the other stream.
+        ordered: whether broadcast elements stand at their places in the total order instead.
         everywhere: whether every subtask has all rows.
         declared: the columns as the stream declares them; None where their Arrow types say all.
     """
@@ -72,6 +73,7 @@ class InputLayout:
     names: tuple[str, ...]
     scalar: bool
     broadcast: bool = False
+    ordered: bool = False
     everywhere: bool = False
     declared: StructType | None = None
 
@@ -115,5 +117,10 @@ class RoutedLayout:
 
     @property
     def broadcast(self) -> int | None:
-        """Number of the broadcast input; None where there is none."""
-        return next((at for at, one in enumerate(self.inputs) if one.broadcast), None)
+        """Number of the broadcast input that comes before the other one; None where there is none."""
+        return next((at for at, one in enumerate(self.inputs) if one.broadcast and not one.ordered), None)
+
+    @property
+    def ordered_broadcast(self) -> int | None:
+        """Number of the broadcast input whose rows stand among those of the other one; None where there is none."""
+        return next((at for at, one in enumerate(self.inputs) if one.broadcast and one.ordered), None)

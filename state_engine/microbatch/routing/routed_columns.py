@@ -38,6 +38,7 @@ from state_engine.sources.frames import (
     StreamFrame,
     merged_orders,
     order_name,
+    orders_by_event_time,
     shared_names,
 )
 from state_engine.sources.stream_columns import Constant, Rule, Taken
@@ -125,7 +126,7 @@ def planned(
     keys = [_key(one, operator, what) for one in inputs]
     keyed = [key for key in keys if key is not None]
     refusals = any(key.selected or any(map(may_be_refused, key.types)) for key in keyed)
-    orders = merged_orders(frames, _places(inputs, operator))
+    orders = _orders(inputs, operator, what)
     common = _common_layout(
         frames, operator, keyed, what, refusals=refusals, refused=refused, order=len(orders[0])
     )
@@ -153,15 +154,17 @@ def _common_layout(
 ) -> RoutedLayout:  # fmt: skip
     """What does not depend on a single input."""
     first, timed = frames[0], any(f.event_time is not None for f in frames)
-    alone = len(frames) == 1
+    alone, by_time = len(frames) == 1, operator.by_event_time
     return RoutedLayout(
         inputs=tuple(
-            InputLayout((), (), scalar=False, broadcast=i.broadcast, everywhere=i.everywhere)
+            InputLayout(
+                (), (), scalar=False, broadcast=i.broadcast, ordered=i.ordered, everywhere=i.everywhere
+            )
             for i in operator.inputs
         ),
         order=tuple(order_name(i) for i in range(order)),
-        named=first.named if alone else shared_names(frames),
-        timed_order=all(f.timed_order for f in frames) and shared_names(frames) > 0,
+        named=1 if by_time else first.named if alone else shared_names(frames),
+        timed_order=by_time or (all(f.timed_order for f in frames) and shared_names(frames) > 0),
         positioned=alone and first.source is not None and first.hidden_order == (FILE_COLUMN, ROW_COLUMN),
         keys=(),
         key_schema=_key_schema(keys, what) if keys else None,
@@ -169,7 +172,7 @@ def _common_layout(
         key_refusals=refusals,
         refused=refused,
         sources=not alone or (first.source is None and bool(first.sources)),
-        lead=first.lead if alone and timed else (),
+        lead=first.lead if alone and timed and not by_time else (),
     )
 
 
@@ -191,9 +194,19 @@ def _hidden_columns(
     return rules
 
 
+def _orders(inputs: Sequence[RoutedInput], operator: OperatorNode, what: str) -> list[list[Rule]]:
+    """Rules of the columns of the order, for each input."""
+    frames, places = [one.frame for one in inputs], _places(inputs, operator)
+    return (
+        orders_by_event_time(frames, places, what=what)
+        if operator.by_event_time
+        else merged_orders(frames, places)
+    )
+
+
 def _places(inputs: Sequence[RoutedInput], operator: OperatorNode) -> list[int]:
     """What puts rows of several inputs that tie into an order."""
-    # broadcast elements are applied first, so what they put out stands in front of its peers
+    # A rule holds from its time on. Where all rules are applied first, what they put out stands in front of its peers.
     return [-1 if operator.inputs[one.place].broadcast else one.place for one in inputs]
 
 

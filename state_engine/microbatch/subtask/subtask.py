@@ -41,6 +41,8 @@ from state_engine.microbatch.subtask.order_columns import order_of
 from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
 from state_engine.microbatch.subtask.refusals import RefusedRows
 from state_engine.microbatch.subtask.subtask_input import (
+    Flags,
+    among_broadcast,
     broadcast_rows,
     broadcast_values,
     count_sources,
@@ -159,13 +161,14 @@ class Subtask:
         if not self.index:  # all subtasks have the same
             self.report.rows_in += self._broadcast.num_rows
             count_sources(self._broadcast, self.spec, self.report)
-        self._broadcast = self._without_bad_rows(self._broadcast, broadcast=True)
-        self._events = self._without_bad_rows(self._events)
+        of_broadcast = np.ones(self._broadcast.num_rows, bool)
+        self._broadcast = self._without_bad_rows(self._broadcast, of_broadcast)
+        self._events = self._without_bad_rows(self._events, among_broadcast(self._events, routed))
         if routed.keys:
             self._events = self._without_bad_keys(self._events)
         self._late = late_tags(self._events, self.spec)
 
-    def _without_bad_rows(self, events: pa.Table, *, broadcast: bool = False) -> pa.Table:
+    def _without_bad_rows(self, events: pa.Table, of_broadcast: Flags | None) -> pa.Table:
         """Without the rows that Python could not decode, and those that a strategy could give no event time."""
         columns = {
             c: n for one in self.spec.routed.inputs for c, n in zip(one.columns, one.names, strict=True)
@@ -180,11 +183,9 @@ class Subtask:
         if not errors:
             return events
         for index, error in sorted(errors.items()):
+            broadcast = of_broadcast is not None and bool(of_broadcast[index])
             refusal = Refusal(index, None, error, "", broadcast=broadcast)
             if not self.spec.dead_letters:
-                self._broadcast, self._events = (
-                    (events, self._events) if broadcast else (self._broadcast, events)
-                )
                 raise ElementRefused(refusal)
             if not (broadcast and self.index):  # all subtasks have the same
                 self._refused.add(refusal, events)
@@ -199,7 +200,11 @@ class Subtask:
             why = events[KEY_REFUSAL]
         elif len(routed.keys) == 1 and events[routed.keys[0]].null_count:
             text = f"the key '{spec.key_schema.names[0]}' is null"
-            why = pc.if_else(pc.is_null(events[routed.keys[0]]), text, pa.scalar(None, pa.string()))
+            missing = pc.is_null(events[routed.keys[0]])
+            of_broadcast = among_broadcast(events, routed)
+            if of_broadcast is not None:  # they have no key
+                missing = pc.and_(missing, pa.array(~of_broadcast))
+            why = pc.if_else(missing, text, pa.scalar(None, pa.string()))
         else:
             return events
         bad = pc.is_valid(why)
@@ -223,13 +228,19 @@ class Subtask:
         if not spec.keyed:
             self._run_function(None, None, context)
             return
-        keys = keys_of(self._events, spec, self.report, without=self._late)
+        keys = keys_of(self._events, spec, self.report, without=self._without_key())
         keyed = SubtaskKeyedState(spec, self.index, keys)
         keyed.with_due_timers()
         with spec.backend.create_keyed_backend(
             spec.uid, key_groups=keyed.key_groups, context=context, load=keyed.load
         ) as backend:
             self._run_function(keyed, backend, context)
+
+    def _without_key(self) -> set[int]:
+        """The rows whose keys, if they have any, are not touched: late ones, and broadcast ones among the others."""
+        of_broadcast = among_broadcast(self._events, self.spec.routed)
+        broadcast = [] if of_broadcast is None else np.flatnonzero(of_broadcast).tolist()
+        return {*self._late, *broadcast}
 
     def _run_function(
         self, keyed: SubtaskKeyedState | None, backend: KeyedStateBackend | None, context: KeyContext
@@ -253,7 +264,13 @@ class Subtask:
             keys = None if keyed is None else keyed.keys.of_rows
             before = watermarks_of(self._events, spec.routed)
             diverts = bool(self._late)
-            operator.process(keys, values, timestamps, out, watermarks=before, diverts=diverts)
+            if among_broadcast(self._events, spec.routed) is None:
+                operator.process(keys, values, timestamps, out, watermarks=before, diverts=diverts)
+            else:
+                assert before is not None  # both streams have event time
+                operator.process_in_order(
+                    keys, values, list(timestamps), out, watermarks=before, diverts=diverts
+                )
             operator.fire_rest(clocks.end_watermark_ms, out, drain=clocks.drain)
             snapshot = operator.snapshot()
         finally:
@@ -306,7 +323,8 @@ class Subtask:
                 operator.function.notify_checkpoint_complete(checkpoint_id)
 
     def _rows_of(self, refusal: Refusal) -> pa.Table:
-        return self._broadcast if refusal.broadcast else self._events
+        apart = refusal.broadcast and self.spec.routed.ordered_broadcast is None
+        return self._broadcast if apart else self._events
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -345,11 +363,16 @@ class Subtask:
             self._write_output(output, out)
         for refusal in out.refused:
             if refusal.broadcast and refusal.index is not None:
-                self.report.broadcast_refused.append(refusal.index)
+                self.report.broadcast_refused.append(self._number_of_broadcast(refusal.index))
                 if self.index:  # all subtasks had it: the first keeps its letter
                     continue
             self._refused.add(refusal, self._rows_of(refusal))
         self._write_dead_letters()
+
+    def _number_of_broadcast(self, index: int) -> int:
+        """Which of the broadcast elements one is: the same on all subtasks."""
+        of_broadcast = among_broadcast(self._events, self.spec.routed)
+        return index if of_broadcast is None else int(np.count_nonzero(of_broadcast[:index]))
 
     def _write_output(self, output: OutputSpec, out: Outputs) -> None:
         part: Any = out if output.tag is None else out.side.get(output.name)

@@ -28,6 +28,7 @@ from state_engine.sources.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
 
 Hashes = np.ndarray[Any, Any]
 Late = np.ndarray[Any, Any]
+Flags = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def keys_of(
     """The keys of rows; raises StatelakeError where one is in another subtask's key group.
 
     Args:
-        without: rows that pass by the function: their keys are not touched, and stand as NO_KEY.
+        without: rows that have no key, or pass by the function: none is touched, and NO_KEY stands for it.
     """
     if without:
         kept = np.ones(events.num_rows, bool)
@@ -91,8 +92,8 @@ def keys_of(
 
 
 def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
-    """Elements as functions see them; of two connected streams, pairs of stream and element."""
-    plain = [at for at, one in enumerate(routed.inputs) if not one.broadcast]
+    """Elements as functions see them; pairs of stream and element, where rows of two streams are in one order."""
+    plain = _in_order(routed)
     if len(plain) == 1:
         return _decoded(events, routed.inputs[plain[0]]) if events.num_rows else []
     if not events.num_rows:
@@ -121,12 +122,21 @@ def broadcast_rows(table: pa.Table, routed: RoutedLayout) -> tuple[pa.Table, pa.
 
 def counted_rows(events: pa.Table, routed: RoutedLayout, subtask: int) -> pa.Table:
     """The rows that this subtask counts: of those that all subtasks have, the first one does."""
-    everywhere = [at for at, one in enumerate(routed.inputs) if one.everywhere]
+    everywhere = [at for at, one in enumerate(routed.inputs) if one.everywhere or one.ordered]
     if not everywhere or not subtask:
         return events
     if len(routed.inputs) == 1:
         return events.slice(0, 0)
     return events.filter(pc.invert(pc.is_in(events[INPUT], pa.array(everywhere, pa.int32()))))
+
+
+def among_broadcast(events: pa.Table, routed: RoutedLayout) -> Flags | None:
+    """Which rows are broadcast elements that stand among those of the other stream; None where none ever does."""
+    at = routed.ordered_broadcast
+    if at is None or INPUT not in events.column_names:
+        return None
+    which: Flags = events[INPUT].to_numpy() == at
+    return which
 
 
 def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
@@ -215,7 +225,7 @@ def late_tags(events: pa.Table, spec: SubtaskSpec) -> dict[int, OutputTag | None
 
 def with_late(values: list[Any], tags: Mapping[int, OutputTag | None], routed: RoutedLayout) -> list[Any]:
     """Elements as ``values_of`` gives them, with a ``LateElement`` in place of each that passes by the function."""
-    paired = sum(not one.broadcast for one in routed.inputs) > 1
+    paired = len(_in_order(routed)) > 1
     for row, tag in tags.items():
         values[row] = LateElement(tag, values[row][1] if paired else values[row])
     return values
@@ -235,6 +245,11 @@ def in_total_order(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
         return events.take(pa.array(np.lexsort(arrays[::-1]))).combine_chunks()
     keys = [(c, "ascending", "at_start") for c in order]
     return events.take(pc.sort_indices(events, sort_keys=keys)).combine_chunks()
+
+
+def _in_order(routed: RoutedLayout) -> list[int]:
+    """The inputs whose rows are in one order: all but a broadcast one that comes first."""
+    return [at for at in range(len(routed.inputs)) if at != routed.broadcast]
 
 
 def _decoded(events: pa.Table, one: InputLayout) -> list[Any]:

@@ -161,3 +161,91 @@ def test_broadcast_elements_have_their_times(timestamp_of: Any, times: tuple[Any
 
 def rule_time(rule: tuple[str, int]) -> int:
     return rule[1]
+
+
+def ordered(**options: Any) -> KeyedHarness:
+    return keyed(ordered=True, **options)
+
+
+@pytest.mark.parametrize("parallelism", [1, 4])
+def test_ordered_broadcast_elements_stand_among_the_others(parallelism: int) -> None:
+    pairs = [(1, 1), (2, ("times", 5)), (1, 1), (2, ("show", 7)), (1, 2), (2, ("times", 7))]
+    expected = [(1, 1, 1), (1, 5, 2), *[("show", 7)] * parallelism, (2, 10, 1)]
+    harness = ordered(parallelism=parallelism)
+    assert harness.process_pairs(pairs) == expected
+    assert harness.state("rules") == [{"times": 7, "show": 7}] * parallelism
+    assert harness.state("seen") == {1: 2, 2: 1}
+    one_by_one = ordered(parallelism=parallelism)
+    assert [out for pair in pairs for out in one_by_one.process_pairs([pair])] == expected
+    assert harness.process1([1]) == [(1, 7, 3)]
+    assert harness.process2([("times", 9)]) == []
+    assert harness.process1([1]) == [(1, 9, 4)]
+
+
+@pytest.mark.parametrize("cut", [1, 7])
+def test_due_timers_of_all_keys_fire_before_an_ordered_broadcast_element(cut: int) -> None:
+    """Each at its own watermark: the timer of 1 sees the first rule, that of 2 the second one."""
+    times = (lambda value: value, lambda rule: rule[2])
+    harness = KeyedHarness(
+        Timed(),
+        key_by=lambda v: v,
+        ordered=True,
+        timestamp_of=times,
+        max_out_of_orderness_ms=0,
+        parallelism=2,
+    )
+    pairs = [(1, 1), (1, 2), (2, ("times", 5, 2)), (2, ("times", 6, 3)), (1, 3), (2, ("times", 7, 4)), (1, 9)]
+    seen = [out for at in range(0, 7, cut) for out in harness.process_pairs(pairs[at : at + cut])]
+    assert seen == [(1, 5), (2, 6), (3, 7)]
+
+
+class Timed(Multiplies):
+    """Puts out what timers see alone."""
+
+    def process_element(
+        self, value: int, ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterable[Any]:
+        ctx.timer_service().register_event_time_timer(value)
+        return []
+
+    def process_broadcast_element(
+        self, value: Any, ctx: KeyedBroadcastProcessFunction.Context
+    ) -> Iterable[Any]:
+        ctx.get_broadcast_state(RULES).put(*value[:2])
+        return []
+
+
+def test_a_refused_ordered_broadcast_element_leaves_no_trace() -> None:
+    harness = ordered(on_error="dead_letter", parallelism=2)
+    pairs = [(1, 1), (2, ("times", 5)), (1, 99), (2, ("bad", 1)), (1, 2)]
+    assert harness.process_pairs(pairs) == [(1, 1, 1), (2, 10, 1)]
+    refused = [(one.index, one.key, one.broadcast) for one in harness.refused]
+    assert sorted(refused, key=repr) == [(2, 0, False), (3, None, True), (3, None, True)]
+    assert harness.state("rules") == [{"times": 5}] * 2
+
+
+def test_ordered_broadcast_elements_have_no_key() -> None:
+    with pytest.raises(StateAccessError, match="without a current key"):
+        ordered().process_pairs([(1, 1), (2, ("seen", 1))])
+
+
+def test_a_stream_without_keys_can_be_ordered() -> None:
+    harness = OperatorHarness(Plain(), parallelism=3, ordered=True)
+    assert harness.process_pairs([(1, 0), (2, "a"), (1, 1), (2, "b"), (1, 2)]) == [
+        (0, []),
+        (1, [("a", 1)]),
+        (2, [("a", 1), ("b", 0)]),
+    ]
+
+
+def test_an_ordered_harness_takes_pairs() -> None:
+    with pytest.raises(ConfigurationError, match="has two inputs: use process1, process2 or process_pairs"):
+        ordered().process([1])
+    with pytest.raises(
+        ConfigurationError, match="or with ordered=True for one that takes broadcast elements"
+    ):
+        keyed().process_pairs([(1, 1)])
+    with pytest.raises(
+        ConfigurationError, match="ordered=True is for functions that take broadcast elements"
+    ):
+        OperatorHarness(MapFunction.of(str, what="map"), ordered=True)
