@@ -10,6 +10,7 @@ import pytest
 
 from state_engine import (
     BroadcastProcessFunction,
+    EmbeddedRocksDBStateBackend,
     FileSource,
     KeyedProcessFunction,
     OutputTag,
@@ -70,6 +71,11 @@ def test_what_is_seen_is_what_a_plain_loop_sees(cuts: list[int], parallelism: in
 def test_one_row_a_micro_batch_gives_what_one_micro_batch_gives() -> None:
     rows = random_input(3, 14)
     check(rows, list(range(1, len(rows) + 1)), 2)
+
+
+def test_with_a_backend_that_spills_it_is_the_same() -> None:
+    rows = random_input(12, LENGTH)
+    check(rows, [9, 25, LENGTH], 2, state_backend=EmbeddedRocksDBStateBackend())
 
 
 SHAPES: dict[str, dict[str, Any]] = {

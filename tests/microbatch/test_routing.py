@@ -35,9 +35,11 @@ from state_engine.microbatch.routing.routed import (
     KEY_REFUSAL,
     SUBTASK,
     RoutedInput,
+    RoutedLayout,
     key_name,
     payload_name,
 )
+from state_engine.microbatch.routing.routed_columns import planned
 from state_engine.microbatch.routing.routing import Routed, Router
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.file import FileSource
@@ -248,6 +250,66 @@ def test_the_columns_of_two_streams_with_one_key_and_a_named_order() -> None:
     assert {row[EVENT_TIME] for row in rows if row[INPUT] == 0} == {0, 86_400_000}
 
 
+def ordered_broadcast(a: DataStream, b: DataStream) -> DataStream:
+    both = a.connect(b.broadcast(MapStateDescriptor("rules", str, int)), ordered=True)
+    return both.process(NotEvenBroadcast(), uid="o", output_type=int)
+
+
+@pytest.mark.parametrize(
+    ("orders", "first"),
+    [
+        ([("d", "k"), ("d",)], pa.date32()),
+        ([("d", "k"), ()], pa.int64()),
+        ([(), ()], pa.int64()),
+    ],
+    ids=["by the columns", "one by its files", "both by their files"],
+)
+def test_ordered_broadcast_rows_stand_in_the_order_of_event_time(
+    orders: list[tuple[str, ...]], first: pa.DataType
+) -> None:
+    one = pa.table({"k": pa.array([7, 8], pa.int32()), "d": pa.array([1, 2], pa.date32())})
+    two = pa.table({"n": [1], "d": pa.array([2], pa.date32())})
+    result = routed([one, two], ordered_broadcast, order_by=orders, event_time=["d", "d"])
+    layout = result.layout
+    assert (layout.named, layout.timed_order, layout.lead, layout.broadcast) == (1, True, (), None)
+    assert layout.ordered_broadcast == 1
+    parts = result.rows
+    assert isinstance(parts, list)
+    assert parts[0].schema.field(order_name(0)).type == first
+    assert [len(part.filter(pc.equal(part[INPUT], 1))) for part in parts] == [1] * PARALLELISM
+    rows = pa.concat_tables(parts).to_pylist()
+    by_order = sorted(rows, key=lambda row: (row[order_name(0)], row[order_name(1)]))
+    assert [row[INPUT] for row in by_order] == [0, *[1] * PARALLELISM, 0]
+    assert [row[order_name(1)] for row in by_order] == [0, *[-1] * PARALLELISM, 0]
+
+
+def test_rows_of_one_stream_alone_have_the_order_that_they_have_beside_the_other() -> None:
+    """With as many columns that the user named, and without a place."""
+    one = pa.table({"k": pa.array([7, 8], pa.int32()), "d": pa.array([1, 2], pa.date32())})
+    for order, columns in ((("d", "k"), 4), ((), 3)):
+        layout = routed_alone(one, order)
+        assert (layout.named, layout.timed_order, layout.positioned) == (1, True, True)
+        assert len(layout.order) == columns
+
+
+def routed_alone(table: pa.Table, order: tuple[str, ...]) -> RoutedLayout:
+    """The layout where the first stream alone has rows."""
+    job = StatefulJob("routed")
+    streams = [
+        job.source(name, FileSource("/nowhere"), event_time="d", order_by=order) for name in ("a", "b")
+    ]
+    ordered_broadcast(*streams)
+    places = [pa.array([0] * len(table), pa.int32()), pa.array(range(len(table)))]
+    for name, column in zip((FILE_COLUMN, ROW_COLUMN), places, strict=True):
+        table = table.append_column(name, column)
+    frame = from_source(
+        NO_SPARK, SourceFrame(table, None), order_by=order, event_time="d", source="a", labels=("f",)
+    )
+    edges, layout = planned([RoutedInput(0, frame, scalar=False)], job.operators["o"])
+    assert edges[0].order == layout.order
+    return layout
+
+
 def test_keys_of_different_types_and_types_without_order_are_refused() -> None:
     number, text = pa.table({"k": [1]}), pa.table({"k": ["a"]})
     with pytest.raises(ConfigurationError, match="are of different types, so they cannot share state"):
@@ -332,6 +394,14 @@ def test_the_slower_of_two_sources_holds_the_watermark(spark: SparkSession, even
     two = reversed_rows(plain_table(12).select(["long", event_time]))
     times = [event_time, None if event_time == "date" else event_time]
     few = check(spark, [one, two], two_keyed("int", "long"), event_time=times)
+    assert len({mark for part in few for mark in part[WATERMARK].to_pylist()}) > 2
+
+
+@pytest.mark.parametrize("rules_time", ["date", "timestamp"])
+def test_tasks_put_ordered_broadcast_rows_into_the_same_order(spark: SparkSession, rules_time: str) -> None:
+    one = plain_table(11).select(["int", "timestamp"])
+    two = plain_table(12, 9).select(["long", rules_time])
+    few = check(spark, [one, two], ordered_broadcast, event_time=["timestamp", rules_time])
     assert len({mark for part in few for mark in part[WATERMARK].to_pylist()}) > 2
 
 
