@@ -129,9 +129,8 @@ def _instants(at_ms: list[int | None], kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind):
         micros = [None if t is None else max(min(t * 1_000, 2**63 - 1), -(2**63)) for t in at_ms]
         return pa.array(micros, pa.int64()).cast(kind)
-    if pa.types.is_integer(
-        kind
-    ):  # milliseconds; or not by event time, and only first and last places are asked for
+    if pa.types.is_integer(kind):
+        # milliseconds; or an order that is not by event time, of which only first and last places are asked for
         width = kind.bit_width
         return pc.cast(pa.array([None if t is None else min(t, 2 ** (width - 1) - 1) for t in at_ms]), kind)
     return pa.nulls(len(at_ms), kind)
