@@ -35,8 +35,7 @@ def reached_ms(
         by_rows = advanced(
             known.get(name), newest_ms.get(name), out_of_orderness_ms=node.max_out_of_orderness_ms
         )
-        both = (by_rows, batch.time.floors_ms.get(name))
-        reached[name] = max((w for w in both if w is not None), default=None)
+        reached[name] = batch.time.raised(name, by_rows)
     return reached
 
 

@@ -34,9 +34,7 @@ def recorded_time(row: CheckpointRow) -> TimePlan:
 
 def times_without_rows(job: StatefulJob, parent: CheckpointRow, time: TimePlan) -> EventTimes:
     """How far event time is after a micro-batch without rows."""
-    timed = {name for name, node in job.sources.items() if node.timed}
-    reached: dict[str, int | None] = {s.name: s.watermark_ms for s in parent.sources if s.name in timed}
-    for name, floor_ms in time.floors_ms.items():
-        known = reached.get(name)
-        reached[name] = floor_ms if known is None else max(known, floor_ms)
+    known = {s.name: s.watermark_ms for s in parent.sources}
+    timed = [name for name, node in job.sources.items() if node.timed]
+    reached = {name: time.raised(name, known.get(name)) for name in timed}
     return EventTimes(reached, time.idle, parent.operator_watermarks_ms)

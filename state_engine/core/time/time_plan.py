@@ -56,6 +56,17 @@ class TimePlan:
     floors_ms: Mapping[str, int] = field(default_factory=dict)
     idle: frozenset[str] = frozenset()
 
+    def raised(self, source: str, watermark_ms: int | None) -> int | None:
+        """The watermark of a source at the end of the micro-batch, given how far its rows moved it; None for none.
+
+        Example:
+            >>> plan = TimePlan({"a": 50})
+            >>> plan.raised("a", 40), plan.raised("a", None), plan.raised("b", None)
+            (50, 50, None)
+        """
+        floor_ms = self.floors_ms.get(source)
+        return max((w for w in (watermark_ms, floor_ms) if w is not None), default=None)
+
 
 ROWS_ALONE = TimePlan()
 """Nothing but rows moves event time."""
