@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, Outputs
+from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, Outputs, outputs_policy
 from state_engine.cli.output import plain, report
 from state_engine.cli.progress import progress
 from state_engine.cli.session import declared, known, listed, opened
@@ -41,7 +41,7 @@ def restore(
             "--allow-non-restored-state", help="Leave state behind that the job has no operator for."
         ),
     ] = False,
-    outputs: Outputs = "withdraw",
+    outputs: Outputs = None,
     leave_alone: LeaveAlone = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -56,7 +56,7 @@ def restore(
             code,
             checkpoint_id=checkpoint_id,
             savepoint=savepoint,
-            outputs=outputs,
+            outputs=outputs_policy(outputs),
             allow_non_restored_state=allow_non_restored_state,
             leave_alone=leave_alone or (),
             dry_run=dry_run,

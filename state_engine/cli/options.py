@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from typing import Annotated, Any
 
 import typer
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.operations.outputs_policy import OutputsPolicy
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Branch = Annotated[str, typer.Argument(help="Name of the branch.")]
@@ -14,7 +18,12 @@ Operators = Annotated[
     typer.Option("--operator", metavar="UID", help="Only this operator; may be repeated."),
 ]
 Outputs = Annotated[
-    Literal["withdraw", "keep"], typer.Option(help="Whether outputs since then leave the sinks.")
+    list[str] | None,
+    typer.Option(
+        metavar="[SINK=]POLICY",
+        help="Whether outputs since then leave the sinks: withdraw (by default) or keep; or of one sink, such as "
+        "mail=keep, which may be repeated.",
+    ),
 ]
 LeaveAlone = Annotated[
     list[str] | None,
@@ -30,3 +39,24 @@ Rebatch = Annotated[
     ),
 ]
 Limit = Annotated[int, typer.Option(min=0, help="Show so many rows; 0 for all.")]
+
+
+def outputs_policy(given: Sequence[str] | None) -> OutputsPolicy:
+    """The policy that ``--outputs`` says, for the engine to check.
+
+    Raises:
+        ConfigurationError: one policy for all sinks stands beside others.
+
+    Example:
+        >>> outputs_policy(None), outputs_policy(["keep"]), outputs_policy(["mail=keep", "log=keep"])
+        ('withdraw', 'keep', {'mail': 'keep', 'log': 'keep'})
+    """
+    texts: list[Any] = list(given or ["withdraw"])
+    if len(texts) == 1 and "=" not in texts[0]:
+        policy: OutputsPolicy = texts[0]
+        return policy
+    if alone := [text for text in texts if "=" not in text]:
+        raise ConfigurationError(
+            f"--outputs {alone[0]} is for all sinks and stands alone; of one sink say --outputs SINK={alone[0]}"
+        )
+    return {name: policy for name, _, policy in (text.partition("=") for text in texts)}

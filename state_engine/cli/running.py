@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from state_engine.cli.operations import moved
-from state_engine.cli.options import DryRun, Job, Outputs, Rebatch
+from state_engine.cli.options import DryRun, Job, Outputs, Rebatch, outputs_policy
 from state_engine.cli.output import plain, report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import (
@@ -144,7 +144,7 @@ def backfill(
         ),
     ] = "roll_forward",
     rebatch: Rebatch = False,
-    outputs: Outputs = "withdraw",
+    outputs: Outputs = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run time partitions again with today's code; the same call goes on with one that was interrupted."""
@@ -158,7 +158,7 @@ def backfill(
             end,
             mode,
             rebatch=rebatch,
-            outputs=outputs,
+            outputs=outputs_policy(outputs),
             dry_run=dry_run,
             on_progress=on_progress,
         )

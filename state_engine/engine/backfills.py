@@ -15,7 +15,7 @@ from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import STOP, PartitionSteps, partitions_of
 from state_engine.microbatch.planning import Steps
 from state_engine.microbatch.reports import BatchReport
-from state_engine.operations.head_operations import OutputsPolicy
+from state_engine.operations.outputs_policy import OutputsPolicy, outputs_of
 from state_engine.replay.backfill import BackfillReport, BackfillSteps, foreseen, swap
 from state_engine.replay.backfill_plan import (
     BRANCH,
@@ -118,11 +118,9 @@ def backfill_request(
     )
 
 
-def check_outputs(outputs: str, mode: str) -> None:
+def check_outputs(outputs: OutputsPolicy, mode: str) -> None:
     """Whether what is to become of old outputs goes with a mode. Raises ConfigurationError."""
-    if outputs not in ("withdraw", "keep"):
-        raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
-    if outputs == "keep" and mode != ROLL_FORWARD:
+    if outputs_of(outputs).keeps_any and mode != ROLL_FORWARD:
         why = {
             STOP: "with stop, outputs of later partitions leave the sinks when these run again",
             BRANCH: "a branch changes no sink; say it to promote",

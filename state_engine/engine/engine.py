@@ -38,7 +38,8 @@ from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
 from state_engine.operations.file_collector import ORPHAN_AGE, VacuumReport
-from state_engine.operations.head_operations import OutputsPolicy, RestoreReport
+from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.outputs_policy import OutputsPolicy
 from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.operations.savepoint_import import ImportOptions
 from state_engine.queries.state_views import SqlView
@@ -416,7 +417,8 @@ class StateEngine:
             checkpoint_id: of any path of ``main``.
             savepoint: in place of a checkpoint, name of a savepoint of this job, or directory of any savepoint.
             outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
-                and what is processed again comes twice.
+                and what is processed again comes twice. Or one of them by name of a sink, ``{"mail": "keep"}``: sinks
+                that are not named withdraw.
             allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
             leave_alone: names of sinks that stay as they are, whatever becomes of them; ``left_alone`` reports them.
                 Sinks that the code does not have any more are, where the job itself is given.
@@ -571,7 +573,8 @@ class StateEngine:
                 what the recorded runs read.
             branch: its name; ``backfill_<n>`` by default.
             outputs: ``withdraw``: old outputs go from the sinks as the new ones come; ``keep``, with ``roll_forward``:
-                they stay beside them, for sinks that cannot let go of any.
+                they stay beside them, for sinks that cannot let go of any. Or one of them by name of a sink, as for
+                ``restore``.
             parameters, requested_by, on_progress: as for ``run``.
 
         Raises:

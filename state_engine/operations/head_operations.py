@@ -11,28 +11,26 @@ the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescal
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.checkpoints.retention import restore_refusal
-from state_engine.core.checkpoints.row_outputs import with_withdrawn, without_sink
-from state_engine.core.checkpoints.sink_moves import moves
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, with_withdrawn, without_sink
+from state_engine.core.checkpoints.sink_moves import moves, newest_sinks
 from state_engine.core.checkpoints.updates import AddCheckpoint, MoveHead, NewestIs, Update
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import ConfigurationError, DamagedOutputError, MissingFilesError, SinkError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
+from state_engine.operations.outputs_policy import OutputsOfSinks, OutputsPolicy, outputs_of
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
-
-OutputsPolicy = Literal["withdraw", "keep"]
 
 
 @dataclass(frozen=True)
@@ -148,13 +146,10 @@ class HeadOperations:
         outputs: OutputsPolicy,
         dry_run: bool,
     ) -> RestoreReport:
-        if outputs not in ("withdraw", "keep"):
-            raise ConfigurationError(f"outputs must be 'withdraw' or 'keep', not {outputs!r}")
+        policy = outputs_of(outputs)
+        self.check_sinks(policy, history)
         left = history.leaving(head.checkpoint_id, target.checkpoint_id)
-        kept = [row.checkpoint_id for row in left] if outputs == "keep" else []
-        sinks = moves(history, head.checkpoint_id, target.checkpoint_id, kept=kept)
-        if outputs == "withdraw":  # also what a backfill left behind of partitions that the new path ran
-            sinks = with_withdrawn(sinks, stale_beside(history, head.checkpoint_id, target.checkpoint_id))
+        sinks = sinks_that_move(history, head.checkpoint_id, target.checkpoint_id, policy)
         sinks, left_alone = self.of_the_code(sinks)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
@@ -165,6 +160,11 @@ class HeadOperations:
             return planned
         row = self.commit(kind, target, history, MoveHead(head.checkpoint_id, sinks))
         return replace(planned, committed_id=row.checkpoint_id)
+
+    def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
+        """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""
+        keys = {*newest_sinks(history.values()), *(self._declared or ())}
+        policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS})
 
     def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
         """The sinks that are moved, and those that the code of the job does not have any more."""
@@ -241,3 +241,28 @@ class HeadOperations:
         row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(history.newest_id))
         self._publication.publish(row)
         return row
+
+
+def sinks_that_move(
+    history: History,
+    old_head_id: int,
+    new_parent_id: int,
+    policy: OutputsOfSinks,
+    *,
+    kept: Collection[int] = (),
+) -> list[StagedSink]:
+    """What a row that moves the head withdraws from each sink, and puts there; see ``moves``.
+
+    Args:
+        policy: sinks that keep what is left lose nothing. From the others goes also what a backfill left behind of
+            partitions that the new path ran.
+        kept: checkpoints whose outputs stay in all sinks.
+    """
+    everything = [row.checkpoint_id for row in history.leaving(old_head_id, new_parent_id)]
+    losing_nothing = moves(history, old_head_id, new_parent_id, kept=everything) if policy.keeps_any else []
+    stale = stale_beside(history, old_head_id, new_parent_id)
+    withdrawing = with_withdrawn(moves(history, old_head_id, new_parent_id, kept=kept), stale)
+    return [
+        *(sink for sink in withdrawing if not policy.keeps(sink.name)),
+        *(sink for sink in losing_nothing if policy.keeps(sink.name)),
+    ]

@@ -15,17 +15,16 @@ from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.row_outputs import with_withdrawn
-from state_engine.core.checkpoints.sink_moves import content, moves
+from state_engine.core.checkpoints.sink_moves import content
 from state_engine.core.checkpoints.updates import MoveHead
 from state_engine.core.errors import StaleParentError
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
 from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.microbatch.reports import BatchReport
-from state_engine.operations.head_operations import HeadOperations, OutputsPolicy, RestoreReport
+from state_engine.operations.head_operations import HeadOperations, RestoreReport, sinks_that_move
+from state_engine.operations.outputs_policy import OutputsPolicy, outputs_of
 from state_engine.publication.publication import Publication
-from state_engine.publication.stale_outputs import stale_beside
 from state_engine.replay.backfill_plan import BackfillPlan, Mode
 from state_engine.replay.replay import was_drained
 
@@ -98,7 +97,7 @@ def swap(
     """Make the branch's head that of the job: one fenced row, and one commit a sink.
 
     Args:
-        outputs: ``keep``: old outputs stay beside the new ones.
+        outputs: sinks that keep theirs show old outputs beside the new ones.
 
     Raises:
         StaleParentError: ``main`` went on since the plan was made; nothing was done.
@@ -112,16 +111,12 @@ def swap(
     left = history.leaving(head.checkpoint_id, target.checkpoint_id)
     end_ms = target.partition_end_ms or 0
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
-    if outputs == "keep":
-        all_left = [row.checkpoint_id for row in left]
-        moved = moves(history, head.checkpoint_id, target.checkpoint_id, kept=all_left)
-    else:
-        # what stays now leaves when its partition is run again: better to know at once that it cannot
-        all_moved, _ = operations.of_the_code(moves(history, head.checkpoint_id, target.checkpoint_id))
-        publication.check_withdrawable(all_moved)
-        stale = stale_beside(history, head.checkpoint_id, target.checkpoint_id)
-        moved = with_withdrawn(moves(history, head.checkpoint_id, target.checkpoint_id, kept=later), stale)
-    sinks, left_alone = operations.of_the_code(moved)
+    policy, way = outputs_of(outputs), (head.checkpoint_id, target.checkpoint_id)
+    operations.check_sinks(policy, history)
+    # what stays now leaves when its partition is run again: better to know at once that it cannot
+    all_moved, _ = operations.of_the_code(sinks_that_move(history, *way, policy))
+    publication.check_withdrawable(all_moved)
+    sinks, left_alone = operations.of_the_code(sinks_that_move(history, *way, policy, kept=later))
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
     row = operations.commit(
@@ -157,6 +152,6 @@ def foreseen(
         resumed=[p.key for p in plan.todo if p.key in plan.own],
         rows_recorded={k: sum(r.rows_in for r in runs) for k, runs in plan.recorded.items()},
         stale=[p.key for p in later] if plan.request.mode == STOP else [],
-        rows_withdrawn={} if outputs == "keep" else shown,
+        rows_withdrawn={name: rows for name, rows in shown.items() if not outputs_of(outputs).keeps(name)},
         rows_added=dict(shown),
     )

@@ -25,6 +25,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import RunReport
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.outputs_policy import OutputsPolicy
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -122,22 +123,29 @@ class MemoryRun:
             raise ConfigurationError(f"job '{self._made.job.name}' cannot go on as '{job.name}'")
         self._restart(job)
 
-    def restore(self, checkpoint_id: int) -> RestoreReport:
-        """Go back to an earlier micro-batch: state, timers, watermarks and outputs are again what they were then."""
-        return self._engine.restore(self._made.job, checkpoint_id=checkpoint_id, requested_by="test")
+    def restore(self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw") -> RestoreReport:
+        """Go back to an earlier micro-batch: state, timers, watermarks and outputs are again what they were then.
 
-    def replay(self, *, rebatch: bool = False) -> ReplayReport:
+        Args:
+            outputs: see ``StateEngine.restore``.
+        """
+        return self._engine.restore(
+            self._made.job, checkpoint_id=checkpoint_id, outputs=outputs, requested_by="test"
+        )
+
+    def replay(self, *, rebatch: bool = False, outputs: OutputsPolicy = "withdraw") -> ReplayReport:
         """Run all recorded micro-batches again, and take the result over: head and sinks are those of the replay.
 
         Args:
             rebatch: let the sources cut the recorded input anew; see ``StateEngine.replay``.
+            outputs: see ``StateEngine.promote``.
 
         Raises:
             SourceError: a source was given its rows, which it does not keep; those of ``from_collection`` are.
         """
         job = self._made.job
         report = self._engine.replay(job, rebatch=rebatch, parameters=self._parameters, requested_by="test")
-        self._engine.promote(job, report.branch, requested_by="test")
+        self._engine.promote(job, report.branch, outputs=outputs, requested_by="test")
         return report
 
     # -- looking -------------------------------------------------------------------------------------------------------

@@ -278,11 +278,31 @@ def test_outputs_may_be_kept_where_a_sink_cannot_let_go(
     assert site.state() == mended.state()
 
 
+def test_each_sink_has_its_policy(site: Site, mended: Site) -> None:
+    """One sink keeps its old outputs beside the new ones, the other one lets go of them."""
+
+    def job(factor: int) -> StatefulJob:
+        job = site.job(factor)
+        sums = job.stream(job.operators["sums"])
+        sums.sink("mail", DeltaSink(str(site.directory / "mail")))
+        return job
+
+    site.run(job(1))
+    before = site.outputs()
+    report = site.engine().backfill(job(10), DAYS[0], DAYS[0], outputs={"mail": "keep"}, clock=END_MS)
+    assert report.rows_withdrawn == {"out": len(before), "mail": 0}
+    assert site.outputs() == mended.outputs()
+    mail = DeltaTable(str(site.directory / "mail")).to_pyarrow_table().select(["k", "v", "total"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in mail) == sorted(before + mended.outputs())
+
+
 @pytest.mark.parametrize(
     ("mode", "outputs", "message"),
     [("stop", "keep", "outputs of later partitions leave the sinks when these run again"),
      ("branch", "keep", "a branch changes no sink; say it to promote"),
-     ("roll_forward", "leave", "outputs must be 'withdraw' or 'keep', not 'leave'")],
+     ("branch", {"out": "keep"}, "a branch changes no sink; say it to promote"),
+     ("roll_forward", "leave", "outputs must be 'withdraw' or 'keep'.*not 'leave'"),
+     ("roll_forward", {"out": "leave"}, "outputs must be 'withdraw' or 'keep'.*not 'leave'")],
 )  # fmt: skip
 def test_outputs_that_cannot_be_kept(tmp_path: Path, mode: str, outputs: Any, message: str) -> None:
     job = Site(tmp_path, cast(Any, None)).job()

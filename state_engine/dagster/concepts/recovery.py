@@ -1,7 +1,7 @@
 """Recovery: the asset ``head``, the checkpoint in force; whole, verified, and where somebody wants it to be."""
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import dagster as dg
 from pydantic import Field, model_validator
@@ -15,6 +15,7 @@ from state_engine.dagster.operations import OperationRun, operation_job, operati
 from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
 from state_engine.monitoring.job_history import read_history
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.outputs_policy import OutputsPolicy
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 
@@ -36,6 +37,10 @@ class RecoverConfig(dg.Config):
         default="withdraw",
         pattern="^(withdraw|keep)$",
         description="withdraw: outputs of what is left go from the sinks; keep: they stay, and come twice.",
+    )
+    outputs_of_sinks: dict[str, str] = Field(
+        default={},
+        description="In place of outputs: withdraw or keep by name of a sink; the others withdraw.",
     )
     dry_run: bool = Field(default=True, description="Only show what going back would do.")
 
@@ -97,7 +102,7 @@ def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:
             run.job,
             checkpoint_id=config.checkpoint_id,
             savepoint=config.savepoint,
-            outputs="keep" if config.outputs == "keep" else "withdraw",
+            outputs=cast(OutputsPolicy, config.outputs_of_sinks or config.outputs),
             dry_run=config.dry_run,
             requested_by=run.requested_by,
         )

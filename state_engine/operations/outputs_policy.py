@@ -1,0 +1,74 @@
+"""What becomes of the outputs of micro-batches that leave the head's path, sink by sink.
+
+A restore, a promotion and a backfill move the head, and the sinks with it. ``withdraw``: what is left goes from the
+sink, in the commit in which the new outputs come. ``keep``: it stays, and the new outputs come beside it, for sinks
+that cannot let go of anything, such as mails that were sent. Flink has no counterpart: its sinks take back nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from state_engine.core.errors import ConfigurationError
+
+Policy = Literal["withdraw", "keep"]
+OutputsPolicy = Policy | Mapping[str, Policy]
+"""Of all sinks; or by the name of a sink, where sinks that are not named withdraw."""
+_POLICIES = get_args(Policy)
+
+
+@dataclass(frozen=True)
+class OutputsOfSinks:
+    """The policy of each sink; ``outputs_of`` makes one.
+
+    Attributes:
+        named: by name of the sink.
+        others: of sinks that are not named.
+    """
+
+    named: Mapping[str, Policy]
+    others: Policy = "withdraw"
+
+    def keeps(self, sink: str) -> bool:
+        """Whether a sink keeps what is left."""
+        return self.named.get(sink, self.others) == "keep"
+
+    @property
+    def keeps_any(self) -> bool:
+        """Whether some sink may keep what is left."""
+        return "keep" in (self.others, *self.named.values())
+
+    def check_names(self, job: str, sinks: Collection[str]) -> None:
+        """Refuse names of sinks that there are none of; raises ConfigurationError.
+
+        Args:
+            sinks: names of those that the job has or had.
+        """
+        unknown = sorted(set(self.named) - set(sinks))
+        if unknown:
+            raise ConfigurationError(
+                f"job '{job}': outputs names the sinks {unknown}, which it does not have; its sinks: {sorted(sinks)}"
+            )
+
+
+def outputs_of(outputs: OutputsPolicy) -> OutputsOfSinks:
+    """The policy of each sink, from what a user says.
+
+    Raises:
+        ConfigurationError: it is neither a policy nor policies by name of a sink.
+
+    Example:
+        >>> outputs_of({"mail": "keep"}).keeps("mail"), outputs_of({"mail": "keep"}).keeps("history")
+        (True, False)
+    """
+    by_name = isinstance(outputs, Mapping)
+    policies = list(outputs.values()) if isinstance(outputs, Mapping) else [outputs]
+    wrong = [policy for policy in policies if policy not in _POLICIES]
+    if wrong:
+        raise ConfigurationError(
+            f"outputs must be 'withdraw' or 'keep', or one of them by name of a sink, as in {{'mail': 'keep'}}, not "
+            f"{wrong[0]!r}"
+        )
+    return OutputsOfSinks(dict(outputs)) if by_name else OutputsOfSinks({}, outputs)  # type: ignore[arg-type]
