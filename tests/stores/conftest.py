@@ -20,6 +20,26 @@ from tests.support.stores import access_to
 SECRET = "a-secret-of-the-tests"
 
 
+LONGEST_FIRST = (
+    "test_many_runners_on_moto",
+    "test_many_runners_on_seaweed",
+    "test_a_killed_process_changes_no_result",
+    "test_file_sinks_on_hdfs",
+)
+"""Each of these takes minutes: begun last, one would run alone while the other worker waits."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first; the others as they are."""
+
+    def place(item: pytest.Item) -> int:
+        here = item.nodeid.startswith("tests/stores/")
+        long = (at for at, name in enumerate(LONGEST_FIRST) if here and name in item.nodeid)
+        return next(long, len(LONGEST_FIRST))
+
+    items.sort(key=place)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[int]:
     """Port of a server."""

@@ -23,8 +23,8 @@ from tests.faults.workloads import Site
 from tests.stores.many import MANY
 from tests.support.java import SHORT_LIVED_JAVA
 
-AT_ONCE = 8
-"""At most so many micro-batches in one run."""
+AT_ONCE = (4, 24)
+"""So many micro-batches in one run: each reads the history of the job anew, and the log of each table."""
 PAUSE_S = 10.0
 
 
@@ -44,7 +44,7 @@ def main(directory: str, store: str, notes: str) -> None:
     while os.getppid() == parent:
         try:
             if site.run(
-                max_batches=random.randint(1, AT_ONCE),
+                max_batches=random.randint(*AT_ONCE),
                 on_progress=lambda batch: note("committed", batch.checkpoint_id),
             ).caught_up:
                 note("caught up", None)

@@ -36,9 +36,9 @@ from tests.support.waiting import until
 
 pytestmark = [pytest.mark.spark_tasks, pytest.mark.servers, pytest.mark.timeout(1200)]
 RUNNERS = 4
-KILLS = 10
+KILLS = 5
 """At least so many processes die."""
-BATCHES_BETWEEN_KILLS = (8, 24)
+BATCHES_BETWEEN_KILLS = (12, 40)
 """A kill comes after so many more micro-batches, so that a slow machine has no more new processes than a quick one."""
 LATE_S = (0.2, 3.0)
 TROUBLE = 0.004
