@@ -41,9 +41,9 @@ KILLS = 5
 BATCHES_BETWEEN_KILLS = (12, 40)
 """A kill comes after so many more micro-batches, so that a slow machine has no more new processes than a quick one."""
 LATE_S = (0.2, 3.0)
-TROUBLE = 0.004
+TROUBLE = 0.001
 """Chance of a request to be lost, and the same for its answer."""
-LATE = 0.02
+LATE = 0.006
 """Chance of an entry of a log to arrive after its client gave up."""
 
 
