@@ -115,6 +115,13 @@ Read-only broadcast state refuses writes
 Broadcast state is the same on all subtasks
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[broadcast state that differs]
   storage/test_operator_state_files::test_copies_of_broadcast_state_that_differ_are_refused
+An ordered broadcast stream is one with state, and it and the stream beside it have event time
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[connected streams that are to be ordered]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[ordered for a function of two]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[ordered rules without event time]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[ordered rules beside no event time]
+Rows beside ordered broadcast ones are in the order of their event times
+  misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[rules in another order than that of event time]
 State that cannot be redistributed refuses a rescale
   misuse/test_operator_state::test_raw_operator_state_refuses_another_parallelism
   core/operator_state/test_operator_snapshot::test_raw_operator_state_refuses_a_rescale

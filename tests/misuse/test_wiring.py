@@ -222,17 +222,17 @@ WHILE_BUILDING: dict[str, Refusal] = {
         lambda j, s: s.connect(s, ordered=True), ConfigurationError,  # type: ignore[call-overload]
         r"connect\(…, ordered=True\) is for a broadcast stream: .*in their total order already: leave it out",
     ),
-    "an ordered broadcast stream of a function of two": (
+    "ordered for a function of two": (
         lambda j, s: s.connect(s.broadcast(), ordered=True).map(CoMapFunction(), int), ConfigurationError,
         r"map: ordered=True is for a BroadcastProcessFunction; .*total order already: leave it out",
     ),
-    "an ordered broadcast stream without event time": (
+    "ordered rules without event time": (
         lambda j, s: in_time(j, "events").connect(s.broadcast(RULES), ordered=True).process(
             Rules(), uid="rules", output_type=int),
         ConfigurationError,
         r"operator 'rules': connect\(…, ordered=True\).*these sources have none: \['numbers'\]. Give each of them one",
     ),
-    "a stream without event time beside an ordered one": (
+    "ordered rules beside no event time": (
         lambda j, s: mapped(s).union(in_time(j, "events")).connect(in_time(j, "rules").broadcast(RULES), ordered=True)
         .process(Rules(), uid="judge", output_type=int),
         ConfigurationError, r"operator 'judge': .*these sources have none: \['numbers'\]",
