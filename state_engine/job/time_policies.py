@@ -37,8 +37,8 @@ def time_policy(
             "ends with each partition. Leave watermark and clock_delay out"
         )
     return TimePolicy(
-        None if idle_after is None else _positive(where, "idle_after", idle_after),
-        None if clock_delay is None else _not_negative(where, "clock_delay", clock_delay),
+        _milliseconds(where, "idle_after", idle_after, least_ms=1, must="must be above zero"),
+        _milliseconds(where, "clock_delay", clock_delay, least_ms=0, must="must not be negative"),
     )
 
 
@@ -52,15 +52,11 @@ def check_time_policies(sources: Iterable[SourceNode]) -> None:
             )
 
 
-def _positive(where: str, what: str, span: Span) -> int:
+def _milliseconds(where: str, what: str, span: Span | None, *, least_ms: int, must: str) -> int | None:
+    """A declared span; None where there is none."""
+    if span is None:
+        return None
     milliseconds = to_milliseconds(span)
-    if milliseconds <= 0:
-        raise ConfigurationError(f"{where}: {what} must be above zero, not {milliseconds} ms")
-    return milliseconds
-
-
-def _not_negative(where: str, what: str, span: Span) -> int:
-    milliseconds = to_milliseconds(span)
-    if milliseconds < 0:
-        raise ConfigurationError(f"{where}: {what} must not be negative, not {milliseconds} ms")
+    if milliseconds < least_ms:
+        raise ConfigurationError(f"{where}: {what} {must}, not {milliseconds} ms")
     return milliseconds

@@ -113,7 +113,7 @@ def _operator_state(
 def _progress(attempt: Executed, name: str) -> SourceProgress:
     batch, rows = attempt.batch, attempt.done.rows_by_source.get(name, 0)
     part = batch.moved.get(name)
-    before = next((s for s in batch.parent.sources if s.name == name), None) if batch.parent else None
+    before = batch.parent.source(name) if batch.parent else None
     had_rows_ms = before.last_rows_ms if before else None
     return SourceProgress(
         name=name,
@@ -132,7 +132,7 @@ def _progress(attempt: Executed, name: str) -> SourceProgress:
 def _letters_sent(attempt: Executed) -> list[SourceProgress]:
     """Which dead letters were sent again, this batch's included; none where none ever were."""
     parent, part = attempt.batch.parent, attempt.batch.letters
-    before = next((s for s in parent.sources if s.name == LETTERS), None) if parent else None
+    before = parent.source(LETTERS) if parent else None
     if part is not None:
         rows = attempt.done.rows_by_source.get(LETTERS, 0)
         return [SourceProgress(LETTERS, part.slice.position_from, part.slice.position_to, rows, None)]

@@ -237,7 +237,7 @@ def new_input(*, drain: bool, bounded: bool) -> Steps:
 
 def _planned(source: PlannedSource, part: Slice | None, *, left_out: bool) -> PlannedSource:
     """What is known of a source of which a slice was planned."""
-    more = left_out or (part is not None and part.more)
+    more = left_out or (part is not None and (part.more or part.endless))
     return replace(source, unread=more or (part is not None and bool(part.labels)), more=more)
 
 
@@ -249,4 +249,5 @@ def _stands(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:
 
 def _stood(name: str, row: CheckpointRow) -> str | None:
     """Where a source stood before a micro-batch."""
-    return next((s.position_from for s in row.sources if s.name == name), None)
+    source = row.source(name)
+    return source.position_from if source else None

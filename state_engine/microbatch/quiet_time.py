@@ -13,17 +13,13 @@ from state_engine.microbatch.routing.origins import EventTimes
 
 def waiting_sources(job: StatefulJob, parent: CheckpointRow | None) -> dict[str, PlannedSource]:
     """The sources with event time, by name, as if none of them had new rows."""
-    known = {s.name: s for s in parent.sources} if parent else {}
-    return {
-        name: PlannedSource(
-            node.time_policy,
-            unread=False,
-            more=False,
-            last_rows_ms=known[name].last_rows_ms if name in known else None,
-        )
-        for name, node in job.sources.items()
-        if node.timed
-    }
+    sources = {}
+    for name, node in job.sources.items():
+        if node.timed:
+            known = parent.source(name) if parent else None
+            last_ms = known.last_rows_ms if known else None
+            sources[name] = PlannedSource(node.time_policy, unread=False, more=False, last_rows_ms=last_ms)
+    return sources
 
 
 def recorded_time(row: CheckpointRow) -> TimePlan:

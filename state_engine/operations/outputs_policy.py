@@ -63,12 +63,11 @@ def outputs_of(outputs: OutputsPolicy) -> OutputsOfSinks:
         >>> outputs_of({"mail": "keep"}).keeps("mail"), outputs_of({"mail": "keep"}).keeps("history")
         (True, False)
     """
-    by_name = isinstance(outputs, Mapping)
-    policies = list(outputs.values()) if isinstance(outputs, Mapping) else [outputs]
-    wrong = [policy for policy in policies if policy not in _POLICIES]
+    made = OutputsOfSinks(dict(outputs)) if isinstance(outputs, Mapping) else OutputsOfSinks({}, outputs)
+    wrong = [policy for policy in (*made.named.values(), made.others) if policy not in _POLICIES]
     if wrong:
         raise ConfigurationError(
             f"outputs must be 'withdraw' or 'keep', or one of them by name of a sink, as in {{'mail': 'keep'}}, not "
             f"{wrong[0]!r}"
         )
-    return OutputsOfSinks(dict(outputs)) if by_name else OutputsOfSinks({}, outputs)  # type: ignore[arg-type]
+    return made

@@ -140,6 +140,7 @@ def foreseen(
     job: str, plan: BackfillPlan, partitions: TimePartitions, *, outputs: OutputsPolicy = "withdraw"
 ) -> BackfillReport:
     """What is known before anything runs."""
+    policy = outputs_of(outputs)
     shown = {key[0]: sum(f.rows for f in files) for key, files in content(plan.left()).items()}
     last = partition_of(plan.head) if plan.head else None
     later = partitions.from_to(partitions.after(plan.todo[-1]), last.end_ms) if plan.todo and last else []
@@ -152,6 +153,6 @@ def foreseen(
         resumed=[p.key for p in plan.todo if p.key in plan.own],
         rows_recorded={k: sum(r.rows_in for r in runs) for k, runs in plan.recorded.items()},
         stale=[p.key for p in later] if plan.request.mode == STOP else [],
-        rows_withdrawn={name: rows for name, rows in shown.items() if not outputs_of(outputs).keeps(name)},
+        rows_withdrawn={name: rows for name, rows in shown.items() if not policy.keeps(name)},
         rows_added=dict(shown),
     )

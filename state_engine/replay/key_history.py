@@ -230,7 +230,7 @@ class KeyExplainer:
             self._add_states(event, path, key)
             if row.kind.is_micro_batch and self.inputs is not None:
                 event.inputs.extend(self.inputs.rows(path, key.uid, key.hash, limit=self.limit))
-        if any(s.name == LETTERS for s in row.sources):
+        if row.source(LETTERS) is not None:
             event.problems.append(
                 "inputs: the micro-batch sent dead letters again; they are not read again here"
             )

@@ -98,7 +98,6 @@ class FunctionSource(Source):
             [self.name],
             (read, collected.values),
             endless=collected.full and not collected.finished,
-            more=collected.full and not collected.finished,
         )
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:

@@ -22,7 +22,6 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.time.watermarks import MAX_TIMESTAMP
-from state_engine.sources.collection import CollectionSource
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.microbatch.time_model import Visible
 
@@ -135,9 +134,7 @@ def test_a_backlog_after_an_outage_makes_nothing_late_or_idle() -> None:
         minutes(*[("a", 10 * i) for i in range(30)]), ROW, name="rows", event_time="at", order_by=["at"],
         watermark="clock", clock_delay="5 min", idle_after="30 min", max_rows_per_batch=2,
     )  # fmt: skip
-    held = job.sources["rows"].source
-    assert isinstance(held, CollectionSource)
-    job.sources["rows"].source = Visible(held.name, held.elements, held.kind, 2, there)
+    Visible.make(job.sources["rows"], there)
     out = stream.key_by("k").process(Late(), uid="late", output_type=int)
     out.sink("behind", CollectSink())
     with run_in_memory(job) as run:

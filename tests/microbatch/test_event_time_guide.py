@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.support.guides import GUIDES, code_blocks
+from tests.support.guides import GUIDES, run_examples
 
 
 def test_the_code_of_the_guide_runs() -> None:
-    blocks = code_blocks(GUIDES / "event_time.md", "python")
-    assert len(blocks) == 3
-    names: dict[str, Any] = {"__name__": "event_time_guide"}
-    for block in blocks:
-        exec(compile(block, "docs/guides/event_time.md", "exec"), names)
+    run_examples(GUIDES / "event_time.md", blocks=3)

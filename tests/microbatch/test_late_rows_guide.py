@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.support.guides import GUIDES, code_blocks
-
-GUIDE = GUIDES / "late_rows.md"
+from tests.support.guides import GUIDES, run_examples
 
 
 def test_the_guide() -> None:
-    (block,) = code_blocks(GUIDE, "python")
-    names: dict[str, Any] = {"__name__": "guide"}
-    exec(compile(block, str(GUIDE), "exec"), names)
+    run_examples(GUIDES / "late_rows.md", blocks=1)

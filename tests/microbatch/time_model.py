@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,6 +44,13 @@ class Visible(CollectionSource):
     """A list of rows of which so many are there by now."""
 
     there: list[int] = field(default_factory=lambda: [0])
+
+    @classmethod
+    def make(cls, node: SourceNode, there: list[int]) -> None:
+        """Let the rows of a collection be there as the test says."""
+        held = node.source
+        assert isinstance(held, CollectionSource)
+        node.source = cls(held.name, held.elements, held.kind, held.max_rows_per_batch, there)
 
     def plan(self, spark: Any, elements: Sequence[Element]) -> Slice | None:
         return self._up_to(self.there[0], elements)
@@ -156,10 +163,7 @@ def streams_of(job: StatefulJob, history: History, there: dict[str, list[int]]) 
             clock_delay=source.clock_delay_ms,
             max_rows_per_batch=source.cut,
         )
-        node: SourceNode = job.sources[name]
-        held = node.source
-        assert isinstance(held, CollectionSource)
-        node.source = Visible(held.name, held.elements, held.kind, held.max_rows_per_batch, there[name])
+        Visible.make(job.sources[name], there[name])
         streams[name] = stream
     both = streams["a"].union(streams["b"]).key_by("k").process(Sessions(), uid="both", output_type=OUT)
     one = streams["b"].key_by("k").process(Sessions(), uid="one", output_type=OUT)
@@ -316,8 +320,3 @@ class Model:
 def _datetime(at_ms: int) -> datetime:
 
     return EPOCH + timedelta(milliseconds=at_ms)
-
-
-def without(history: History, **changes: Any) -> History:
-    """The same history with other settings of its sources."""
-    return replace(history, sources={n: replace(s, **changes) for n, s in history.sources.items()})

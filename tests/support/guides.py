@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 GUIDES = Path(__file__).parents[2] / "docs" / "guides"
 
@@ -16,3 +17,12 @@ def fenced_blocks(guide: Path) -> list[tuple[str, str]]:
 def code_blocks(guide: Path, language: str) -> list[str]:
     """Texts of the fenced blocks of one language, in order."""
     return [text for kind, text in fenced_blocks(guide) if kind == language]
+
+
+def run_examples(guide: Path, *, blocks: int) -> None:
+    """Run the Python examples of a guide as they stand there, in order, in one module; there are so many."""
+    examples = code_blocks(guide, "python")
+    assert len(examples) == blocks
+    names: dict[str, Any] = {"__name__": "guide"}
+    for example in examples:
+        exec(compile(example, str(guide), "exec"), names)

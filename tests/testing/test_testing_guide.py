@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tests.support.guides import GUIDES, code_blocks
-
-GUIDE = GUIDES / "testing.md"
+from tests.support.guides import GUIDES, run_examples
 
 
 def test_the_examples_run() -> None:
-    blocks = code_blocks(GUIDE, "python")
-    assert len(blocks) == 5
-    names: dict[str, Any] = {"__name__": "guide"}
-    for block in blocks:
-        exec(compile(block, str(GUIDE), "exec"), names)
+    run_examples(GUIDES / "testing.md", blocks=5)

@@ -368,6 +368,10 @@ class CheckpointRow:
         """The part of one operator; None where this checkpoint has none."""
         return next((o for o in self.operators if o.uid == uid), None)
 
+    def source(self, name: str) -> SourceProgress | None:
+        """What was consumed of one source; None where this checkpoint does not know it."""
+        return next((s for s in self.sources if s.name == name), None)
+
     def sink(self, name: str) -> StagedSink | None:
         """What is staged for one sink; None where nothing is."""
         return next((s for s in self.sinks if s.name == name), None)

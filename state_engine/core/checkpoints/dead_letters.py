@@ -80,7 +80,7 @@ def letter_files(path: Sequence[CheckpointRow]) -> list[tuple[int, DataFile]]:
 
 def letters_sent(path: Sequence[CheckpointRow]) -> int:
     """How many letters were sent again along a path."""
-    progress = next((s for s in path[-1].sources if s.name == LETTERS), None) if path else None
+    progress = path[-1].source(LETTERS) if path else None
     return int(json.loads(progress.position_to)["letters"]) if progress else 0
 
 

@@ -14,7 +14,13 @@ import numpy as np
 
 from state_engine.core.harness.harness_run import HarnessRun
 from state_engine.core.operator.output_order import place_of_output
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP, moves_of, watermarks_before
+from state_engine.core.time.watermarks import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    combined,
+    moves_of,
+    watermarks_before,
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +103,6 @@ def watermarks(
 
 
 def combined_ms(of_inputs: Sequence[int], idle: Collection[int], least_ms: int) -> int:
-    """The watermark of an operator: of the slowest input that is not idle, and never below what it was."""
-    active = (watermark for at, watermark in enumerate(of_inputs) if at not in idle)
-    return max(least_ms, min(active, default=least_ms))
+    """``core.time.watermarks.combined`` of the inputs that are not idle, with numbers for all of them."""
+    watermark_ms = combined((of for at, of in enumerate(of_inputs) if at not in idle), least_ms)
+    return least_ms if watermark_ms is None else watermark_ms

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from state_engine.core.time.watermarks import furthest
+
 
 @dataclass(frozen=True)
 class TimePolicy:
@@ -64,8 +66,7 @@ class TimePlan:
             >>> plan.raised("a", 40), plan.raised("a", None), plan.raised("b", None)
             (50, 50, None)
         """
-        floor_ms = self.floors_ms.get(source)
-        return max((w for w in (watermark_ms, floor_ms) if w is not None), default=None)
+        return furthest([watermark_ms, self.floors_ms.get(source)])
 
 
 ROWS_ALONE = TimePlan()

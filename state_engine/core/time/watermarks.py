@@ -43,8 +43,17 @@ def advanced(before_ms: int | None, newest_ms: int | None, *, out_of_orderness_m
     """
     if newest_ms is None:
         return before_ms
-    reached = watermark_after(newest_ms, out_of_orderness_ms=out_of_orderness_ms)
-    return reached if before_ms is None else max(before_ms, reached)
+    return furthest([before_ms, watermark_after(newest_ms, out_of_orderness_ms=out_of_orderness_ms)])
+
+
+def furthest(watermarks_ms: Iterable[int | None]) -> int | None:
+    """The largest of those that there are; None where there is none.
+
+    Example:
+        >>> furthest([5, None, 3]), furthest([None]), furthest([])
+        (5, None, None)
+    """
+    return max((w for w in watermarks_ms if w is not None), default=None)
 
 
 def slowest(watermarks_ms: Iterable[int | None]) -> int | None:
@@ -57,6 +66,20 @@ def slowest(watermarks_ms: Iterable[int | None]) -> int | None:
     given = list(watermarks_ms)
     known = [w for w in given if w is not None]
     return min(known) if known and len(known) == len(given) else None
+
+
+def combined(active_ms: Iterable[int | None], before_ms: int | None) -> int | None:
+    """The watermark of an operator: that of the slowest stream which is not idle, and never below what it was.
+
+    Args:
+        active_ms: of the streams that it reads and that are not idle; where there is none, it stays.
+        before_ms: of the operator; None before it had one.
+
+    Example:
+        >>> combined([5, 3], 4), combined([5, None], 4), combined([], 4), combined([5], None)
+        (4, 4, 4, 5)
+    """
+    return furthest([before_ms, slowest(active_ms)])
 
 
 def is_late(event_ms: int | None, watermark_ms: int) -> bool:

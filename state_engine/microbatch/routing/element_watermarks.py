@@ -84,8 +84,7 @@ def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins
     steps = steps.append_column(_PHASE, pc.cast(phase, pa.int64())).combine_chunks()
     steps = steps.take(pa.array(_indices(steps, [_FIRST, *order, _PHASE])))
     origin, to_ms = (steps[name].to_numpy() for name in (ORIGIN, _TO))
-    moves = Moves(origin, to_ms, steps[_BEFORE].to_numpy())
-    reached = watermarks_after(moves, origins.start_ms)
+    reached = watermarks_after(Moves(origin, to_ms, steps[_BEFORE].to_numpy()), origins.start_ms)
     steps = steps.select([_FIRST, *order, _PHASE]).append_column(_TO, pa.array(reached))
     further = np.ones(len(reached), bool)  # of none, where no row has an event time
     further[1:] = reached[1:] > reached[:-1]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from state_engine.core.functions.function_calls import sees_time
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, slowest
+from state_engine.core.time.watermarks import MAX_TIMESTAMP, combined, slowest
 from state_engine.job.graph import (
     Node,
     OperatorNode,
@@ -78,9 +78,8 @@ class EventTimes:
         if isinstance(node, SourceNode):
             return self.sources_ms.get(node.name)
         operator = node.operator if isinstance(node, SideOutputNode) else node
-        reached = slowest(self.of(end) for end in timed_ends(operator) if not self.is_idle(end))
-        before = self.operators_ms.get(operator.uid)
-        return max((w for w in (before, reached) if w is not None), default=None)
+        active = (self.of(end) for end in timed_ends(operator) if not self.is_idle(end))
+        return combined(active, self.operators_ms.get(operator.uid))
 
     def is_idle(self, node: Node) -> bool:
         """Whether all sources with event time behind a node are idle."""

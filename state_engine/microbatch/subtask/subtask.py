@@ -123,6 +123,7 @@ class Subtask:
         self._clock = time.perf_counter()
         self._events = self._broadcast = pa.table({})
         self._late: dict[int, OutputTag | None] = {}
+        self._of_broadcast: Flags | None = None
 
     def run(self, table: pa.Table | None) -> SubtaskReport:
         """Do all of it; errors of rows and functions are in the report."""
@@ -167,6 +168,7 @@ class Subtask:
         if routed.keys:
             self._events = self._without_bad_keys(self._events)
         self._late = late_tags(self._events, self.spec)
+        self._of_broadcast = among_broadcast(self._events, routed)
 
     def _without_bad_rows(self, events: pa.Table, of_broadcast: Flags | None) -> pa.Table:
         """Without the rows that Python could not decode, and those that a strategy could give no event time."""
@@ -238,8 +240,7 @@ class Subtask:
 
     def _without_key(self) -> set[int]:
         """The rows whose keys, if they have any, are not touched: late ones, and broadcast ones among the others."""
-        of_broadcast = among_broadcast(self._events, self.spec.routed)
-        broadcast = [] if of_broadcast is None else np.flatnonzero(of_broadcast).tolist()
+        broadcast = [] if self._of_broadcast is None else np.flatnonzero(self._of_broadcast).tolist()
         return {*self._late, *broadcast}
 
     def _run_function(
@@ -264,7 +265,7 @@ class Subtask:
             keys = None if keyed is None else keyed.keys.of_rows
             before = watermarks_of(self._events, spec.routed)
             diverts = bool(self._late)
-            if among_broadcast(self._events, spec.routed) is None:
+            if self._of_broadcast is None:
                 operator.process(keys, values, timestamps, out, watermarks=before, diverts=diverts)
             else:
                 assert before is not None  # both streams have event time
@@ -371,8 +372,7 @@ class Subtask:
 
     def _number_of_broadcast(self, index: int) -> int:
         """Which of the broadcast elements one is: the same on all subtasks."""
-        of_broadcast = among_broadcast(self._events, self.spec.routed)
-        return index if of_broadcast is None else int(np.count_nonzero(of_broadcast[:index]))
+        return index if self._of_broadcast is None else int(np.count_nonzero(self._of_broadcast[:index]))
 
     def _write_output(self, output: OutputSpec, out: Outputs) -> None:
         part: Any = out if output.tag is None else out.side.get(output.name)

@@ -27,7 +27,6 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskS
 from state_engine.sources.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
 
 Hashes = np.ndarray[Any, Any]
-Late = np.ndarray[Any, Any]
 Flags = np.ndarray[Any, Any]
 
 
@@ -197,7 +196,7 @@ def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) ->
             report.max_event_ms[name] = max(newest, report.max_event_ms.get(name, newest))
 
 
-def late_rows(events: pa.Table, routed: RoutedLayout) -> Late:
+def late_rows(events: pa.Table, routed: RoutedLayout) -> Flags:
     """Whether each row is late; none is without event time."""
     if not routed.event_time:
         return np.zeros(events.num_rows, bool)
