@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,8 @@ class Quiet(DagsterSite):
     def job(self) -> StatefulJob:
         return jobs(self.settings)[0].job
 
-    def arrive(self, name: str, keys: str) -> None:
-        """A file with a row of each key at the beginning."""
+    def arrive(self, name: str, keys: str, *, minutes: int = 0) -> None:
+        """A file with a row of each key, so many minutes after the beginning."""
         (self.directory / "feed").mkdir(exist_ok=True)
-        at = pa.array([BEGIN] * len(keys), pa.timestamp("us", tz="UTC"))
+        at = pa.array([BEGIN + timedelta(minutes=minutes)] * len(keys), pa.timestamp("us", tz="UTC"))
         pq.write_table(pa.table({"k": list(keys), "at": at}), self.directory / "feed" / f"{name}.parquet")

@@ -76,3 +76,15 @@ def test_whoever_starts_runs_knows_when_timers_are_due(
             assert status(site, DUE_MS).timers_due == 0
     ended = DeltaTable(str(tmp_path / "sink")).to_pyarrow_table().to_pylist()
     assert sorted((r["k"], r["ended"]) for r in ended) == [(k, BEGIN_MS + GAP * MINUTE_MS) for k in "xyz"]
+
+
+@pytest.mark.spark
+def test_timers_of_later_times_do_not_count(tmp_path: Path, spark: SparkSession) -> None:
+    with dg.DagsterInstance.ephemeral() as instance:
+        site = Quiet(tmp_path, instance)
+        site.arrive("a", "xy")
+        site.arrive("b", "z", minutes=5)
+        with site.engine(spark) as engine:
+            engine.run(site.job, clock=BEGIN_MS + 6 * MINUTE_MS)
+        counted = [status(site, DUE_MS + minutes * MINUTE_MS).timers_due for minutes in (-1, 0, 4, 5)]
+        assert counted == [0, 2, 2, 3]

@@ -13,7 +13,7 @@ import pytest
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, RescaledOperator
 from state_engine.core.errors import SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
-from state_engine.core.time.time_plan import ROWS_ALONE
+from state_engine.core.time.time_plan import ROWS_ALONE, TimePolicy
 from state_engine.microbatch import planning
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.planning import (
@@ -115,6 +115,21 @@ def test_a_run_reads_what_is_new_until_there_is_nothing() -> None:
 def test_a_source_without_end_gives_one_slice_to_a_run_without_bounds(bounded: bool, batches: int) -> None:
     run = planner(new_input(drain=False, bounded=bounded), FakeSource(3, endless=True))
     assert [run([]) is not None for _ in range(4)] == [True] * batches + [False] * (4 - batches)
+
+
+@pytest.mark.parametrize(("endless", "floors_ms"), [(False, {"events": 499}), (True, {})])
+def test_the_clock_does_not_pass_the_rows_of_a_source_without_end(
+    endless: bool, floors_ms: dict[str, int]
+) -> None:
+    timed: Any = SimpleNamespace(
+        source=FakeSource(3, endless=endless), timed=True, time_policy=TimePolicy(clock_delay_ms=0)
+    )
+    job: Any = SimpleNamespace(name="job", sources={"events": timed}, operators={})
+    positions: Any = FakePositions()
+    steps = new_input(drain=False, bounded=True)
+    plan = InputPlanner(job, steps, positions=positions, spark=None, clock=lambda: 500)([])  # type: ignore[arg-type]
+    assert plan is not None
+    assert plan.time.floors_ms == floors_ms
 
 
 def test_what_is_optional_needs_input_or_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
