@@ -30,6 +30,7 @@ StatelakeError
 ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
 │   ├── SinkIdentityError     the sink is not the table that the checkpoint was staged for
 │   ├── SinkBehindError       the sink shows less than was published to it: publish that again, or put it back
+│   ├── TableChangedError     somebody else changed a published table: rebuild it, or accept what it is
 │   └── DamagedOutputError    files that the sink shows are empty or cut: restore to the parent, and run again
 ├── StorageError              a disk is full, a path is denied, too many files are open: mend it and run again
 ├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
@@ -219,6 +220,10 @@ class SinkIdentityError(SinkError):
 
 class SinkBehindError(SinkError):
     """A sink does not show outputs that were published to it: it was put back from a backup, or emptied."""
+
+
+class TableChangedError(SinkError):
+    """Somebody else changed rows of a table that a state is published to; nothing was written to it."""
 
 
 class StorageError(StatelakeError, OSError):

@@ -84,7 +84,7 @@ def main(port: int) -> None:
     from moto.s3.responses import S3Response
     from werkzeug.serving import run_simple
 
-    S3Response.serialized = quick_listings(S3Response.serialized)  # type: ignore[method-assign]
+    S3Response.serialized = quick_listings(S3Response.serialized)  # type: ignore[assignment, method-assign]
     application = DomainDispatcherApplication(create_backend_app)
     run_simple("127.0.0.1", port, conditions_in_turn(application), threaded=True)
 

@@ -1,0 +1,1 @@
+"""Keyed states as tables outside of the root: what they show, and how they follow the head."""
