@@ -25,7 +25,8 @@ from tests.support.java import SHORT_LIVED_JAVA
 
 AT_ONCE = (4, 24)
 """So many micro-batches in one run: each reads the history of the job anew, and the log of each table."""
-PAUSE_S = 10.0
+PAUSE_S = 30.0
+"""A runner waits up to so long between runs: on a small machine those that always work mostly lose."""
 
 
 def main(directory: str, store: str, notes: str) -> None:
