@@ -167,3 +167,7 @@ class TableTarget(ABC):
 
         The caller compares its content next, and applies the difference.
         """
+
+    @abstractmethod
+    def accept(self, table: PublishedTable) -> None:
+        """Leave what others changed in a table as it is, and go on from there."""

@@ -101,7 +101,7 @@ def has_lineage(schema_text: str) -> bool:
 
 def _other_columns(path: str, facts: TableFacts, schema_text: str) -> SinkError:
     return SinkError(
-        f"{path} has the columns {_short(facts.schema)}, the output has {_short(json.loads(schema_text))}: names "
+        f"{path} has the columns {short_schema(facts.schema)}, the output has {short_schema(json.loads(schema_text))}: names "
         "(also their case) and types must be equal. Change output_type, or write to another table"
         + (
             ""
@@ -155,7 +155,7 @@ def _bare(kind: Any) -> Any:
     return {k: _bare(v) for k, v in kind.items() if k in ("type", "elementType", "keyType", "valueType")}
 
 
-def _short(schema: dict[str, Any]) -> str:
+def short_schema(schema: dict[str, Any]) -> str:
     shown = (
         f"{f['name']} {f['type'] if isinstance(f['type'], str) else f['type']['type']}"
         for f in schema["fields"]

@@ -7,6 +7,8 @@
     files           beside the directory's files     moves the files                   names of directories
     sql             in the job's root                inserts a copy                    a ledger in the database
     foreach_batch   in the job's root                calls a function with a copy      notes in the root
+    delta_state     nowhere: a state is published    applies what changed by key       the table's log
+    sql_state       nowhere: a state is published    applies what changed by key       a ledger in the database
 
 Flink has no counterpart: its sinks keep what they did not commit in their own state.
 """
@@ -30,6 +32,13 @@ class SinkKind(StrEnum):
     FILES = "files"
     SQL = "sql"
     FOREACH_BATCH = "foreach_batch"
+    DELTA_STATE = "delta_state"
+    SQL_STATE = "sql_state"
+
+    @property
+    def shows_state(self) -> bool:
+        """Whether it is a table that shows a keyed state, and follows the head by differences."""
+        return self in (SinkKind.DELTA_STATE, SinkKind.SQL_STATE)
 
     @property
     def has_log(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.storage.delta.action_json import statistics_text
+from state_engine.storage.delta.action_json import Action, statistics_text
 from state_engine.storage.delta.commit_ends import InactiveFilesError
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
@@ -72,6 +73,29 @@ class CommitActions:
         if wanted:
             raise InactiveFilesError(uri, sorted(wanted))
         return classes.iterator(rows)
+
+    def adds(self, uri: str, snapshot: Any) -> list[Action]:
+        """What the log says of every active file, statistics and deletion vector included."""
+        classes = self._classes
+        batches = snapshot.getScanBuilder().build().getScanFiles(self._engines.of(uri), True)
+        found: list[Action] = []
+        while batches.hasNext():
+            rows = batches.next().getRows()
+            while rows.hasNext():
+                found.append(json.loads(classes.scan_rows.rowToJson(rows.next()))["add"])
+        return found
+
+    def rows(self, actions: Sequence[Action]) -> Any:
+        """Actions as Kernel commits them.
+
+        Args:
+            actions: each names its kind, ``add`` or ``remove``, and holds what Delta's protocol says.
+        """
+        classes = self._classes
+        schema = classes.single_action.FULL_SCHEMA
+        return classes.iterator(
+            classes.list(classes.scan_rows.rowFromJson(json.dumps(one), schema) for one in actions)
+        )
 
     def scan(self, uri: str, snapshot: Any) -> Iterator[tuple[str, Any]]:
         """Path, relative to the table, and scan row of every active file."""

@@ -29,6 +29,7 @@ from state_engine.core.errors import (
     StorageError,
 )
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.commit_actions import CommitActions, FileGroup
 from state_engine.storage.delta.commit_ends import (
     InactiveFilesError,
@@ -59,6 +60,7 @@ __all__ = [
     "FileGroup",
     "InactiveFilesError",
     "TableFacts",
+    "TableFiles",
     "Transaction",
     "TransactionTakenError",
 ]
@@ -76,6 +78,25 @@ class Transaction:
 
     app: str
     version: int
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """A table at one version, for a commit that goes upon exactly that one.
+
+    Attributes:
+        uri: of the table.
+        facts: of the version.
+        transaction: the highest version of the application that was asked for; 0 for none.
+        adds: what the log says of each active file.
+        snapshot: of Kernel.
+    """
+
+    uri: str
+    facts: TableFacts
+    transaction: int
+    adds: list[Action]
+    snapshot: Any
 
 
 class DeltaKernel:
@@ -154,6 +175,20 @@ class DeltaKernel:
         """Paths, relative to the table, of the files in the newest snapshot, and of those only."""
         snapshot = self._snapshots.newest(uri)
         return [] if snapshot is None else [path for path, _ in self._actions.scan(uri, snapshot)]
+
+    def files_of(self, uri: str, app: str) -> TableFiles | None:
+        """The newest version of a table with all that the log says of its files; None where there is no table."""
+        snapshot = self._snapshots.newest(uri)
+        if snapshot is None:
+            return None
+        taken = snapshot.getLatestTransactionVersion(self._engines.of(uri), app)
+        return TableFiles(
+            uri,
+            self._facts.read(uri, snapshot),
+            int(taken.get()) if taken.isPresent() else 0,
+            self._actions.adds(uri, snapshot),
+            snapshot,
+        )
 
     # -- committing ------------------------------------------------------------------------------------------------
 
@@ -278,6 +313,46 @@ class DeltaKernel:
                     if not (remove and left):
                         raise
         raise AssertionError("the last attempt returns or raises")
+
+    def commit_upon(
+        self,
+        files: TableFiles,
+        actions: Sequence[Action],
+        *,
+        transaction: Transaction | None = None,
+        properties: Mapping[str, str] | None = None,
+        written: Sequence[str] = (),
+    ) -> int:
+        """Commit actions as the version after the one that was looked at, or not at all; returns the version.
+
+        Args:
+            actions: see ``CommitActions.rows``.
+            properties: of the table, that change.
+            written: new files that the actions name, relative to the table.
+
+        Raises:
+            OvertakenError: another writer was faster.
+            TransactionTakenError, CommitFailedError, CommitUnknownError: see ``commit_ends``.
+        """
+        uri = files.uri
+        self.check_store(uri)
+        self.disk.files(uri, list(written))
+        classes, engine = self._classes, self._engines.of(uri)
+
+        def begin() -> Any:
+            builder = files.snapshot.buildUpdateTableTransaction(ENGINE_INFO, classes.write)
+            builder = builder.withMaxRetries(0)
+            if transaction is not None:
+                builder = builder.withTransactionId(transaction.app, transaction.version)
+            if properties:
+                builder = builder.withTablePropertiesAdded(classes.map(dict(properties)))
+            return builder.build(engine)
+
+        def prepared(_: Any) -> Any:
+            return classes.iterable.inMemoryIterable(self._actions.rows(actions))
+
+        with table_lock(uri, timeout_s=self._lock_timeout_s):
+            return self._commit(uri, begin, prepared, upon=files.snapshot)
 
     def close(self) -> None:
         """Wait for the log checkpoints that commits asked for; they would never be written otherwise."""

@@ -38,6 +38,7 @@ class KernelClasses:
         self.utils, self.scan_files = kernel("internal.util.Utils"), kernel("internal.InternalScanFileUtils")
         self.add_file = kernel("internal.actions.AddFile")
         self.single_action = kernel("internal.actions.SingleAction")
+        self.scan_rows = kernel("defaults.internal.json.JsonUtils")
         self.file_names = kernel("internal.util.FileNames")
         self.checkpointer = kernel("internal.checkpoints.Checkpointer")
         self.log_checkpoint = kernel("internal.checkpoints.CheckpointMetaData")

@@ -1,0 +1,91 @@
+"""Which rows of a table have certain keys: by the hash of the key first, and then by the whole key.
+
+Data files of a published table hold the hash of each row's key in a column that is not in the table's schema, so readers
+of the table never see it, and are sorted by it. A file without it, because somebody rewrote the table, is hashed anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.core.keys.key_arrays import canonical_array, hash_columns
+from state_engine.core.types.columns import one_chunk
+from state_engine.storage.parquet_reading import OpenParquet
+from state_engine.storage.state.entry_codes import entry_codes
+
+KEY_HASH = "_key_hash"
+"""The column of hashes in data files."""
+Mask = np.ndarray[Any, Any]
+
+
+def key_hashes(rows: pa.Table, key: Sequence[str]) -> np.ndarray[Any, Any]:
+    """The hash of each row's key, as the engine's state has it."""
+    if not rows.num_rows:
+        return np.zeros(0, np.int64)
+    return hash_columns([canonical_array(one_chunk(rows[name])) for name in key])
+
+
+def sorted_with_hashes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
+    """Rows as a data file holds them."""
+    hashes = key_hashes(rows, key)
+    order = pa.array(np.argsort(hashes, kind="stable"))
+    return rows.append_column(KEY_HASH, pa.array(hashes)).take(order)
+
+
+def hashes_in(file: OpenParquet, key: Sequence[str]) -> np.ndarray[Any, Any]:
+    """The hash of each row's key in a data file."""
+    if KEY_HASH in file.schema.names:
+        hashes: np.ndarray[Any, Any] = file.read([KEY_HASH])[KEY_HASH].to_numpy()
+        return hashes
+    return key_hashes(file.read(list(key)), key)
+
+
+def may_hold(file: OpenParquet, ordered: np.ndarray[Any, Any]) -> bool:
+    """Whether a data file may hold one of these hashes, by the statistics in its footer.
+
+    Args:
+        ordered: hashes, smallest first; at least one.
+    """
+    if KEY_HASH not in file.schema.names:
+        return True
+    place = file.schema.names.index(KEY_HASH)
+    for number in range(file.row_groups):
+        statistics = file.metadata.row_group(number).column(place).statistics
+        if statistics is None or not statistics.has_min_max:
+            return True
+        first, after = np.searchsorted(ordered, [statistics.min, statistics.max + 1])
+        if first < after:
+            return True
+    return False
+
+
+def among(hashes: np.ndarray[Any, Any], ordered: np.ndarray[Any, Any]) -> Mask:
+    """Which of many hashes are among a few, which are ordered; at least one of these."""
+    at = np.searchsorted(ordered, hashes)
+    at[at == len(ordered)] = 0
+    same: Mask = ordered[at] == hashes
+    return same
+
+
+def same_rows(rows: pa.Table, wanted: pa.Table, names: Sequence[str]) -> Mask:
+    """Which rows equal, in some columns, one of the wanted ones.
+
+    Example:
+        >>> same_rows(pa.table({"k": [1, 2], "v": [0, 0]}), pa.table({"k": [2, 3]}), ["k"]).tolist()
+        [False, True]
+    """
+    if not rows.num_rows or not wanted.num_rows:
+        return np.zeros(rows.num_rows, bool)
+    columns = [
+        pa.concat_arrays([one_chunk(wanted[name]), one_chunk(rows[name]).cast(wanted.schema.field(name).type)])
+        for name in names
+    ]
+    codes = entry_codes(columns)
+    known = np.zeros(int(codes.max()) + 1, bool)
+    known[codes[: wanted.num_rows]] = True
+    same: Mask = known[codes[wanted.num_rows :]]
+    return same
