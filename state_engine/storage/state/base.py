@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,13 @@ BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())
 
 NOTHING_EXPIRES_MS = -(2**62)
 """A clock by which nothing has expired."""
+
+class SomeKeys(Protocol):
+    """Keys that are asked for: ``KeyGroups``, or others."""
+
+    def hold(self, hashes: Hashes) -> Hashes:
+        """Which keys are among them, given their hashes."""
+
 
 Alive = Callable[[pa.Array], pa.Array]
 """Which items have not expired, given the column of their times."""
@@ -86,7 +94,7 @@ def write_base_files(
     Raises:
         MissingFilesError: a file is gone or was changed.
     """
-    return write_entries(spec, _read(spec, files, groups), task=task, attempt=attempt)
+    return write_entries(spec, read_changes(spec, files, groups), task=task, attempt=attempt)
 
 
 def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) -> list[BaseFile]:
@@ -96,7 +104,7 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
         rows: columns of a changelog file without key group; ``op`` is null in what is an entry already.
         task, attempt: make the names unique.
     """
-    entries = [part for state in spec.states if (part := _entries(spec, state, rows)) is not None]
+    entries = [part for state in spec.states if (part := entries_of(spec, state, rows)) is not None]
     del rows
     places = [np.mod(part["key_hash"].to_numpy(), spec.max_parallelism) for part in entries]
     written = []
@@ -135,17 +143,17 @@ def _counted(states: pa.ChunkedArray) -> dict[str, int]:
     return dict(zip(counts.field("values").to_pylist(), counts.field("counts").to_pylist(), strict=True))
 
 
-def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> list[pa.Table]:
-    """The entries of some key groups, a table a state that has any: what ``write_base_files`` would write."""
-    rows = _read(spec, files, groups)
-    return [part for state in spec.states if (part := _entries(spec, state, rows)) is not None]
+def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> list[pa.Table]:
+    """The entries of some keys, a table a state that has any: what ``write_base_files`` would write."""
+    rows = read_changes(spec, files, groups)
+    return [part for state in spec.states if (part := entries_of(spec, state, rows)) is not None]
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def _read(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> pa.Table:
-    """The rows of these key groups in path order, in the recorded form; ``op`` is null in entries of a base."""
+def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
+    """The rows of these keys in path order, in the recorded form; ``op`` is null in entries of a base."""
     types = {s.column_name: type_from_text(s.type).storage for s in spec.states}
     schema = changelog_schema(spec.key_type, types)
     schema = schema.remove(schema.get_field_index("key_group"))
@@ -153,7 +161,7 @@ def _read(spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups) -> pa.
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def _read_file(listed: ListedFile, groups: KeyGroups, schema: pa.Schema) -> Iterator[pa.Table]:
+def _read_file(listed: ListedFile, groups: SomeKeys, schema: pa.Schema) -> Iterator[pa.Table]:
     file = open_state_file(listed)
     have = set(file.schema.names)
     columns = [name for name in schema.names if name in have]
@@ -207,7 +215,7 @@ class _Rows:
         return after
 
 
-def _entries(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | None:
+def entries_of(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | None:
     """The entries of one state, sorted by key group, hash and key; map entries of a key in their order."""
     column, shape = state_column(state.column_name), SHAPES[state.kind]
     mine = rows.select(["key_hash", "key", "state", "op", "updated_at", column])

@@ -1,0 +1,186 @@
+"""Keyed states that tables show, as rows of ``checkpoints`` record them, and the way from one checkpoint to another.
+
+A row records each table among its sinks, with a kind that ``SinkKind.shows_state`` and without files: what the table
+gets follows from the rows between the checkpoint that it shows and the head. A row that moves the head may say that a
+table does something else, see ``TablePolicy``. Flink has no counterpart.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from state_engine.core.checkpoints.checkpoint import (
+    MAIN,
+    CheckpointRow,
+    OperatorCheckpoint,
+    StagedSink,
+    StateSchema,
+)
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.row_outputs import SinkKey
+from state_engine.core.checkpoints.sink_kind import SinkKind
+
+TablePolicy = Literal["follow", "keep", "rebuild"]
+"""At a row that moves the head: apply the difference; leave the table as it is; make it anew from the state."""
+
+
+@dataclass(frozen=True)
+class PublishedState:
+    """A state that a table shows.
+
+    Attributes:
+        name: of the table, among the sinks of its job.
+        kind: ``delta_state`` or ``sql_state``.
+        place: where the table is.
+        operator, state: uid of the operator, and name of its state.
+        map_key: name of the column of a map's keys.
+        options: of the target, without secrets.
+        policy: at a row that moves the head.
+
+    Example:
+        >>> one = PublishedState("latest", "delta_state", "file:///t", "sums", "sum")
+        >>> PublishedState.of(one.staged()) == one
+        True
+    """
+
+    name: str
+    kind: str
+    place: str
+    operator: str
+    state: str
+    map_key: str = "map_key"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    policy: TablePolicy = "follow"
+
+    @property
+    def key(self) -> SinkKey:
+        """Name and place."""
+        return self.name, self.place
+
+    def staged(self) -> StagedSink:
+        """As a row records it."""
+        said = {
+            "operator": self.operator,
+            "state": self.state,
+            "map_key": self.map_key,
+            "options": dict(self.options),
+            "policy": self.policy,
+        }
+        return StagedSink(self.name, self.kind, self.place, "", json.dumps(said, sort_keys=True), [])
+
+    @staticmethod
+    def of(staged: StagedSink) -> PublishedState:
+        """What ``staged`` recorded."""
+        return PublishedState(staged.name, staged.kind, staged.path, **json.loads(staged.schema))
+
+
+def published_in(row: CheckpointRow) -> list[PublishedState]:
+    """The tables that a row records."""
+    return [PublishedState.of(one) for one in row.sinks if SinkKind(one.kind).shows_state]
+
+
+def published_states(history: History, declared: Collection[SinkKey] | None) -> list[PublishedState]:
+    """The tables that follow the head of ``main``, each as the newest row records it.
+
+    Args:
+        declared: name and place of the sinks of today's code; None where it is not known: those of the newest
+            micro-batch.
+    """
+    known: dict[SinkKey, PublishedState] = {}
+    newest: Collection[SinkKey] = ()
+    for row in history.values():
+        if row.branch != MAIN:
+            continue
+        known |= {one.key: replace(one, policy="follow") for one in published_in(row)}
+        if row.kind is CheckpointKind.CHECKPOINT:
+            newest = {one.key for one in published_in(row)}
+    wanted = newest if declared is None else declared
+    return [one for key, one in known.items() if key in wanted]
+
+
+def moves_of(history: History, table: SinkKey, since_id: int) -> list[tuple[CheckpointRow, TablePolicy]]:
+    """Rows of ``main`` after a checkpoint at which a table does something else than to follow, oldest first."""
+    return [
+        (row, one.policy)
+        for row in history.values()
+        if row.branch == MAIN and row.checkpoint_id > since_id
+        for one in published_in(row)
+        if one.key == table and one.policy != "follow"
+    ]
+
+
+def state_of(row: CheckpointRow | None, uid: str, state: str) -> tuple[OperatorCheckpoint, StateSchema] | None:
+    """A state as a checkpoint declares it; None where the checkpoint does not know it."""
+    operator = row.operator(uid) if row else None
+    if operator is None:
+        return None
+    return next(((operator, schema) for schema in operator.states if schema.name == state), None)
+
+
+@dataclass(frozen=True)
+class StateWay:
+    """How a state gets from one checkpoint to another.
+
+    Attributes:
+        back: rows whose changes are taken back, oldest first.
+        forth: rows whose changes are made, oldest first.
+        whole: why that is not enough, so that all of the state has to be looked at; empty where it is.
+    """
+
+    back: tuple[CheckpointRow, ...] = ()
+    forth: tuple[CheckpointRow, ...] = ()
+    whole: str = ""
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether both ends hold the same."""
+        return not (self.back or self.forth or self.whole)
+
+
+def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) -> StateWay:
+    """The way of a state between two checkpoints; only rows that changed the operator's state are on it."""
+    if from_id not in history:
+        return StateWay(whole=f"checkpoint {from_id} is not known")
+    begin, end = state_of(history[from_id], uid, state), state_of(history[to_id], uid, state)
+    if end is None:
+        return StateWay(whole=f"checkpoint {to_id} does not know the state")
+    ancestor = history.common_ancestor(from_id, to_id)
+    if ancestor is None:
+        return StateWay(whole=f"checkpoints {from_id} and {to_id} began apart")
+    back = _after(history, ancestor.checkpoint_id, from_id)
+    forth = _after(history, ancestor.checkpoint_id, to_id)
+    knows = [row.operator(uid) for row in (*back, *forth)]
+    if any(one is None for one in knows) and (ancestor.operator(uid) is not None or begin is not None):
+        return StateWay(whole="the operator was not in the job meanwhile")
+    if begin is not None and _form(begin) != _form(end):
+        return StateWay(whole="the state or its key has another form since")
+    if any(_writes_anew(row, uid) for row in (*back, *forth)):
+        return StateWay(whole="the state was written anew meanwhile")
+    return StateWay(tuple(_changing(back, uid)), tuple(_changing(forth, uid)))
+
+
+def _after(history: History, ancestor_id: int, to_id: int) -> list[CheckpointRow]:
+    return [row for row in history.path(to_id) if row.checkpoint_id > ancestor_id]
+
+
+def _form(state: tuple[OperatorCheckpoint, StateSchema]) -> tuple[str, str, str]:
+    operator, schema = state
+    return operator.key_schema, schema.column_name, schema.type
+
+
+def _writes_anew(row: CheckpointRow, uid: str) -> bool:
+    """Whether a row wrote all state of an operator, which is not what it was before."""
+    operator = row.operator(uid)
+    folded = row.kind in (CheckpointKind.COMPACTION, CheckpointKind.RESCALE)
+    return operator is not None and bool(operator.base_files) and not folded
+
+
+def _changing(rows: Iterable[CheckpointRow], uid: str) -> Iterable[CheckpointRow]:
+    for row in rows:
+        operator = row.operator(uid)
+        if operator is not None and operator.changelog:
+            yield row
