@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from state_engine.core.checkpoints.published_states import PublishedState
 from state_engine.core.functions.function import Function
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.output_tag import OutputTag
@@ -17,6 +18,7 @@ from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.published.base import StateTable
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.output_type import OutputType
@@ -174,6 +176,25 @@ class SinkNode:
     name: str
     parent: Node
     sink: Sink
+
+
+@dataclass(frozen=True)
+class PublishedNode:
+    """A table that shows a state of an operator."""
+
+    name: str
+    operator: OperatorNode
+    state: str
+    table: StateTable
+    map_key: str = "map_key"
+
+    @property
+    def recorded(self) -> PublishedState:
+        """As rows of checkpoints record it."""
+        table = self.table
+        return PublishedState(
+            self.name, table.kind, table.place, self.operator.uid, self.state, self.map_key, table.options()
+        )
 
 
 def parents(node: Node) -> tuple[Node, ...]:

@@ -23,7 +23,7 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.code_version import code_version
-from state_engine.job.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
+from state_engine.job.graph import Node, OperatorNode, PublishedNode, SinkNode, SourceNode, upstream
 from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
@@ -101,6 +101,7 @@ class StatefulJob:
         self.sources: dict[str, SourceNode] = {}
         self.operators: dict[str, OperatorNode] = {}
         self.sinks: dict[str, SinkNode] = {}
+        self.published: dict[str, PublishedNode] = {}
 
     @property
     def code_version(self) -> str:
@@ -251,6 +252,16 @@ class StatefulJob:
             self._new_name(check_text_name(uid, what="operator"))
         operator.uid, operator.explicit_uid = uid, True
         self.operators = {o.uid: o for o in self.operators.values()}
+
+    def check_output_name(self, name: str, *, what: str) -> None:
+        """Refuse a name that another sink or published table of the job has, or that none can have."""
+        check_name(name, what=what)
+        if name == "dead_letters":
+            raise ConfigurationError(
+                f"a {what} cannot be named 'dead_letters': that is the job's own; rename it"
+            )
+        if name in self.sinks or name in self.published:
+            raise ConfigurationError(f"job '{self.name}' has two sinks named '{name}': rename one")
 
     def _new_name(self, name: str) -> None:
         if name == LETTERS:

@@ -17,8 +17,10 @@ from state_engine.job.graph import (
     Node,
     OperatorInput,
     OperatorNode,
+    PublishedNode,
     SelectedKey,
 )
+from state_engine.published.base import StateTable
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -68,6 +70,43 @@ class Stream:
         """
         operator = self._operator("drop_states")
         operator.dropped_states += tuple(check_text_name(name, what="state") for name in names)
+        return self
+
+    def publish_state(
+        self, state: str, table: StateTable, *, name: str | None = None, map_key: str = "map_key"
+    ) -> Self:
+        """Show a keyed state of the operator that makes this stream as a table, which follows the head.
+
+        After a checkpoint is committed, what it changed in the state is applied to the table by key, deletions
+        included, in one transaction that records the checkpoint. A restore, a promotion and a backfill move the table
+        as they move the state. Columns: the key's, for a map that of its keys, and ``value``, or for a record one a
+        field. Flink has no such thing.
+
+        Args:
+            state: name of the state.
+            table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.
+            name: of the table among the sinks of the job; the name of the state by default.
+            map_key: name of the column of a map's keys.
+
+        Returns:
+            The stream.
+
+        Raises:
+            ConfigurationError: the operator has no keyed state, or the name is taken.
+        """
+        operator, known = self._operator("publish_state"), state if name is None else name
+        self._job.check_output_name(known, what="published table")
+        check_text_name(state, what="state")
+        if not isinstance(table, StateTable):
+            raise ConfigurationError(
+                f"published table '{known}': {table!r} is not one; use DeltaStateTable(path) or SqlStateTable(url, table)"
+            )
+        if not operator.keyed:
+            raise ConfigurationError(
+                f"publish_state: operator '{operator.uid}' is on a stream without key, so it has no keyed state to show; "
+                "call key_by before it"
+            )
+        self._job.published[known] = PublishedNode(known, operator, state, table, map_key)
         return self
 
     def _operator(self, method: str) -> OperatorNode:

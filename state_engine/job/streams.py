@@ -284,13 +284,7 @@ class DataStream(StreamShortcuts):
 
     def sink(self, name: str, sink: Sink) -> DataStream:
         """Write the stream to a sink; returns the stream itself."""
-        check_name(name, what="sink")
-        if name == "dead_letters":
-            raise ConfigurationError(
-                "a sink cannot be named 'dead_letters': that is the job's own; rename it"
-            )
-        if name in self._job.sinks:
-            raise ConfigurationError(f"job '{self._job.name}' has two sinks named '{name}': rename one")
+        self._job.check_output_name(name, what="sink")
         if not isinstance(sink, Sink):
             raise ConfigurationError(
                 f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path), "

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.published_states import PublishedState
 from state_engine.job.graph import SinkNode
 from state_engine.microbatch.failed_attempts import delete_beside, delete_directory, delete_partition
 from state_engine.publication.publication import Publication
@@ -39,12 +40,14 @@ class OutputsOfJob:
         publication: publishes rows of the job.
         layout: of the job.
         declared: the sinks of the job's code.
+        published: the tables that show states of the job.
     """
 
     kernel: DeltaKernel
     publication: Publication
     layout: JobLayout
     declared: Declared = None
+    published: tuple[PublishedState, ...] = ()
 
     def of(self, write_id: str) -> Outputs:
         """The outputs of a new attempt."""
@@ -110,7 +113,8 @@ class Outputs:
         for sink in sinks:
             verify_files(sink.path, sink.files, what=f"sink '{sink.name}'")
         self.of_job.publication.check_identity(sinks)
-        staged = replace(row, sinks=sinks, dead_letters=self.dead_letters)
+        tables = [table.staged() for table in self.of_job.published]
+        staged = replace(row, sinks=[*sinks, *tables], dead_letters=self.dead_letters)
         if row.partition and row.branch == MAIN:
             return replacing_stale(staged, rows, self.of_job.publication, self.of_job.declared)
         return staged

@@ -27,6 +27,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.table_names import changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundSince
 from state_engine.core.errors import (
@@ -127,8 +128,9 @@ class CheckpointCoordinator:
         self._positions = positions
         self._executor = GraphExecutor(spark, job, layout=tables.layout, router=router)
         self._publication = publication
-        self._declared = publication.places.declared(job.sinks.values())
-        self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared)
+        self._declared = publication.places.declared(job)
+        recorded = tuple(node.recorded for node in job.published.values())
+        self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared, recorded)
         self._script: Script = options.script or InputPlanner(
             job,
             new_input(drain=options.drain, bounded=options.bounded),
@@ -409,7 +411,7 @@ class CheckpointCoordinator:
             checkpoint_id=row.checkpoint_id,
             rows_in=row.rows_in,
             rows_refused=row.rows_refused,
-            rows_out={s.name: s.rows for s in row.sinks},
+            rows_out={s.name: s.rows for s in row.sinks if not SinkKind(s.kind).shows_state},
             bytes_written=sum(f.bytes for _, files in listed_files(self._tables.layout, row) for f in files),
             operators=dict(done.operators),
             seconds=seconds,

@@ -95,7 +95,7 @@ class JobHistory:
         return SinkPlaces(self.layout, f"{self.root_id}/{self.layout.job}")
 
     def _changes(self, job: StatefulJob | None) -> PathChanges:
-        declared = self._places.declared(job.sinks.values()) if job is not None else None
+        declared = self._places.declared(job) if job is not None else None
         return self._places.changes(self.path, declared)
 
 

@@ -239,7 +239,7 @@ class HeadOperations:
             requested_by=self._requested_by,
         )
         row = self._tables.log.commit([AddCheckpoint(planned), *updates], NewestIs(history.newest_id))
-        self._publication.publish(row)
+        self._publication.publish(row, self._declared)
         return row
 
 

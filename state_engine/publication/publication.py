@@ -24,6 +24,7 @@ from state_engine.core.checkpoints.row_outputs import SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
 from state_engine.job.job_tables import JobTables
+from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.publishers import publishers
 from state_engine.publication.sink_places import Declared, SinkPlaces
 from state_engine.sinks.base import Publisher
@@ -43,6 +44,7 @@ class Publication:
     def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
         self._kernel, self._tables = kernel, tables
         self.places = SinkPlaces(tables.layout, tables.log.app)
+        self.tables = PublishedTables(kernel, tables, self.places)
         self._publishers = publishers(kernel, tables)
         self._published: int | None = None
         self._known: set[str] = set()
@@ -64,6 +66,17 @@ class Publication:
 
     def publish_pending(
         self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None
+    ) -> list[int]:
+        """Publish what the sinks have not seen of a path of ``main``, and bring published tables to its end.
+
+        Returns, and raises, as ``_publish_outputs``.
+        """
+        done = self._publish_outputs(path, declared, again_from=again_from)
+        self._follow(declared)
+        return done
+
+    def _publish_outputs(
+        self, path: Sequence[CheckpointRow], declared: Declared, *, again_from: int | None
     ) -> list[int]:
         """Publish what the sinks have not seen of a path of ``main``; ids of the rows that had something.
 
@@ -180,15 +193,25 @@ class Publication:
             extra={"job": self._tables.layout.job, "checkpoint_id": newest_id, "sink": staged.name},
         )
 
-    def publish(self, row: CheckpointRow) -> int:
-        """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch."""
+    def publish(self, row: CheckpointRow, declared: Declared = None) -> int:
+        """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch.
+
+        Args:
+            declared: the sinks of today's code; None for those of the newest micro-batch.
+        """
         commits = 0
         for staged in self.staged(row):
             self._publish(staged, row.checkpoint_id)
             commits += SinkKind(staged.kind).has_log
         if row.branch == MAIN:
             self._published = row.checkpoint_id
+            commits += self._follow(declared)
         return commits
+
+    def _follow(self, declared: Declared) -> int:
+        """Bring published tables to the head; the number of Delta commits."""
+        history = self._tables.log.history
+        return len(self.tables.follow(history, declared)) if history.head is not None else 0
 
     def check_identity(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""

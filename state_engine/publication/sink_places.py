@@ -5,13 +5,13 @@ Needs no session: for those who publish, and for those who only look.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import PathChanges, path_changes
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey
-from state_engine.job.graph import SinkNode
+from state_engine.job.job import StatefulJob
 from state_engine.sinks.staging import Staging, located
 from state_engine.storage.layout import JobLayout
 
@@ -39,11 +39,12 @@ class SinkPlaces:
         """A sink of a row with the path that it has now."""
         return located(staged, self.layout)
 
-    def declared(self, sinks: Iterable[SinkNode]) -> frozenset[SinkKey]:
-        """Name and path of the sinks of a job's code, and its dead letters."""
+    def declared(self, job: StatefulJob) -> frozenset[SinkKey]:
+        """Name and path of the sinks and published tables of a job's code, and its dead letters."""
         staging = Staging(self.layout.root)
-        keys = {(node.name, node.sink.place(self.app_of(node.name), staging)) for node in sinks}
-        return frozenset({*keys, (DEAD_LETTERS, self.layout.dead_letters)})
+        keys = {(node.name, node.sink.place(self.app_of(node.name), staging)) for node in job.sinks.values()}
+        tables = {(node.name, node.table.place) for node in job.published.values()}
+        return frozenset({*keys, *tables, (DEAD_LETTERS, self.layout.dead_letters)})
 
     def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
         """Whether a sink is one of the code's; every one is where the code is not known."""

@@ -20,14 +20,13 @@ from state_engine.core.checkpoints.published_states import StateWay, state_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.types.walk import is_nested
 from state_engine.published.base import TableChange, TableColumns
 from state_engine.published.state_form import StateForm
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, SomeKeys, entries_of, read_changes
 from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile
-from state_engine.storage.state.entry_codes import entry_codes, leaves
+from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.located_files import state_files
 
 KEY_GROUPS_AT_ONCE = 8
@@ -205,13 +204,12 @@ def compared(columns: TableColumns, old: pa.Table, new: pa.Table) -> TableChange
 def _equal_rows(old: pa.Table, new: pa.Table) -> np.ndarray[Any, Any]:
     same = np.ones(old.num_rows, bool)
     for name in new.schema.names:
-        for a, b in zip(leaves(one_chunk(old[name])), leaves(one_chunk(new[name])), strict=True):
-            same &= _equal(a, b)
+        same &= _equal(one_chunk(old[name]), one_chunk(new[name]))
     return same
 
 
 def _equal(old: pa.Array, new: pa.Array) -> np.ndarray[Any, Any]:
-    if is_nested(old.type) or pa.types.is_floating(old.type):  # also NaN, which equals itself here
+    if pa.types.is_nested(old.type) or pa.types.is_floating(old.type):  # also NaN, which equals itself here
         pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
         return np.fromiter((repr(a) == repr(b) for a, b in pairs), bool, len(old))
     both = pc.and_(pc.is_null(old), pc.is_null(new))
