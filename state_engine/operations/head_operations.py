@@ -18,6 +18,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.published_states import published_states
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, with_withdrawn, without_sink
 from state_engine.core.checkpoints.sink_moves import moves, newest_sinks
@@ -29,6 +30,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.operations.outputs_policy import OutputsOfSinks, OutputsPolicy, outputs_of
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.publication.publication import Publication
+from state_engine.publication.published_tables import TableMove
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
 
@@ -45,6 +47,7 @@ class RestoreReport:
         sinks: per sink that changes, the files that leave it and those that come (back).
         committed_id: the row that says so; None in a dry run.
         left_alone: sinks that the code of the job does not have any more, with what was not moved in them.
+        tables: what tables that show states get.
     """
 
     kind: CheckpointKind
@@ -54,6 +57,7 @@ class RestoreReport:
     sinks: list[StagedSink]
     committed_id: int | None = None
     left_alone: list[StagedSink] = field(default_factory=list)
+    tables: list[TableMove] = field(default_factory=list)
 
     @property
     def rows_withdrawn(self) -> dict[str, int]:
@@ -156,15 +160,32 @@ class HeadOperations:
         planned = RestoreReport(
             kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
         )
+        tables = self.policies_of_tables(history, target, policy)
         if dry_run:
-            return planned
-        row = self.commit(kind, target, history, MoveHead(head.checkpoint_id, sinks))
-        return replace(planned, committed_id=row.checkpoint_id)
+            moves = self._publication.tables.planned(history, target.checkpoint_id, policy.of_table, self._declared)
+            return replace(planned, tables=moves)
+        row = self.commit(kind, target, history, MoveHead(head.checkpoint_id, [*sinks, *tables]))
+        return replace(planned, committed_id=row.checkpoint_id, tables=self._publication.tables.moved)
+
+    def policies_of_tables(
+        self, history: History, target: CheckpointRow, policy: OutputsOfSinks
+    ) -> list[StagedSink]:
+        """Tables that do something else than to follow, as the row that moves the head records them.
+
+        Raises:
+            ConfigurationError: a table is to follow to a checkpoint that does not know its state.
+        """
+        states = published_states(history, self._declared)
+        for state in states:
+            self._publication.tables.check_known(history, state, target.checkpoint_id, policy.of_table(state.name))
+        named = ((state, policy.of_table(state.name)) for state in states)
+        return [replace(state, policy=p).staged() for state, p in named if p != "follow"]
 
     def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
         """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""
         keys = {*newest_sinks(history.values()), *(self._declared or ())}
-        policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS})
+        tables = {state.name for state in published_states(history, self._declared)}
+        policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS} - tables, tables)
 
     def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
         """The sinks that are moved, and those that the code of the job does not have any more."""

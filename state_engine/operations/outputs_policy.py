@@ -2,7 +2,8 @@
 
 A restore, a promotion and a backfill move the head, and the sinks with it. ``withdraw``: what is left goes from the
 sink, in the commit in which the new outputs come. ``keep``: it stays, and the new outputs come beside it, for sinks
-that cannot let go of anything, such as mails that were sent. Flink has no counterpart: its sinks take back nothing.
+that cannot let go of anything, such as mails that were sent. A table that shows a state has other policies, see
+``TablePolicy``: ``follow``, ``keep`` and ``rebuild``. Flink has no counterpart: its sinks take back nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from state_engine.core.checkpoints.published_states import TablePolicy
 from state_engine.core.errors import ConfigurationError
 
-Policy = Literal["withdraw", "keep"]
+Policy = Literal["withdraw", "keep", "follow", "rebuild"]
 OutputsPolicy = Policy | Mapping[str, Policy]
-"""Of all sinks; or by the name of a sink, where sinks that are not named withdraw."""
-_POLICIES = get_args(Policy)
+"""Of all sinks, ``withdraw`` or ``keep``; or by the name of a sink, where those that are not named withdraw."""
+_POLICIES, _FOR_ALL, _OF_SINKS = get_args(Policy), ("withdraw", "keep"), ("withdraw", "keep")
 
 
 @dataclass(frozen=True)
@@ -40,17 +42,35 @@ class OutputsOfSinks:
         """Whether some sink may keep what is left."""
         return "keep" in (self.others, *self.named.values())
 
-    def check_names(self, job: str, sinks: Collection[str]) -> None:
-        """Refuse names of sinks that there are none of; raises ConfigurationError.
+    def of_table(self, name: str) -> TablePolicy:
+        """What a table that shows a state does."""
+        policy = self.named.get(name, self.others)
+        return "follow" if policy == "withdraw" else policy
+
+    def check_names(self, job: str, sinks: Collection[str], tables: Collection[str] = ()) -> None:
+        """Refuse names that there are no sinks of, and policies of the other kind; raises ConfigurationError.
 
         Args:
             sinks: names of those that the job has or had.
+            tables: names of the tables that show its states.
         """
-        unknown = sorted(set(self.named) - set(sinks))
+        unknown = sorted(set(self.named) - set(sinks) - set(tables))
         if unknown:
             raise ConfigurationError(
-                f"job '{job}': outputs names the sinks {unknown}, which it does not have; its sinks: {sorted(sinks)}"
+                f"job '{job}': outputs names the sinks {unknown}, which it does not have; its sinks: "
+                f"{sorted({*sinks, *tables})}"
             )
+        for name, policy in self.named.items():
+            if name in tables and policy == "withdraw":
+                raise ConfigurationError(
+                    f"job '{job}': outputs says 'withdraw' of '{name}', a table that shows a state: it takes 'follow', "
+                    "'keep' or 'rebuild'"
+                )
+            if name not in tables and policy not in _OF_SINKS:
+                raise ConfigurationError(
+                    f"job '{job}': outputs says '{policy}' of '{name}', to which outputs are appended: it takes "
+                    "'withdraw' or 'keep'"
+                )
 
 
 def outputs_of(outputs: OutputsPolicy) -> OutputsOfSinks:
@@ -65,9 +85,10 @@ def outputs_of(outputs: OutputsPolicy) -> OutputsOfSinks:
     """
     made = OutputsOfSinks(dict(outputs)) if isinstance(outputs, Mapping) else OutputsOfSinks({}, outputs)
     wrong = [policy for policy in (*made.named.values(), made.others) if policy not in _POLICIES]
+    wrong += [policy for policy in (made.others,) if policy not in _FOR_ALL]
     if wrong:
         raise ConfigurationError(
-            f"outputs must be 'withdraw' or 'keep', or one of them by name of a sink, as in {{'mail': 'keep'}}, not "
-            f"{wrong[0]!r}"
+            f"outputs must be 'withdraw' or 'keep', or a policy by name of a sink, as in {{'mail': 'keep', 'latest': "
+            f"'follow'}}, not {wrong[0]!r}"
         )
     return made

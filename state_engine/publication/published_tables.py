@@ -8,8 +8,8 @@ compared with the state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -68,6 +68,8 @@ class PublishedTables:
         self._tables, self._places = tables, places
         self._targets: dict[str, TableTarget] = {SinkKind.DELTA_STATE: DeltaStateTarget(kernel)}
         self._shown: dict[str, int] = {}
+        self.moved: list[TableMove] = []
+        """What the last ``follow`` changed."""
 
     def follow(self, history: History, declared: Declared = None) -> list[TableMove]:
         """Bring every table to the head of ``main``; what changed.
@@ -81,26 +83,25 @@ class PublishedTables:
             SinkIdentityError: a table belongs to another job.
             SinkError: a table cannot take the rows.
         """
-        moves: list[TableMove] = []
+        self.moved = []
         for state in published_states(history, declared):
-            moves += self._follow(history, state)
-        return moves
+            self.moved += self._follow(history, state)
+        return self.moved
 
     def planned(
-        self, history: History, to_id: int, policies: dict[str, TablePolicy], declared: Declared
+        self,
+        history: History,
+        to_id: int,
+        policy_of: Callable[[str], TablePolicy],
+        declared: Declared,
     ) -> list[TableMove]:
-        """What tables get where the head moves to another checkpoint; looks only.
-
-        Raises:
-            ConfigurationError: that checkpoint does not know a state that a table is to follow.
-        """
-        moves = []
-        for state in published_states(history, declared):
-            policy = policies.get(state.name, "follow")
-            self.check_known(history, state, to_id, policy)
-            if policy != "keep" and state_of(history[to_id], state.operator, state.state) is not None:
-                moves.append(self._planned(history, state, to_id))
-        return moves
+        """What tables get where the head moves to another checkpoint; looks only."""
+        states = [one for one in published_states(history, declared) if policy_of(one.name) != "keep"]
+        return [
+            self._planned(history, one, to_id)
+            for one in states
+            if state_of(history[to_id], one.operator, one.state) is not None
+        ]
 
     def check_known(self, history: History, state: PublishedState, to_id: int, policy: TablePolicy) -> None:
         """Refuse to have a table follow to a checkpoint that does not know its state, which is no empty state."""
@@ -220,6 +221,12 @@ class PublishedTables:
         elif shown < 0:
             target.adopt(table, columns)
             shown = 0
+        elif shown > history.newest_id:
+            raise SinkError(
+                f"table '{state.name}': {state.place} shows checkpoint {shown}, and the newest of this root is "
+                f"{history.newest_id}: the root was put back from a backup. Nothing was written. Put the table back, too, "
+                "or publish to another one"
+            )
         way = state_way(history, shown, to_id, state.operator, state.state)
         if way.is_nothing:
             return None
@@ -323,8 +330,3 @@ def _move(state: PublishedState, change: TableChange, whole: str) -> TableMove:
 def _nothing(columns: TableColumns) -> TableChange:
     empty = columns.schema.empty_table()
     return TableChange(empty.select(columns.key), empty.select(columns.identity), empty)
-
-
-def with_policies(states: list[PublishedState], policies: dict[str, TablePolicy]) -> list[PublishedState]:
-    """The tables that do something else than to follow, as the row that moves the head records them."""
-    return [replace(one, policy=policies[one.name]) for one in states if policies.get(one.name, "follow") != "follow"]

@@ -119,11 +119,12 @@ def swap(
     sinks, left_alone = operations.of_the_code(sinks_that_move(history, *way, policy, kept=later))
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
+    tables = operations.policies_of_tables(history, target, policy)
     row = operations.commit(
         CheckpointKind.PROMOTE,
         target,
         history,
-        MoveHead(head.checkpoint_id, sinks, backfill=plan.request.text),
+        MoveHead(head.checkpoint_id, [*sinks, *tables], backfill=plan.request.text),
     )
     return RestoreReport(
         CheckpointKind.PROMOTE,
@@ -133,6 +134,7 @@ def swap(
         sinks,
         row.checkpoint_id,
         left_alone,
+        publication.tables.moved,
     )
 
 
