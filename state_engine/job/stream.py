@@ -99,12 +99,13 @@ class Stream:
         check_text_name(state, what="state")
         if not isinstance(table, StateTable):
             raise ConfigurationError(
-                f"published table '{known}': {table!r} is not one; use DeltaStateTable(path) or SqlStateTable(url, table)"
+                f"published table '{known}': {table!r} is not one; use DeltaStateTable(path), or SqlStateTable(url, "
+                "table)"
             )
         if not operator.keyed:
             raise ConfigurationError(
-                f"publish_state: operator '{operator.uid}' is on a stream without key, so it has no keyed state to show; "
-                "call key_by before it"
+                f"publish_state: operator '{operator.uid}' is on a stream without key, so it has no keyed state to "
+                "show; call key_by before it"
             )
         self._job.published[known] = PublishedNode(known, operator, state, table, map_key)
         return self

@@ -26,7 +26,6 @@ from state_engine.core.functions.keyed_functions import (
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.sink_function import SinkFunction
-from state_engine.core.names import check_name
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.time.watermark_strategy import WatermarkStrategy
 from state_engine.core.types.durations import Span, to_milliseconds

@@ -81,7 +81,7 @@ def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoi
     if (
         report is None or key is None
     ):  # nothing came, or never any key: the state, if there is any, is what it was
-        return replace(parent, changelog=[], base_files=[], changed_entries=0) if parent else None
+        return parent.unwritten() if parent else None
     states = kept_states(parent.states if parent else [], attempt.done.states[uid], dropped=dropped)
     return OperatorCheckpoint(
         uid=uid,

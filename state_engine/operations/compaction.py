@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import BaseFile, BaseRange, CheckpointRow, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import (
+    BaseFile,
+    BaseRange,
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+)
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism, remaining
 from state_engine.core.types.ddl import parse_ddl
@@ -38,6 +44,20 @@ _ROWS_OF_ONE_TASK = 50_000
 """Rows that one task folds as fast as several."""
 
 
+@dataclass(frozen=True)
+class WrittenBase:
+    """What was written of a base.
+
+    Attributes:
+        files: one for each key group that has entries, in order of key groups; paths relative to the table or
+            directory.
+        expired: files of the operator's changelog with the entries that were left out and are listed.
+    """
+
+    files: list[BaseFile]
+    expired: list[DataFile]
+
+
 def write_base(
     spark: SparkSession,
     layout: JobLayout,
@@ -50,7 +70,8 @@ def write_base(
     watermark_ms: int | None,
     key_groups: Sequence[KeyGroupRange] | None = None,
     savepoint: str | None = None,
-) -> list[BaseFile]:
+    listing: Sequence[str] = (),
+) -> WrittenBase:
     """Fold an operator's state at the end of a path into the files of a base, which no reader sees yet.
 
     Args:
@@ -60,9 +81,7 @@ def write_base(
         clock_ms, watermark_ms: of the checkpoint; what has expired by them is left out.
         key_groups: whose entries to fold; all by default.
         savepoint: directory for the files of a savepoint; by default they are for the operator's own table.
-
-    Returns:
-        One file for each key group that has entries, in order of key groups; paths relative to the table or directory.
+        listing: names of states of which the entries that are left out are listed.
 
     Raises:
         ConfigurationError: the checkpoint knows no such operator, or a part of the key groups is asked for while
@@ -83,7 +102,7 @@ def write_base(
         tasks=spark.sparkContext.defaultParallelism,
     )
     if not chunks:
-        return []
+        return WrittenBase([], [])
     spec = BaseSpec(
         uri=savepoint or layout.base(uid),
         base_id=base_id,
@@ -93,13 +112,15 @@ def write_base(
         clock_ms=clock_ms,
         watermark_ms=watermark_ms,
         full_snapshot=savepoint is not None,
+        changelog=layout.changelog(uid),
+        listing=tuple(listing),
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     with execution(spark, label):
         # a task each, so that progress can be reported
         fold = partial(_fold, spec, chunks)
         reports = reports_of_tasks(spark, len(chunks), fold, prefix=f"job '{layout.job}': ")
-    return written_files(reports, BaseFile)
+    return WrittenBase(written_files(reports, BaseFile), written_files(reports, DataFile, "expired"))
 
 
 def compacted(
@@ -109,6 +130,7 @@ def compacted(
     base_id: str,
     checkpoint_id: int,
     max_parallelism: int,
+    expired: Sequence[DataFile] = (),
     key_groups: Sequence[KeyGroupRange] | None = None,
     unchanged: Sequence[KeyGroupRange] = (),
 ) -> OperatorCheckpoint:
@@ -117,6 +139,7 @@ def compacted(
     Args:
         operator: as of the row's parent, which may be later than the checkpoint that the base stands for.
         files: of the base.
+        expired: files with the entries of published states that it leaves out.
         base_id: ``write_id`` of the row.
         checkpoint_id: that the base stands for.
         max_parallelism, key_groups: as given to ``write_base``.
@@ -149,12 +172,11 @@ def compacted(
             at += [(r, newer) for r in remaining(own, [*new, *remaining(own, unchanged)])]
             kept += [BaseRange(r.start, r.end, base.base_id, stands_for) for r, stands_for in at]
     return replace(
-        operator,
+        operator.unwritten(),
         max_parallelism=max_parallelism,
-        changelog=[],
-        changed_entries=0,
         bases=_joined(sorted([*made, *kept], key=lambda b: b.key_group_start)),
         base_files=list(files),
+        expired=list(expired),
     )
 
 
@@ -210,7 +232,8 @@ def _fold(
     """What a task does with its chunk."""
     chunk = chunks[task]
     files = [f.listed for f in chunk.files]
-    return {"files": write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)}
+    written, expired = write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)
+    return {"files": written, "expired": expired}
 
 
 def _members(key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int) -> list[int]:

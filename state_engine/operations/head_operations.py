@@ -162,7 +162,9 @@ class HeadOperations:
         )
         tables = self.policies_of_tables(history, target, policy)
         if dry_run:
-            moves = self._publication.tables.planned(history, target.checkpoint_id, policy.of_table, self._declared)
+            moves = self._publication.tables.planned(
+                history, target.checkpoint_id, policy.of_table, self._declared
+            )
             return replace(planned, tables=moves)
         row = self.commit(kind, target, history, MoveHead(head.checkpoint_id, [*sinks, *tables]))
         return replace(planned, committed_id=row.checkpoint_id, tables=self._publication.tables.moved)
@@ -177,7 +179,9 @@ class HeadOperations:
         """
         states = published_states(history, self._declared)
         for state in states:
-            self._publication.tables.check_known(history, state, target.checkpoint_id, policy.of_table(state.name))
+            self._publication.tables.check_known(
+                history, state, target.checkpoint_id, policy.of_table(state.name)
+            )
         named = ((state, policy.of_table(state.name)) for state in states)
         return [replace(state, policy=p).staged() for state, p in named if p != "follow"]
 

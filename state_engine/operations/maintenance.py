@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from state_engine.core.checkpoints.checkpoint import (
     BaseFile,
     CheckpointRow,
+    DataFile,
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
@@ -22,6 +23,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.published_states import published_on
 from state_engine.core.checkpoints.retention import RetentionPolicy, plan, restore_refusal
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.checkpoints.updates import (
@@ -56,9 +58,17 @@ Updates = Callable[[CheckpointRow, History], Sequence[Update] | None]
 
 @dataclass(frozen=True)
 class _NewBase:
-    """A base that is written and not in force yet: its files, the key groups in them, and those that need none."""
+    """A base that is written and not in force yet.
+
+    Attributes:
+        files: of it.
+        expired: files with the entries of published states that it leaves out.
+        key_groups: in them.
+        unchanged: key groups that need no file.
+    """
 
     files: list[BaseFile]
+    expired: list[DataFile]
     key_groups: list[KeyGroupRange]
     unchanged: list[KeyGroupRange]
 
@@ -74,6 +84,7 @@ class _NewBase:
             base_id=base_id,
             checkpoint_id=compacted_row.checkpoint_id,
             max_parallelism=before.max_parallelism,
+            expired=self.expired,
             key_groups=self.key_groups if operator.max_parallelism == before.max_parallelism else None,
             unchanged=self.unchanged,
         )
@@ -203,7 +214,7 @@ class Maintenance:
         groups = self._groups(path, operator, full=full)
         if not groups:
             return None
-        files = write_base(
+        written = write_base(
             self._spark,
             layout,
             path,
@@ -213,9 +224,14 @@ class Maintenance:
             clock_ms=head.clock_ms,
             watermark_ms=head.watermark_ms,
             key_groups=groups,
+            listing=[one.state for one in published_on(path) if one.operator == uid],
         )
-        self._tables.list_base(operator, files, base_id)
-        return _NewBase(files, groups, list(remaining(everything, groups)))
+        self._tables.list_base(operator, written.files, base_id)
+        if written.expired:
+            self._tables.list_changes(
+                uid, written.expired, base_id, key_schema=operator.key_schema, states=operator.states
+            )
+        return _NewBase(written.files, written.expired, groups, list(remaining(everything, groups)))
 
     def _groups(
         self, path: Sequence[CheckpointRow], operator: OperatorCheckpoint, *, full: bool

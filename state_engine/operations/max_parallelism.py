@@ -199,7 +199,7 @@ class MaxParallelismChange:
             clock_ms=head.clock_ms,
             watermark_ms=head.watermark_ms,
             key_groups=None if groups is None else [KeyGroupRange(g, g) for g in groups],
-        )
+        ).files
         self._tables.list_base(operator, files, base_id, instead_of=instead_of)
         return files
 

@@ -147,7 +147,7 @@ def _import_keyed(
     _copy_files(sources, [join(into, f.path) for f in files])
     tables.list_base(operator, files, write_id)
     whole = BaseRange(0, operator.max_parallelism - 1, write_id, 1)
-    return replace(operator, bases=[whole], base_files=files)
+    return replace(operator.unwritten(), bases=[whole], base_files=files)
 
 
 def _import_operator_state(

@@ -181,7 +181,7 @@ class Savepoints:
         self, operator: OperatorCheckpoint, on_path: list[CheckpointRow], path: str, copy_id: str
     ) -> OperatorCheckpoint:
         head = on_path[-1]
-        files = write_base(
+        written = write_base(
             self._spark,
             self._tables.layout,
             on_path,
@@ -193,7 +193,7 @@ class Savepoints:
             savepoint=join(path, operator_directory(operator.uid)),
         )
         whole = BaseRange(0, operator.max_parallelism - 1, copy_id, head.checkpoint_id)
-        return replace(operator, changelog=[], changed_entries=0, bases=[whole], base_files=files)
+        return replace(operator.unwritten(), bases=[whole], base_files=written.files)
 
     def _copy_operator_state(
         self, row: CheckpointRow, on_path: list[CheckpointRow], into: str, copy_id: str

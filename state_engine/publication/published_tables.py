@@ -152,9 +152,7 @@ class PublishedTables:
             if head is None or state_of(head, state.operator, state.state) is None:
                 continue
             if isinstance(target, DeltaStateTarget) and target.shown(table):
-                rewritten += target.tidy(
-                    table, self._reader(history, head.checkpoint_id, state).form.columns
-                )
+                rewritten += target.tidy(table, self._reader(history, head.checkpoint_id, state).form.columns)
         return rewritten
 
     # -- one table -------------------------------------------------------------------------------------------------
@@ -224,8 +222,8 @@ class PublishedTables:
         elif shown > history.newest_id:
             raise SinkError(
                 f"table '{state.name}': {state.place} shows checkpoint {shown}, and the newest of this root is "
-                f"{history.newest_id}: the root was put back from a backup. Nothing was written. Put the table back, too, "
-                "or publish to another one"
+                f"{history.newest_id}: the root was put back from a backup. Nothing was written. Put the table back, "
+                "too, or publish to another one"
             )
         way = state_way(history, shown, to_id, state.operator, state.state)
         if way.is_nothing:
@@ -237,8 +235,8 @@ class PublishedTables:
         target.apply(table, columns, change, since=shown, checkpoint_id=to_id)
         if whole and shown:
             _LOG.warning(
-                "table '%s': %s was compared as a whole with the state as of checkpoint %s, because %s: %s rows came, %s "
-                "went",
+                "table '%s': %s was compared as a whole with the state as of checkpoint %s, because %s: %s rows came, "
+                "%s went",
                 state.name,
                 state.place,
                 to_id,
@@ -295,17 +293,13 @@ class PublishedTables:
 
     def _reader(self, history: History, checkpoint_id: int, state: PublishedState) -> StateReader:
         path = history.path(checkpoint_id)
-        return StateReader(
-            self._tables.layout, path, state.operator, state.state, map_key=state.map_key
-        )
+        return StateReader(self._tables.layout, path, state.operator, state.state, map_key=state.map_key)
 
     def _last_knowing(self, history: History, state: PublishedState) -> CheckpointRow | None:
         rows = (row for row in reversed(list(history.values())) if row.branch == MAIN)
         return next((row for row in rows if state_of(row, state.operator, state.state)), None)
 
-    def _named(
-        self, history: History, name: str, declared: Declared
-    ) -> tuple[PublishedState, CheckpointRow]:
+    def _named(self, history: History, name: str, declared: Declared) -> tuple[PublishedState, CheckpointRow]:
         known = published_states(history, declared)
         head = history.head
         for state in known:

@@ -95,7 +95,7 @@ class StateTable(ABC):
 
 
 class TableTarget(ABC):
-    """Writes tables of one kind. Every write is one transaction, and records the checkpoint that the table then shows."""
+    """Writes tables of one kind. Every write is one transaction, which records the checkpoint that the table shows."""
 
     @abstractmethod
     def shown(self, table: PublishedTable) -> int | None:

@@ -333,7 +333,9 @@ def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns)
     """Refuse a table with other columns, or with rules that plain files break."""
     problems = plain_problems(facts)
     if facts.properties.get("delta.enableChangeDataFeed") == "true":
-        problems.append("a change data feed (delta.enableChangeDataFeed=true), which deletion vectors leave out")
+        problems.append(
+            "a change data feed (delta.enableChangeDataFeed=true), which deletion vectors leave out"
+        )
     if facts.properties.get("delta.appendOnly") == "true":
         problems.append("delta.appendOnly=true")
     if problems:
@@ -404,14 +406,30 @@ def _rows_in(table: str, add: Action) -> int:
 
 
 def _removed(add: Action) -> Action:
-    kept = ("path", "partitionValues", "size", "deletionVector", "tags", "baseRowId", "defaultRowCommitVersion")
+    kept = (
+        "path",
+        "partitionValues",
+        "size",
+        "deletionVector",
+        "tags",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    )
     fields = {name: add[name] for name in kept if add.get(name) is not None}
     extra = {"deletionTimestamp": _now_ms(), "dataChange": True, "extendedFileMetadata": True}
     return {"remove": fields | extra}
 
 
 def _added_again(table: str, add: Action, descriptor: Action) -> Action:
-    kept = ("path", "partitionValues", "size", "modificationTime", "tags", "baseRowId", "defaultRowCommitVersion")
+    kept = (
+        "path",
+        "partitionValues",
+        "size",
+        "modificationTime",
+        "tags",
+        "baseRowId",
+        "defaultRowCommitVersion",
+    )
     fields = {name: add[name] for name in kept if add.get(name) is not None}
     stats = f'{{"numRecords": {_rows_in(table, add)}, "tightBounds": false}}'
     return {"add": fields | {"dataChange": True, "deletionVector": descriptor, "stats": stats}}

@@ -8,7 +8,7 @@ the way is not known, the whole table is compared with the whole state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from state_engine.published.base import TableChange, TableColumns
 from state_engine.published.state_form import StateForm
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.base import BaseSpec, SomeKeys, entries_of, read_changes
+from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, SomeKeys, entries_of, read_changes
 from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile
 from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.located_files import state_files
@@ -101,7 +101,7 @@ class StateReader:
         """
         if way.back or self.form.shape == "list":
             return self._compared(way, before)
-        return self._forth(self._changes(way.forth))
+        return self._forth(self._changes(way))
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
@@ -127,44 +127,53 @@ class StateReader:
         )
 
     def _compared(self, way: StateWay, before: Sequence[CheckpointRow]) -> TableChange:
-        touched = self._changes((*way.back, *way.forth))
-        hashes = _Hashes(np.unique(touched["key_hash"].to_numpy()))
-        old, new = (self._rows_of(path, hashes) for path in (before, self._path))
-        return compared(self.form.columns, old, new)
+        hashes = _Hashes(np.unique(self._changes(way)["key_hash"].to_numpy()))
+        shown = self._rows_of(before, hashes, expired=True)
+        alive, new = (self._rows_of(path, hashes) for path in (before, self._path))
+        columns = self.form.columns
+        # what has expired may stand in the table, and need not
+        return replace(compared(columns, alive, new), deleted=compared(columns, shown, new).deleted)
 
-    def _spec(self, row: CheckpointRow) -> BaseSpec:
+    def _spec(self, row: CheckpointRow, *, expired: bool = False) -> BaseSpec:
         return BaseSpec(
             uri="",
             base_id="",
             key_type=self.form.key_type,
             states=(self._schema,),
             max_parallelism=self._operator.max_parallelism,
-            clock_ms=row.clock_ms,
-            watermark_ms=row.watermark_ms,
+            clock_ms=NOTHING_EXPIRES_MS if expired else row.clock_ms,
+            watermark_ms=None if expired else row.watermark_ms,
         )
 
-    def _changes(self, rows: Sequence[CheckpointRow]) -> pa.Table:
-        """What checkpoints changed of the state, in their order."""
+    def _changes(self, way: StateWay) -> pa.Table:
+        """What the checkpoints of a way changed of the state, in their order."""
         directory = self._layout.changelog(self._uid)
+        changed = [(row.checkpoint_id, row, False) for row in (*way.back, *way.forth)]
+        left_out = [(compacted_id, row, True) for compacted_id, row in way.expired]
         files = [
             ListedFile.recorded(join(directory, file.path), file, of=f"checkpoint {row.checkpoint_id}")
-            for row in rows
+            for _, row, expired in sorted([*changed, *left_out], key=lambda one: (one[0], one[2]))
             if (operator := row.operator(self._uid)) is not None
-            for file in operator.changelog
+            for file in (operator.expired if expired else operator.changelog)
         ]
         changes = read_changes(self._spec(self._path[-1]), files, _Everything())
         return changes.filter(pc.equal(changes["state"], self._schema.column_name)).combine_chunks()
 
     def _rows_of(
-        self, path: Sequence[CheckpointRow], keys: SomeKeys, *, within: KeyGroupRange | None = None
+        self,
+        path: Sequence[CheckpointRow],
+        keys: SomeKeys,
+        *,
+        within: KeyGroupRange | None = None,
+        expired: bool = False,
     ) -> pa.Table:
-        """Rows of some keys at the end of a path."""
+        """Rows of some keys at the end of a path; on request also what has expired, and was not left out yet."""
         files = [
             file.listed
             for file in state_files(self._layout, path, self._uid)
             if within is None or (file.key_group_min <= within.end and within.start <= file.key_group_max)
         ]
-        spec = self._spec(path[-1]) if path else None
+        spec = self._spec(path[-1], expired=expired) if path else None
         entries = None
         if spec is not None and state_of(path[-1], self._uid, self._state) is not None:
             entries = entries_of(spec, self._schema, read_changes(spec, files, keys))

@@ -1,7 +1,8 @@
 """Which rows of a table have certain keys: by the hash of the key first, and then by the whole key.
 
-Data files of a published table hold the hash of each row's key in a column that is not in the table's schema, so readers
-of the table never see it, and are sorted by it. A file without it, because somebody rewrote the table, is hashed anew.
+Data files of a published table hold the hash of each row's key in a column that is not in the table's schema, so
+readers of the table never see it, and are sorted by it. A file without it, because somebody rewrote the table, is hashed
+anew.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ def same_rows(rows: pa.Table, wanted: pa.Table, names: Sequence[str]) -> Mask:
     if not rows.num_rows or not wanted.num_rows:
         return np.zeros(rows.num_rows, bool)
     columns = [
-        pa.concat_arrays([one_chunk(wanted[name]), one_chunk(rows[name]).cast(wanted.schema.field(name).type)])
+        pa.concat_arrays(
+            [one_chunk(wanted[name]), one_chunk(rows[name]).cast(wanted.schema.field(name).type)]
+        )
         for name in names
     ]
     codes = entry_codes(columns)

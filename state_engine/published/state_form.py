@@ -1,9 +1,9 @@
 """A keyed state as a table: its columns, and stored entries as rows of it.
 
-    value of a type       key columns, ``value``
-    value of a record     key columns, a column a field; a field of the name of a key column is that column
-    map                   key columns, the column of map keys, and the value in one of the two forms
-    list                  key columns, ``value``: all elements
+value of a type       key columns, ``value``
+value of a record     key columns, a column a field; a field of the name of a key column is that column
+map                   key columns, the column of map keys, and the value in one of the two forms
+list                  key columns, ``value``: all elements
 """
 
 from __future__ import annotations

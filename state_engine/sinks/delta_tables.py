@@ -101,8 +101,8 @@ def has_lineage(schema_text: str) -> bool:
 
 def _other_columns(path: str, facts: TableFacts, schema_text: str) -> SinkError:
     return SinkError(
-        f"{path} has the columns {short_schema(facts.schema)}, the output has {short_schema(json.loads(schema_text))}: names "
-        "(also their case) and types must be equal. Change output_type, or write to another table"
+        f"{path} has the columns {short_schema(facts.schema)}, the output has "
+        f"{short_schema(json.loads(schema_text))}: names (also their case) and types must be equal. Change output_type, or write to another table"
         + (
             ""
             if has_lineage(schema_text) == (WRITE_ID in _names(facts))
@@ -156,6 +156,7 @@ def _bare(kind: Any) -> Any:
 
 
 def short_schema(schema: dict[str, Any]) -> str:
+    """Names and types of columns, for messages."""
     shown = (
         f"{f['name']} {f['type'] if isinstance(f['type'], str) else f['type']['type']}"
         for f in schema["fields"]

@@ -76,7 +76,7 @@ def _checked(texts: Iterable[str], prefix: str) -> list[Report]:
     return reports
 
 
-def written_files(reports: Iterable[Report], kind: type[_File]) -> list[_File]:
-    """The files of all tasks, in order of key groups."""
-    files = [kind(**file) for report in reports for file in report["files"]]
+def written_files(reports: Iterable[Report], kind: type[_File], name: str = "files") -> list[_File]:
+    """The files of all tasks that reports have under a name, in order of key groups."""
+    files = [kind(**file) for report in reports for file in report[name]]
     return sorted(files, key=lambda f: f.key_group_min or 0)

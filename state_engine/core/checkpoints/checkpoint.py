@@ -7,7 +7,7 @@ Plays the part of Flink's ``CompletedCheckpoint`` and its metadata file. Decisio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import get_type_hints
 
@@ -108,6 +108,7 @@ class OperatorCheckpoint:
         key_type: declared type of the key, as text; empty on streams without key.
         next_timers_ms: time of the first timer that is left, by domain.
         base_files: files of the base that this attempt wrote, whose ``base_id`` is the attempt's ``write_id``.
+        expired: files, as of changes, with the entries of published states that the base of this attempt left out.
         directory: name of the operator's directory, where that is another one than its uid; derived from the uid by
             ``stored_name`` and never read back, for those who look at the tables from outside.
         entries: how many entries there are as of this checkpoint, by column name, of the states that are counted; see
@@ -125,12 +126,17 @@ class OperatorCheckpoint:
     key_type: str = ""
     next_timers_ms: dict[str, int] = field(default_factory=dict)
     base_files: list[BaseFile] = field(default_factory=list)
+    expired: list[DataFile] = field(default_factory=list)
     directory: str | None = None
     entries: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         name = stored_name(self.uid)
         object.__setattr__(self, "directory", None if name == self.uid else name)
+
+    def unwritten(self) -> OperatorCheckpoint:
+        """The same state, in a row whose attempt wrote nothing of it."""
+        return replace(self, changelog=[], base_files=[], expired=[], changed_entries=0)
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,8 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     # how many rows were late is not known of older rows
     none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
     ended = {"sources": [one | none for one in row["sources"]]} if "sources" in row else {}
-    return row | ended | {"operator_watermarks_ms": {}}
+    operators = [one | {"expired": []} for one in row["operators"]]
+    return row | ended | {"operator_watermarks_ms": {}, "operators": operators}
 
 
 STEPS = (
@@ -97,7 +98,7 @@ STEPS = (
     ),
     FormatStep(
         7,
-        "rows record idle sources, what ended time besides rows, and how many rows were late",
+        "rows record idle sources, what ended time besides rows, how many rows were late, and what expired",
         _with_ends_of_time,
     ),
 )

@@ -5,6 +5,7 @@ A checkpoint that is not expired needs, to be restored:
     keyed state       the base files in force of its key groups, and the changes on its path after each of these bases
     operator state    the files that hold the lists that it points to, and source positions: all of its path since the
                       newest compaction that stated them whole
+    published tables  what a compaction that it is left out of published states
     replays           the source positions of the micro-batches after it on the path of ``main``
     outputs           those of its path, for a move of the head puts back what sinks do not show
 
@@ -66,6 +67,7 @@ def reachable(history: History, *, as_of: datetime | None = None, unpublished: C
             held = keyed_state_files(on_path, operator.uid)
             _add(needed_files, base_table(operator.uid), (one.file for one in held.base))
             _add(needed_files, changelog_table(operator.uid), (one.file for one in held.changelog))
+            _add(needed_files, changelog_table(operator.uid), operator.expired)
     for row in ancestors.values():
         _add(needed_files, OPERATOR_STATE, (f for f in row.operator_state_files if is_pointed_to(f, pointed)))
     _add(needed_files, OPERATOR_STATE, _positions(history, roots))

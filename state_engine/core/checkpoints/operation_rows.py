@@ -43,7 +43,7 @@ def continuing(
         requested_by=requested_by,
         rows_in=0,
         rows_refused=0,
-        operators=[replace(o, changelog=[], base_files=[], changed_entries=0) for o in parent.operators],
+        operators=[operator.unwritten() for operator in parent.operators],
         operator_state_files=[],
         sources=[replace(s, position_from=s.position_to, rows=0) for s in parent.sources],
         sinks=[],

@@ -8,7 +8,7 @@ table does something else, see ``TablePolicy``. Flink has no counterpart.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -83,6 +83,12 @@ def published_in(row: CheckpointRow) -> list[PublishedState]:
     return [PublishedState.of(one) for one in row.sinks if SinkKind(one.kind).shows_state]
 
 
+def published_on(path: Sequence[CheckpointRow]) -> list[PublishedState]:
+    """The tables of the newest micro-batch of a path."""
+    newest = next((row for row in reversed(path) if row.kind is CheckpointKind.CHECKPOINT), None)
+    return published_in(newest) if newest else []
+
+
 def published_states(history: History, declared: Collection[SinkKey] | None) -> list[PublishedState]:
     """The tables that follow the head of ``main``, each as the newest row records it.
 
@@ -113,7 +119,9 @@ def moves_of(history: History, table: SinkKey, since_id: int) -> list[tuple[Chec
     ]
 
 
-def state_of(row: CheckpointRow | None, uid: str, state: str) -> tuple[OperatorCheckpoint, StateSchema] | None:
+def state_of(
+    row: CheckpointRow | None, uid: str, state: str
+) -> tuple[OperatorCheckpoint, StateSchema] | None:
     """A state as a checkpoint declares it; None where the checkpoint does not know it."""
     operator = row.operator(uid) if row else None
     if operator is None:
@@ -128,17 +136,19 @@ class StateWay:
     Attributes:
         back: rows whose changes are taken back, oldest first.
         forth: rows whose changes are made, oldest first.
+        expired: compactions on the way that left out expired entries, each with the checkpoint that it stands for.
         whole: why that is not enough, so that all of the state has to be looked at; empty where it is.
     """
 
     back: tuple[CheckpointRow, ...] = ()
     forth: tuple[CheckpointRow, ...] = ()
+    expired: tuple[tuple[int, CheckpointRow], ...] = ()
     whole: str = ""
 
     @property
     def is_nothing(self) -> bool:
         """Whether both ends hold the same."""
-        return not (self.back or self.forth or self.whole)
+        return not (self.back or self.forth or self.expired or self.whole)
 
 
 def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) -> StateWay:
@@ -160,7 +170,11 @@ def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) 
         return StateWay(whole="the state or its key has another form since")
     if any(_writes_anew(row, uid) for row in (*back, *forth)):
         return StateWay(whole="the state was written anew meanwhile")
-    return StateWay(tuple(_changing(back, uid)), tuple(_changing(forth, uid)))
+    expired = [_left_out(row, uid) for row in (*back, *forth) if _expires(row, uid)]
+    # what came after the checkpoint that a compaction stands for was not left out by it, whenever it was committed
+    begin_id = min([ancestor.checkpoint_id, *(compacted_id for compacted_id, _ in expired)])
+    forth = _after(history, begin_id, to_id) if not back else forth
+    return StateWay(tuple(_changing(back, uid)), tuple(_changing(forth, uid)), tuple(expired))
 
 
 def _after(history: History, ancestor_id: int, to_id: int) -> list[CheckpointRow]:
@@ -175,8 +189,19 @@ def _form(state: tuple[OperatorCheckpoint, StateSchema]) -> tuple[str, str, str]
 def _writes_anew(row: CheckpointRow, uid: str) -> bool:
     """Whether a row wrote all state of an operator, which is not what it was before."""
     operator = row.operator(uid)
-    folded = row.kind in (CheckpointKind.COMPACTION, CheckpointKind.RESCALE)
-    return operator is not None and bool(operator.base_files) and not folded
+    return operator is not None and bool(operator.base_files) and row.kind is not CheckpointKind.COMPACTION
+
+
+def _expires(row: CheckpointRow, uid: str) -> bool:
+    operator = row.operator(uid)
+    return operator is not None and bool(operator.expired)
+
+
+def _left_out(row: CheckpointRow, uid: str) -> tuple[int, CheckpointRow]:
+    """The checkpoint that a compaction stands for, and its row."""
+    operator = row.operator(uid)
+    assert operator is not None
+    return next(base.checkpoint_id for base in operator.bases if base.base_id == row.write_id), row
 
 
 def _changing(rows: Iterable[CheckpointRow], uid: str) -> Iterable[CheckpointRow]:

@@ -40,6 +40,6 @@ def keyed_tables(directory: str) -> tuple[str, str]:
 def listed_in_tables(row: CheckpointRow) -> Iterator[tuple[str, Sequence[DataFile]]]:
     """The files that a row lists as its own, by the name of the job's table; those for sinks are not among them."""
     for operator in row.operators:
-        yield changelog_table(operator.uid), operator.changelog
+        yield changelog_table(operator.uid), [*operator.changelog, *operator.expired]
         yield base_table(operator.uid), operator.base_files
     yield OPERATOR_STATE, row.operator_state_files

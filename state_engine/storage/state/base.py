@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.checkpoints.checkpoint import BaseFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile, StateSchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.state.ttl import cleaned_until_us
@@ -27,6 +27,7 @@ from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, state_column
 from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile, op_of_entry, open_state_file
+from state_engine.storage.state.changelog_write import in_file_order, write_changes
 from state_engine.storage.state.entry_codes import entry_codes
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
@@ -34,6 +35,7 @@ BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())
 
 NOTHING_EXPIRES_MS = -(2**62)
 """A clock by which nothing has expired."""
+
 
 class SomeKeys(Protocol):
     """Keys that are asked for: ``KeyGroups``, or others."""
@@ -59,6 +61,8 @@ class BaseSpec:
         clock_ms, watermark_ms: of the checkpoint; they decide what has expired.
         full_snapshot: whether it is a snapshot for itself, from which states may have asked to leave out what has
             expired, also where running jobs still see it.
+        changelog: of the operator, where files go with what is left out.
+        listing: names of states of which what is left out is listed, because tables show them.
     """
 
     uri: str
@@ -69,6 +73,8 @@ class BaseSpec:
     clock_ms: int
     watermark_ms: int | None
     full_snapshot: bool = False
+    changelog: str = ""
+    listing: tuple[str, ...] = ()
 
 
 def base_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.Schema:
@@ -83,8 +89,8 @@ def base_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -> pa.
 
 def write_base_files(
     spec: BaseSpec, files: Sequence[ListedFile], groups: KeyGroups, *, task: int, attempt: int
-) -> list[BaseFile]:
-    """Fold the entries of some key groups and write one file for each that has any.
+) -> tuple[list[BaseFile], list[DataFile]]:
+    """Fold the entries of some key groups and write one file for each that has any, and one with what is left out.
 
     Args:
         files: all that hold changes or entries of these key groups: bases, then changes in path order.
@@ -94,7 +100,32 @@ def write_base_files(
     Raises:
         MissingFilesError: a file is gone or was changed.
     """
-    return write_entries(spec, read_changes(spec, files, groups), task=task, attempt=attempt)
+    rows = read_changes(spec, files, groups)
+    expired = _expired(spec, rows)
+    listed = [] if expired is None else [_write_expired(spec, expired, task=task, attempt=attempt)]
+    return write_entries(spec, rows, task=task, attempt=attempt), listed
+
+
+def _expired(spec: BaseSpec, rows: pa.Table) -> pa.Table | None:
+    """The entries that a base leaves out, as deletions of a changelog; None where there are none to list."""
+    types = {s.column_name: type_from_text(s.type).storage for s in spec.states if s.name in spec.listing}
+    schema = changelog_schema(spec.key_type, types)
+    parts = []
+    for state in spec.states:
+        entries = entries_of(spec, state, rows, left_out=True) if state.name in spec.listing else None
+        if entries is not None:
+            op = CLEAR if SHAPES[state.kind] == "list" else DELETE
+            groups = np.mod(entries["key_hash"].to_numpy(), spec.max_parallelism)
+            entries = entries.append_column("op", pa.repeat(pa.scalar(op), entries.num_rows))
+            parts.append(entries.append_column("key_group", pa.array(groups)))
+    if not parts:
+        return None
+    table = pa.concat_tables([schema.empty_table(), *parts], promote_options="default").select(schema.names)
+    return in_file_order(table.combine_chunks())
+
+
+def _write_expired(spec: BaseSpec, expired: pa.Table, *, task: int, attempt: int) -> DataFile:
+    return write_changes(expired, spec.changelog, write_id=spec.base_id, subtask=task, attempt=attempt)
 
 
 def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) -> list[BaseFile]:
@@ -215,8 +246,14 @@ class _Rows:
         return after
 
 
-def entries_of(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table | None:
-    """The entries of one state, sorted by key group, hash and key; map entries of a key in their order."""
+def entries_of(
+    spec: BaseSpec, state: StateSchema, rows: pa.Table, *, left_out: bool = False
+) -> pa.Table | None:
+    """The entries of one state, sorted by key group, hash and key; map entries of a key in their order.
+
+    Args:
+        left_out: give those that have expired in place of the others.
+    """
     column, shape = state_column(state.column_name), SHAPES[state.kind]
     mine = rows.select(["key_hash", "key", "state", "op", "updated_at", column])
     mine = mine.filter(pc.equal(mine["state"], state.column_name)).combine_chunks()
@@ -227,7 +264,7 @@ def entries_of(spec: BaseSpec, state: StateSchema, rows: pa.Table) -> pa.Table |
         keys=entry_codes([one_chunk(mine["key"])]),
         ops=pc.fill_null(one_chunk(mine["op"]), op_of_entry(shape)),
         column=column,
-        alive=_alive(state, spec),
+        alive=_expired_by(state, spec) if left_out else _alive(state, spec),
     )
     kept, table = _FOLDS[shape](folded)
     if not len(kept):
@@ -301,6 +338,11 @@ def _last(codes: Hashes, at: Hashes) -> Hashes:
 
 def _size(codes: Hashes) -> int:
     return int(codes.max()) + 1 if len(codes) else 0
+
+
+def _expired_by(state: StateSchema, spec: BaseSpec) -> Alive:
+    alive = _alive(state, spec)
+    return lambda at: pc.invert(alive(at))
 
 
 def _alive(state: StateSchema, spec: BaseSpec) -> Alive:
