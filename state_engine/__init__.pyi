@@ -84,6 +84,7 @@ from state_engine.replay.differences import StateDiff
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
 from state_engine.replay.replay import ReplayReport
+from state_engine.published.delta import DeltaStateTable
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
@@ -113,7 +114,7 @@ __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "CloseableIterator",
-    "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink",
+    "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink", "DeltaStateTable",
     "ForeachBatchSink",
     # engine
     "StateEngine", "StateProcessor", "JobSavepoints", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",

@@ -17,7 +17,7 @@ from state_engine.engine.renamed import EXPORTS, METHODS
 
 NAMES = {
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AppendingState", "BatchReport",
-    "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "Duration", "FileSink", "FileSource",
+    "CheckpointRow", "DataStream", "DeltaSink", "DeltaSource", "DeltaStateTable", "Duration", "FileSink", "FileSource",
     "FoldFunction", "FoldingState", "FoldingStateDescriptor", "Instant", "KeyedProcessFunction", "KeyedStream",
     "ListState", "ListStateDescriptor", "MapState", "MapStateDescriptor", "MergingState", "OperatorReport",
     "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RowKind", "RunReport", "RuntimeContext",

@@ -150,6 +150,7 @@ def moved(done: RestoreReport) -> dict[str, Any]:
         "rows_withdrawn": done.rows_withdrawn,
         "rows_added": done.rows_added,
         "left_alone": {sink.name: sink.path for sink in done.left_alone},
+        "tables": [plain(table) for table in done.tables],
         "committed_id": done.committed_id,
     }
 
@@ -166,6 +167,9 @@ def move_lines(job: str, done: RestoreReport) -> Iterator[str]:
     for sink in done.sinks:
         out, back = done.rows_withdrawn[sink.name], done.rows_added[sink.name]
         yield f"sink {sink.name}: {out:,} rows out, {back:,} rows back"
+    for table in done.tables:
+        whole = f" ({table.whole})" if table.whole else ""
+        yield f"table {table.name}: {table.rows:,} rows come, {table.deleted:,} go{whole}"
     for sink in done.left_alone:
         yield f"sink {sink.name} at {sink.path} is left alone: it is as it was"
     if done.committed_id is not None:

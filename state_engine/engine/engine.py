@@ -27,6 +27,7 @@ from state_engine.engine.context import EngineContext
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.explaining import explain
 from state_engine.engine.guard import guarded
+from state_engine.engine.published import JobPublished, tidy_quietly
 from state_engine.engine.queries import PastOf
 from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
 from state_engine.engine.rescaling import RescaleReport
@@ -696,7 +697,10 @@ class StateEngine:
         """
         with task_progress(self.spark, on_progress):
             maintenance = self.context.maintenance(job, requested_by)
-            return maintenance.compact(operators, policy=policy, full=full, dry_run=dry_run)
+            done = maintenance.compact(operators, policy=policy, full=full, dry_run=dry_run)
+            if not dry_run:
+                tidy_quietly(self.context, job)
+            return done
 
     @renamed_parameters(given_up="drop_branches")
     def expire_checkpoints(
@@ -787,6 +791,10 @@ class StateEngine:
             return upgrade_root(engine.root, kernel=engine.kernel, spark=engine.spark, dry_run=dry_run)
 
     # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def published(self, job: StatefulJob | str) -> JobPublished:
+        """The tables that show states of a job: ``engine.published(job).rebuild("balance")``."""
+        return JobPublished(self.context, job)
 
     def savepoints(self, job: StatefulJob | str) -> JobSavepoints:
         """The savepoints of a job: ``create``, ``list``, ``verify``, ``delete``."""

@@ -11,6 +11,7 @@ from state_engine.core.checkpoints.compaction_policy import compaction_due
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
+from state_engine.engine.published import tidy_quietly
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
@@ -118,7 +119,9 @@ def _compacted(
         return []
     facts = {"job": job.name, "checkpoint_id": checkpoint_id, "step": "compact"}
     _LOG.info("job '%s': compacting: %s", job.name, due.reason, extra=facts)
-    return [context.maintenance(job, requested_by).compact(list(due.reasons))]
+    done = [context.maintenance(job, requested_by).compact(list(due.reasons))]
+    tidy_quietly(context, job)
+    return done
 
 
 def _left_alone(context: EngineContext, job: StatefulJob, path: Sequence[CheckpointRow]) -> dict[str, str]:

@@ -1,0 +1,72 @@
+"""``JobPublished``: the tables that show states of one job: rebuilt, verified, accepted as others left them."""
+
+from __future__ import annotations
+
+import logging
+
+from state_engine.core.checkpoints.history import History
+from state_engine.core.errors import SinkError
+from state_engine.engine.arguments import job_name
+from state_engine.engine.context import EngineContext
+from state_engine.engine.guard import guarded
+from state_engine.job.job import StatefulJob
+from state_engine.publication.published_tables import PublishedTables, TableMove
+from state_engine.publication.sink_places import Declared
+
+_LOG = logging.getLogger(__name__)
+
+
+@guarded
+class JobPublished:
+    """Published tables of one job; from ``StateEngine.published``."""
+
+    def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
+        self.context, self._job = context, job
+
+    def rebuild(self, table: str) -> TableMove:
+        """Put the state as of the head in the place of all that a table holds, whoever wrote it.
+
+        Args:
+            table: its name among the sinks of the job.
+
+        Raises:
+            ConfigurationError: the job publishes no state to such a table.
+            SinkError: the table cannot hold the state.
+        """
+        tables, history, declared = self._opened()
+        return tables.rebuild(history, table, declared)
+
+    def verify(self, table: str) -> TableMove:
+        """Compare a table with the state as of the checkpoint that it shows: the rows that would come and go.
+
+        Raises:
+            TableChangedError: the table itself shows that somebody else changed it.
+        """
+        tables, history, declared = self._opened()
+        return tables.verify(history, table, declared)
+
+    def accept(self, table: str) -> None:
+        """Leave what others changed in a table as it is, and go on from there: later changes of the state apply."""
+        tables, history, declared = self._opened()
+        tables.accept(history, table, declared)
+
+    def tidy(self) -> int:
+        """Rewrite files of tables of which much is deleted, and put small ones together; how many were rewritten.
+
+        Compactions do so, too. No row changes.
+        """
+        tables, history, declared = self._opened()
+        return tables.tidy(history, declared)
+
+    def _opened(self) -> tuple[PublishedTables, History, Declared]:
+        tables = self.context.ran(job_name(self._job))
+        history = tables.log.load()
+        return self.context.publication(tables).tables, history, self.context.declared(tables, self._job)
+
+
+def tidy_quietly(context: EngineContext, job: StatefulJob | str) -> None:
+    """Have published tables rearranged; what fails there is told by the next publish, and fails nothing now."""
+    try:
+        JobPublished(context, job).tidy()
+    except SinkError as error:
+        _LOG.warning("job '%s': a published table was not rearranged: %s", job_name(job), error)
