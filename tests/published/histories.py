@@ -172,7 +172,7 @@ class Site:
         target = self.chance.choice(kept)
         retired = {i for row in kept for i in row.retired}
         if target.checkpoint_id not in retired and target is not kept[-1]:
-            self.engine.restore(self.job(), target.checkpoint_id)
+            self.engine.restore(self.job(), checkpoint_id=target.checkpoint_id)
 
     def compact(self) -> None:
         self.engine.compact("shops")
@@ -188,7 +188,7 @@ class Site:
             self.engine.promote(self.job(), replayed.branch)
 
     def rescale(self) -> None:
-        self.engine.rescale(self.job(), self.chance.randint(1, 3))
+        self.engine.rescale(self.job(), parallelism=self.chance.randint(1, 3))
 
     def crash(self) -> None:
         """A publish ends in the middle, before its commit or right after it."""
