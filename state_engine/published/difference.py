@@ -20,6 +20,7 @@ from state_engine.core.checkpoints.published_states import StateWay, state_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.ddl import parse_ddl
 from state_engine.published.base import TableChange, TableColumns
 from state_engine.published.state_form import StateForm
 from state_engine.storage.files import join
@@ -138,7 +139,7 @@ class StateReader:
         return BaseSpec(
             uri="",
             base_id="",
-            key_type=self.form.key_type,
+            key_type=parse_ddl(self._operator.key_schema).arrow,
             states=(self._schema,),
             max_parallelism=self._operator.max_parallelism,
             clock_ms=NOTHING_EXPIRES_MS if expired else row.clock_ms,

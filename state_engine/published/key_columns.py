@@ -53,9 +53,10 @@ def may_hold(file: OpenParquet, ordered: np.ndarray[Any, Any]) -> bool:
     """
     if KEY_HASH not in file.schema.names:
         return True
-    place = file.schema.names.index(KEY_HASH)
+    last = file.metadata.num_columns - 1  # of the columns inside of records, too
     for number in range(file.row_groups):
-        statistics = file.metadata.row_group(number).column(place).statistics
+        column = file.metadata.row_group(number).column(last)
+        statistics = column.statistics if column.path_in_schema == KEY_HASH else None
         if statistics is None or not statistics.has_min_max:
             return True
         first, after = np.searchsorted(ordered, [statistics.min, statistics.max + 1])

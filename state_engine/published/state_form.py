@@ -4,6 +4,8 @@ value of a type       key columns, ``value``
 value of a record     key columns, a column a field; a field of the name of a key column is that column
 map                   key columns, the column of map keys, and the value in one of the two forms
 list                  key columns, ``value``: all elements
+
+Columns have the types that key and state are declared with.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint, StateSchema
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.types.ddl import parse_ddl
-from state_engine.core.types.type_text import shown_storage, type_from_text
+from state_engine.core.types.type_text import type_from_text
 from state_engine.published.base import TableColumns
 from state_engine.storage.layout import state_column
 
@@ -31,12 +33,12 @@ class StateForm:
     """See the module docstring.
 
     Attributes:
-        key_type: stored type of the key.
+        key: names and types of its columns.
         schema: of the state.
         map_key: name of the column of a map's keys.
     """
 
-    key_type: pa.StructType
+    key: KeySchema
     schema: StateSchema
     map_key: str = "map_key"
 
@@ -47,7 +49,7 @@ class StateForm:
         Raises:
             ConfigurationError: columns would have the same name.
         """
-        form = cls(parse_ddl(operator.key_schema).arrow, schema, map_key)
+        form = cls(KeySchema.recorded(operator.key_schema, operator.key_type), schema, map_key)
         names = form.columns.schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -68,21 +70,17 @@ class StateForm:
         return state_column(self.schema.column_name)
 
     @property
-    def stored(self) -> pa.DataType:
-        """Type of that column."""
-        return type_from_text(self.schema.type).storage
-
-    @property
     def columns(self) -> TableColumns:
         """Of the table."""
         fields = dict(self._value_fields)
-        given = [(field.name, fields.get(field.name, field.type)) for field in self.key_type]
+        declared = zip(self.key.names, self.key.types, strict=True)
+        given = [(name, fields.get(name, kind)) for name, kind in declared]
         key = tuple(name for name, _ in given)
         entry: tuple[str, ...] = ()
         if self.shape == "map":
             entry = (self.map_key,)
             if self.map_key not in fields:
-                given.append((self.map_key, self.stored.field("key").type))
+                given.append((self.map_key, self._declared.field("key").type))
         held = {name for name, _ in given if name in fields}
         first = [pa.field(name, kind) for name, kind in given if name not in held]
         return TableColumns(pa.schema([*first, *(pa.field(n, k) for n, k in self._value_fields)]), key, entry)
@@ -96,7 +94,7 @@ class StateForm:
     def identities(self, entries: pa.Table) -> dict[str, pa.Array]:
         """The columns that identify rows, as far as key and map key give them."""
         key = one_chunk(entries["key"])
-        parts = {field.name: key.field(i) for i, field in enumerate(self.key_type)}
+        parts = dict(zip(self.key.names, key.flatten(), strict=True))
         if self.shape == "map" and self.column in entries.schema.names:
             parts[self.map_key] = one_chunk(entries[self.column]).field("key")
         return parts
@@ -109,13 +107,17 @@ class StateForm:
         return _table(self.identities(entries), schema)
 
     @property
+    def _declared(self) -> pa.DataType:
+        return type_from_text(self.schema.type).arrow
+
+    @property
     def _value_type(self) -> pa.DataType:
-        shown = shown_storage(self.schema.type)
+        declared = self._declared
         if self.shape == "map":
-            return shown.field("value").type
+            return declared.field("value").type
         if self.shape == "list":
-            return pa.list_(shown.value_type.field("value").type)
-        return shown
+            return pa.list_(declared.value_type.field("value").type)
+        return declared
 
     @property
     def _value_fields(self) -> list[tuple[str, pa.DataType]]:
@@ -141,9 +143,14 @@ def _table(parts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
 
 
 def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A stored key in the type that the record has it in."""
+    """A stored column in its declared type; dates of keys are stored as numbers."""
+    if array.type == kind:
+        return array
+    if pa.types.is_struct(kind):
+        parts = [_as(part, field.type) for part, field in zip(array.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null())
     if pa.types.is_date(kind) and pa.types.is_int64(array.type):
-        array = array.cast(pa.int32())
+        array = array.cast(pa.int32()).cast(pa.date32())
     return array.cast(kind)
 
 
