@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.ddl import ddl_text, quoted
+from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.few_rows import FEW_ROWS
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.stream_columns import (
+    ROW_KIND,
     Constant,
     Milliseconds,
     Rule,
@@ -133,6 +135,7 @@ class StreamFrame:
         origin: of all rows, see ``microbatch.routing.origins``; None where rows carry their own, or have none.
         lead: hidden columns that come before all others in the order, as long as the stream is not merged.
         small: whether it is known to be so little that compiling expressions for it costs more than it saves.
+        changing: whether the rows have the column ROW_KIND.
     """
 
     spark: SparkSession
@@ -149,6 +152,7 @@ class StreamFrame:
     small: bool = False
     origin: str | None = None
     lead: tuple[str, ...] = ()
+    changing: bool = False
 
     @cached_property
     def schema(self) -> T.StructType:
@@ -201,6 +205,12 @@ class StreamFrame:
     def _with(self, rows: DataFrame | pa.Table, step: DataFrameStep) -> StreamFrame:
         """The frame with the rows that a step gave, and with what is left of their order."""
         kept = all(c in rows.schema.names for c in self.hidden_order)
+        if self.changing and not (kept and ROW_KIND in rows.schema.names):
+            raise ConfigurationError(
+                f"transform({step.function!r}) dropped the hidden columns that hold the kinds of the rows and their "
+                "order, without which an update looks like an insert. Keep all columns there (withColumn, drop, "
+                "selectExpr('*', ...))"
+            )
         order_by = self.order_by if step.order_by is None else step.order_by
         named = len(order_by) if step.order_by is not None or not kept else self.named
         timed = (
@@ -293,6 +303,11 @@ class StreamFrame:
         """The watermark before each row, where an operator put it out; else null."""
         return self._own(WATERMARK, pa.int64())
 
+    @property
+    def row_kind(self) -> Rule:
+        """The kind of each row; that of inserts where the stream has no other."""
+        return Taken(ROW_KIND) if self.changing else Constant(RowKind.INSERT.value, pa.int8())
+
     def _own(self, column: str, kind: pa.DataType, value: str | None = None) -> Rule:
         """A hidden column, or what stands for it where the rows do not have it."""
         return Taken(column) if column in self.schema.names else Constant(value, kind)
@@ -321,8 +336,18 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 
 
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
-                source: str, labels: tuple[str, ...], small: bool = False) -> StreamFrame:  # fmt: skip
-    """The frame of a source's slice."""
+                source: str, labels: tuple[str, ...], small: bool = False, changing: bool = False,
+                ) -> StreamFrame:  # fmt: skip
+    """The frame of a source's slice.
+
+    Raises:
+        SourceError: the source says that it changes, and its rows have no kinds.
+    """
+    if changing and ROW_KIND not in read.rows.schema.names:
+        raise SourceError(
+            f"source '{source}': it says that it changes, and its rows have no column {ROW_KIND} with their kinds: add "
+            "it to what read and parse give"
+        )
     unparsable: tuple[tuple[str, DataFrame], ...] = ()
     if read.refused is not None:
         text, file, row = read.refused.schema.names
@@ -343,6 +368,7 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         timed_order=bool(order_by) and order_by[0] == event_time,
         small=small,
         origin=None if event_time is None else source,
+        changing=changing,
     )
 
 
@@ -364,6 +390,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     orders = merged_orders(frames, range(len(frames)))
     timed = any(f.event_time is not None for f in frames)
     refusing = any(TIME_REFUSAL in f.schema.names for f in frames)
+    changing = any(f.changing for f in frames)
     made = []
     for frame, order in zip(frames, orders, strict=True):
         rules: dict[str, Rule] = {name: Taken(name) for name in columns}
@@ -372,6 +399,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
             rules[EVENT_TIME] = frame.event_ms("union")
             rules |= {WATERMARK: frame.watermark, ORIGIN: frame.row_origin}
         rules[SOURCE] = frame.source_name
+        if changing:
+            rules[ROW_KIND] = frame.row_kind
         if refusing:
             rules[TIME_REFUSAL] = frame.time_refusal
         made.append(rules)
@@ -388,6 +417,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         refused=tuple(one for f in frames for one in f.refused),
         timed_order=named > 0 and all(f.timed_order for f in frames),
         small=all(f.small for f in frames),
+        changing=changing,
     )
 
 
