@@ -1,0 +1,107 @@
+"""What functions share that keep one result for each key of a stream whose rows are updated and deleted.
+
+A row of kind ``DELETE`` or ``UPDATE_BEFORE`` is *taken back*: the key then has the result that the rows left would give
+alone, and after its last row it has none, and no state. Plays the part of ``RecordCounter`` and ``RowDataUtil`` of
+Flink's group aggregation. Decision 0062.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from state_engine.core.errors import RetractionError, StateMigrationError
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import ValueStateDescriptor
+from state_engine.core.types.row import RowKind
+
+
+def takes_back(kind: RowKind) -> bool:
+    """Whether a row of this kind removes one that came before.
+
+    Example:
+        >>> [kind.name for kind in RowKind if takes_back(kind)]
+        ['UPDATE_BEFORE', 'DELETE']
+    """
+    return kind is RowKind.DELETE or kind is RowKind.UPDATE_BEFORE
+
+
+def never_added(value: Any, *, what: str) -> RetractionError:
+    """The error that what is to be taken back was never added to its key.
+
+    Args:
+        what: takes it back.
+    """
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return RetractionError(
+        f"{what} cannot take back {shown}, which was never added to this key. An update or a delete replaces a row that "
+        "must have come before, with the same values: read the table from its first version, or without deletes"
+    )
+
+
+class ResultOfKey(KeyedProcessFunction):
+    """Base of functions that put out the result of a key for every element.
+
+    Attributes:
+        emits_changes: whether results have kinds: an insert for the first of a key, an update for each later one, and
+            a delete of the last one where the key has no row left. Set by who builds the job, where the stream changes.
+    """
+
+    def result(self, kind: RowKind, value: Any) -> Iterable[Any]:
+        """The result of a key, as outputs."""
+        return [(kind, value)] if self.emits_changes else [value]
+
+
+class RowsOfKey:
+    """How many rows a key has, in a state of its own beside that of a function.
+
+    Args:
+        name: of the function's state.
+        what: the function, for messages.
+    """
+
+    def __init__(self, runtime_context: RuntimeContext, name: str, *, what: str) -> None:
+        self._state = runtime_context.get_state(ValueStateDescriptor(f"{name}_rows", int))
+        self._what = what
+
+    def added(self, *, kept: bool) -> bool:
+        """Count a row more.
+
+        Args:
+            kept: whether the function keeps something of the key already.
+
+        Returns:
+            Whether it is the first one of the key.
+        """
+        if not kept:
+            self._state.update(1)
+        elif (rows := self._state.value()) is not None:  # else nobody counted the rows before
+            self._state.update(rows + 1)
+        return not kept
+
+    def taken_back(self, value: Any, *, kept: bool) -> bool:
+        """Count a row less.
+
+        Args:
+            value: of the row.
+            kept: whether the function keeps something of the key.
+
+        Returns:
+            Whether it was the last one of the key.
+
+        Raises:
+            RetractionError: the key has no row.
+            StateMigrationError: the function kept rows of the key before it counted them.
+        """
+        if not kept:
+            raise never_added(value, what=self._what)
+        rows = self._state.value()
+        if rows is None:
+            raise StateMigrationError(
+                f"{self._what} takes back a row of a key whose rows were not counted: its state was made when it had "
+                "no retract or inverse. Give the operator another uid and run it over the input again, or replay it"
+            )
+        self._state.update(rows - 1 or None)
+        return bool(rows == 1)
