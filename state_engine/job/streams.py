@@ -386,7 +386,8 @@ class KeyedStream(DataStream):
         By an ``AggregateFunction``, whose ``get_result`` comes out; or by declared aggregates,
         ``keyed.aggregate(n=count(), total=sum_("amount"))``, which come out beside the key. On a stream whose rows are
         updated and deleted such rows are taken back, which an ``AggregateFunction`` needs ``retract`` for: results are
-        an insert for the first row of a key, then updates, and with its last row a delete. See docs/guides/aggregates.md.
+        an insert for the first row of a key, then updates, and with its last row a delete. The guide on aggregates has
+        examples.
 
         Args:
             function: adds elements to an accumulator and gives its result.

@@ -1,8 +1,8 @@
-"""Declared aggregates: ``count``, ``sum_``, ``avg``, ``min_``, ``max_``, and the plan that a stream's columns make of them.
+"""Declared aggregates, ``count``, ``sum_``, ``avg``, ``min_``, ``max_``, and what they are on a stream.
 
-A declaration says what is asked for, and knows no types. ``plan`` binds it to the columns of a stream: which accumulators
-are kept of a key, in which states, and which columns come out. It runs nothing: ``keyed_aggregates`` does so row by row.
-Plays the part of Flink's ``AggregateInfoList``. Decision 0062.
+A declaration says what is asked for, and knows no types. ``plan`` binds it to the columns of a stream: which
+accumulators are kept of a key, in which states, and which columns come out. It runs nothing: ``keyed_aggregates`` does,
+row by row. Plays the part of Flink's ``AggregateInfoList``. Decision 0062.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def count(field: str | int | None = None) -> Aggregate:
 def sum_(field: str | int) -> Aggregate:
     """The exact sum of a field; null where it has no value.
 
-    Of whole numbers a bigint, of decimals a ``decimal(38, …)`` of the same scale: a sum that does not fit is an error. Of
-    floating-point numbers the double that ``math.fsum`` gives.
+    Of whole numbers a bigint, of decimals a ``decimal(38, …)`` of the same scale: a sum that does not fit is an error.
+    Of floating-point numbers the double that ``math.fsum`` gives.
 
     Args:
         field: name or position; of bare values, 0.

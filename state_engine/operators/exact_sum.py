@@ -68,4 +68,4 @@ def _rounded(numerator: int, denominator: int) -> float:
     try:
         return numerator / denominator  # Python rounds the quotient of integers correctly
     except OverflowError:
-        return math.copysign(math.inf, numerator)
+        return math.inf if numerator > 0 else -math.inf

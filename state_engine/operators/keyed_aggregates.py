@@ -1,8 +1,8 @@
 """``KeyedAggregates``: declared aggregates, row by row; what ``keyed.aggregate(n=count(), …)`` runs.
 
-Emits the aggregates of the key for every element. All accumulators of a key are one value state; where rows are updated
-and deleted, ``min_`` and ``max_`` read a sorted map of all different values besides. After the last row of a key nothing
-of it is kept. Mirrors Flink's ``GroupAggFunction``. Decision 0062.
+Emits the aggregates of the key for every element. All accumulators of a key are one value state; where rows are
+updated and deleted, ``min_`` and ``max_`` read a sorted map of all different values besides. After the last row of a
+key nothing of it is kept. Mirrors Flink's ``GroupAggFunction``. Decision 0062.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ class KeyedAggregates(ResultOfKey):
 
     accepts_changes = True
 
-    def __init__(
-        self, plan: AggregatePlan, *, record_key: bool = False, emits_changes: bool = False
-    ) -> None:
+    def __init__(self, plan: AggregatePlan, *, record_key: bool = False, emits_changes: bool = False) -> None:
         self._plan, self._record_key, self.emits_changes = plan, record_key, emits_changes
 
     def open(self, runtime_context: RuntimeContext) -> None:

@@ -167,11 +167,15 @@ def test_the_average_of_doubles_is_that_of_the_standard_library() -> None:
 def test_a_sum_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:
     total = SumNumbers(BIGINT, what="sum_('x')")
     largest = added(total, [2**63 - 1])
-    with pytest.raises(ValueTypeError, match=r"sum_\('x'\) is 9223372036854775808, which does not fit into int64"):
+    with pytest.raises(
+        ValueTypeError, match=r"sum_\('x'\) is 9223372036854775808, which does not fit into int64"
+    ):
         total.add(1, largest)
     assert total.get_result(total.add(-1, largest)) == 2**63 - 2
     decimals = SumNumbers(DecimalType(38, 37), what="sum_('x')")
-    with pytest.raises(ValueTypeError, match=r"which does not fit into decimal128\(38, 37\): make the field wider"):
+    with pytest.raises(
+        ValueTypeError, match=r"which does not fit into decimal128\(38, 37\): make the field wider"
+    ):
         added(decimals, [Decimal("9.5")] * 2)
 
 
@@ -189,7 +193,9 @@ def test_extremes_of_doubles_are_those_of_sql(values: list[float], end: Any) -> 
     accumulator = Extreme(end, DOUBLE, what=f"{end}_('x')")
     made = added(accumulator, values)
     half = len(values) // 2
-    assert repr(accumulator.merge(added(accumulator, values[:half]), added(accumulator, values[half:]))) == repr(made)
+    assert repr(
+        accumulator.merge(added(accumulator, values[:half]), added(accumulator, values[half:]))
+    ) == repr(made)
     ordered = sorted((v + 0.0 for v in values), key=lambda v: (math.isnan(v), v))
     expected = None if not ordered else ordered[0 if end == "min" else -1]
     assert repr(accumulator.get_result(stored(accumulator.accumulator_type, made))) == repr(expected)

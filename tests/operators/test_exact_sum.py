@@ -15,8 +15,19 @@ from state_engine.operators.exact_sum import exact_sum, rounded_sum
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 MONEY = st.integers(-10_000_000, 10_000_000).map(lambda cents: cents / 100)
 EDGES = st.sampled_from(
-    [5e-324, -5e-324, sys.float_info.min, sys.float_info.max, -sys.float_info.max, 1e308, -1e308, -0.0, 0.0, 1.0, 2.0**-53]
-)  # fmt: skip
+    [
+        5e-324,
+        -5e-324,
+        sys.float_info.min,
+        sys.float_info.max,
+        -sys.float_info.max,
+        1e308,
+        -1e308,
+        -0.0,
+        1.0,
+        2.0**-53,
+    ]
+)
 VALUES = st.lists(FINITE | MONEY | EDGES, max_size=12)
 
 

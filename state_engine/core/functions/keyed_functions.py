@@ -2,7 +2,7 @@
 
 Each keeps one state per key and has one output per element, as in Flink: there these are ``mapWithState`` of the Scala
 API, ``StreamGroupedReduceOperator``, and ``SumAggregator`` and ``ComparableAggregator``; ``aggregate`` exists there on
-windows only. ``reduce`` and ``aggregate`` can take rows back where their functions say how (``core.functions.retraction``).
+windows only. ``reduce`` and ``aggregate`` can take rows back where their functions say how (see ``retraction``).
 """
 
 from __future__ import annotations

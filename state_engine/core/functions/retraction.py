@@ -36,8 +36,9 @@ def never_added(value: Any, *, what: str) -> RetractionError:
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return RetractionError(
-        f"{what} cannot take back {shown}, which was never added to this key. An update or a delete is about a row that "
-        "came before, with the same values: read the rows of the table first, or its changes from the first version on"
+        f"{what} cannot take back {shown}, which was never added to this key. An update or a delete is about a row "
+        "that came before, with the same values: read the rows of the table first, or its changes from the first "
+        "version on"
     )
 
 
