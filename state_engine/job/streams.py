@@ -34,6 +34,7 @@ from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import check_sink
+from state_engine.job.changing_streams import is_changing
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.declared_aggregates import declared_aggregates
 from state_engine.job.graph import (
@@ -407,11 +408,11 @@ class KeyedStream(DataStream):
                 "aggregate takes an AggregateFunction with accumulator_type and output_type, or aggregates by the name "
                 "of the column that each becomes, as in aggregate(n=count(), total=sum_('amount')), and not both"
             )
-        made = RunningAggregate(function, accumulator_type, emits_changes=self._changing)
+        made = RunningAggregate(function, accumulator_type, emits_changes=is_changing(self._node))
         return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
 
     def _aggregate(self, aggregates: Mapping[str, Aggregate], uid: str | None) -> DataStream:
-        made = declared_aggregates(aggregates, self._key, changing=self._changing)
+        made = declared_aggregates(aggregates, self._key, changing=is_changing(self._node))
         declared = declared_type(self._node)
         if declared is not None:
             made.gives(declared)  # what does not fit is refused here and now
@@ -433,7 +434,7 @@ class KeyedStream(DataStream):
         """
         check = ReduceFunction.of(function, what="reduce")
         undo = None if inverse is None else ReduceFunction.of(inverse, what="inverse of reduce")
-        changing = self._changing
+        changing = is_changing(self._node)
         made = TypedByInput(
             lambda kind: RollingReduce(check, element_type(kind), undo, emits_changes=changing),
             accepts_changes=undo is not None,
@@ -470,11 +471,6 @@ class KeyedStream(DataStream):
         """Write the stream to a sink; keys do not matter there."""
         DataStream(self._job, self._node).sink(name, sink)
         return self
-
-    @property
-    def _changing(self) -> bool:
-        """Whether rows of the stream are updated and deleted."""
-        return False
 
     def _rolling(self, kind: RollingKind, field: str | int, uid: str | None) -> DataStream:
         made = TypedByInput(lambda of: RollingAggregate(kind, field, element_type(of)))

@@ -141,8 +141,8 @@ def refusal_of_changes(
     own = "a KeyedProcessFunction" if keyed else "a ProcessFunction"
     if shortcut is not None:
         return what + (
-            f"It cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and says "
-            "accepts_changes = True, or one in front of it that makes inserts of them"
+            f"It cannot take back what they withdraw: {_INSTEAD.get(shortcut, '')}use {own} that handles each "
+            "ctx.row_kind() and says accepts_changes = True, or one in front of it that makes inserts of them"
         )
     if keeps_kinds(function):
         return what + (
@@ -153,6 +153,15 @@ def refusal_of_changes(
         "Handle each ctx.row_kind() in it and say accepts_changes = True on the class, or put a function in front of "
         "it that does so and puts out inserts"
     )
+
+
+_DECLARED = "declare aggregates, which can, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount'));"
+_INSTEAD = {
+    "reduce": "give it what takes an element out of the reduction, reduce(…, inverse=…); or ",
+    "aggregate": f"define retract(self, value, accumulator), the inverse of add; {_DECLARED} or ",
+    **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"{_DECLARED} or "),
+}
+"""What to do instead of a shortcut on a stream that changes, before what is said of all of them."""
 
 
 def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
