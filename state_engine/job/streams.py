@@ -33,8 +33,7 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.changing_streams import check_sink
-from state_engine.job.changing_streams import is_changing
+from state_engine.job.changing_streams import check_sink, is_changing
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.declared_aggregates import declared_aggregates
 from state_engine.job.graph import (

@@ -10,15 +10,15 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable
+from itertools import repeat
 from typing import Any
 
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import ResultOfKey, never_added, takes_back
+from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, never_added, takes_back
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.sorted_map_state import SortedMapState
-from state_engine.core.types.row import RowKind
 from state_engine.operators.accumulators import is_nan
-from state_engine.operators.aggregates import AggregatePlan, Result, Step
+from state_engine.operators.aggregates import AggregatePlan, Result
 
 
 class KeyedAggregates(ResultOfKey):
@@ -56,35 +56,29 @@ class KeyedAggregates(ResultOfKey):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """The aggregates with this element, or without it."""
-        if takes_back(ctx.row_kind()):
-            return self._taken_back(value, ctx)
-        rows, *kept = self._state.value() or self._first_row()
-        accumulators = [
-            self._add(place, step, value, accumulator)
-            for place, (step, accumulator) in enumerate(zip(self._plan.steps, kept, strict=True))
-        ]
-        self._state.update((rows + 1, *accumulators))
-        kind = RowKind.UPDATE_AFTER if rows else RowKind.INSERT
-        return self.result(kind, self._output(ctx, rows + 1, accumulators))
-
-    def _taken_back(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         stored = self._state.value()
+        if takes_back(ctx.row_kind()):
+            return self._taken_back(value, stored, ctx)
+        before = self._output(ctx, stored) if stored is not None and self.emits_changes else NO_RESULT
+        rows, *kept = self._first_row() if stored is None else stored
+        after = (rows + 1, *map(self._add, range(len(kept)), repeat(value), kept))
+        self._state.update(after)
+        return self.result(before, self._output(ctx, after))
+
+    def _taken_back(self, value: Any, stored: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         if stored is None:
             raise never_added(value, what="aggregate")
+        before = self._output(ctx, stored)
         rows, *kept = stored
-        last = self._output(ctx, rows, kept) if rows == 1 else None
-        accumulators = [
-            self._retract(place, step, value, accumulator)
-            for place, (step, accumulator) in enumerate(zip(self._plan.steps, kept, strict=True))
-        ]
-        if last is None:
-            self._state.update((rows - 1, *accumulators))
-            return self.result(RowKind.UPDATE_AFTER, self._output(ctx, rows - 1, accumulators))
-        if any(left not in (None, empty) for left, empty in zip(accumulators, self._empty, strict=True)):
+        after = (rows - 1, *map(self._retract, range(len(kept)), repeat(value), kept))
+        if rows > 1:
+            self._state.update(after)
+            return self.result(before, self._output(ctx, after))
+        if any(left not in (None, empty) for left, empty in zip(after[1:], self._empty, strict=True)):
             raise never_added(value, what="aggregate")
         self._state.clear()
         self._clear_values()
-        return self.result(RowKind.DELETE, last)
+        return self.result(before, NO_RESULT)
 
     def _first_row(self) -> tuple[Any, ...]:
         self._clear_values()  # a key that went while an aggregate was not declared left its values behind
@@ -95,8 +89,9 @@ class KeyedAggregates(ResultOfKey):
             if values is not None:
                 values.clear()
 
-    def _add(self, place: int, step: Step, element: Any, accumulator: Any) -> Any:
-        value, values = step.value_of(element), self._values[place]
+    def _add(self, place: int, element: Any, accumulator: Any) -> Any:
+        step, values = self._plan.steps[place], self._values[place]
+        value = step.value_of(element)
         if accumulator is None or value is None:
             return accumulator
         added = step.accumulator.add(value, accumulator)
@@ -104,8 +99,9 @@ class KeyedAggregates(ResultOfKey):
             values.put(value, (values.get(value) or 0) + 1)
         return added
 
-    def _retract(self, place: int, step: Step, element: Any, accumulator: Any) -> Any:
-        value, values = step.value_of(element), self._values[place]
+    def _retract(self, place: int, element: Any, accumulator: Any) -> Any:
+        step, values = self._plan.steps[place], self._values[place]
+        value = step.value_of(element)
         if accumulator is None or value is None:
             return accumulator
         left = step.accumulator.retract(value, accumulator)
@@ -119,20 +115,18 @@ class KeyedAggregates(ResultOfKey):
                 values.remove(value)
         return left
 
-    def _output(
-        self, ctx: KeyedProcessFunction.Context, rows: int, accumulators: list[Any]
-    ) -> tuple[Any, ...]:
+    def _output(self, ctx: KeyedProcessFunction.Context, stored: tuple[Any, ...]) -> tuple[Any, ...]:
         key = ctx.get_current_key()
         if not self._record_key:
             key = (key,)
         elif dataclasses.is_dataclass(key):
             key = [getattr(key, field.name) for field in dataclasses.fields(key)]
-        return (*key, *(self._shown(result, rows, accumulators) for result in self._plan.results))
+        return (*key, *(self._shown(result, stored) for result in self._plan.results))
 
-    def _shown(self, result: Result, rows: int, accumulators: list[Any]) -> Any:
+    def _shown(self, result: Result, stored: tuple[Any, ...]) -> Any:
         if result.step is None:
-            return rows
-        accumulator = accumulators[result.step]
+            return stored[0]
+        accumulator = stored[1 + result.step]
         if accumulator is None:  # the aggregate came to the job when the key had rows already
             return None
         if result.end is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.retraction import takes_back
 from state_engine.core.time.timer_service import MIN_TIMESTAMP, TimerService
 from state_engine.core.types.row import RowKind
 from tests.core.state.handles import Bench
@@ -45,21 +45,14 @@ class Feed:
         tables = self._bench.store.tables.items()
         return {name: {k: _plain(v) for k, v in table.entries.items()} for name, table in tables}
 
-    def last(self, sent: Iterable[tuple[RowKind, Any, Any]]) -> dict[Any, Any]:
-        """Send rows, and apply what comes out as a table by the first column: an upsert or a delete."""
-        table: dict[Any, Any] = {}
-        for row in sent:
-            apply(table, self.send(*row))
-        return table
-
 
 def apply(table: dict[Any, Any], outputs: list[Any]) -> None:
-    """Change a table as the outputs say; an insert needs a free place, anything else a taken one."""
+    """Change a table as the outputs say: what is deleted or replaced is there as it is said to be, and nothing else."""
     for kind, row in outputs:
-        assert (row[0] in table) == (kind is not RowKind.INSERT), (kind, row)
-        if kind is RowKind.DELETE:
-            assert repr(table.pop(row[0])) == repr(row), "a delete has the last values"
+        if takes_back(kind):
+            assert repr(table.pop(row[0])) == repr(row), "it has the last values"
         else:
+            assert row[0] not in table, (kind, row)
             table[row[0]] = row
 
 

@@ -172,8 +172,8 @@ def test_kinds_of_results_and_the_last_values_of_a_delete() -> None:
     changing = feed({"rows": count(), "n": sum_("n")})
     first, second = ("a", 3, None, None, None), ("a", 4, None, None, None)
     assert changing.send(INSERT, "a", first) == [(INSERT, ("a", 1, 3))]
-    assert changing.send(AFTER, "a", second) == [(AFTER, ("a", 2, 7))]
-    assert changing.send(BEFORE, "a", first) == [(AFTER, ("a", 1, 4))]
+    assert changing.send(AFTER, "a", second) == [(BEFORE, ("a", 1, 3)), (AFTER, ("a", 2, 7))]
+    assert changing.send(BEFORE, "a", first) == [(BEFORE, ("a", 2, 7)), (AFTER, ("a", 1, 4))]
     assert changing.send(DELETE, "a", second) == [(DELETE, ("a", 1, 4))]
     assert changing.send(AFTER, "a", first) == [(INSERT, ("a", 1, 3))]
 

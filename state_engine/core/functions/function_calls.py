@@ -155,7 +155,9 @@ def refusal_of_changes(
     )
 
 
-_DECLARED = "declare aggregates, which can, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount'));"
+_DECLARED = (
+    "declare aggregates, which can, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount'));"
+)
 _INSTEAD = {
     "reduce": "give it what takes an element out of the reduction, reduce(…, inverse=…); or ",
     "aggregate": f"define retract(self, value, accumulator), the inverse of add; {_DECLARED} or ",

@@ -14,10 +14,9 @@ from typing import Any, Literal
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import ResultOfKey, RowsOfKey, takes_back
+from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, RowsOfKey, takes_back
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
-from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_information import TypeLike
 
 
@@ -115,22 +114,24 @@ class RollingReduce(ResultOfKey):
         if self._inverse is not None and takes_back(ctx.row_kind()):
             if self._rows.taken_back(value, kept=stored is not None):
                 self._state.clear()
-                return self.result(RowKind.DELETE, stored)
-            self._reduce_to("inverse", self._inverse, stored, value)
-            return self.result(RowKind.UPDATE_AFTER, self._state.value())
+                return self.result(stored, NO_RESULT)
+            return self._reduced("inverse", self._inverse, stored, value)
         if self._inverse is not None:
             self._rows.added(kept=stored is not None)
         if stored is None:
             self._state.update(value)
-            return self.result(RowKind.INSERT, self._state.value())
-        self._reduce_to("reduce", self._function, stored, value)
-        return self.result(RowKind.UPDATE_AFTER, self._state.value())
+            return self.result(NO_RESULT, self._state.value())
+        return self._reduced("reduce", self._function, stored, value)
 
-    def _reduce_to(self, name: str, function: ReduceFunction, stored: Any, value: Any) -> None:
+    def _reduced(self, name: str, function: ReduceFunction, stored: Any, value: Any) -> Iterable[Any]:
+        before = (
+            self._state.value() if self.emits_changes else None
+        )  # the function may change what it is given
         reduced = function.reduce(stored, value)
         if reduced is None:
             raise ValueTypeError(f"the {name} function returned None for {stored!r} and {value!r}")
         self._state.update(reduced)
+        return self.result(before, self._state.value())
 
 
 class RunningAggregate(ResultOfKey):
@@ -189,17 +190,17 @@ class RunningAggregate(ResultOfKey):
             self._state.add(value)
             return [self._state.get()]
         kept = self._state.get_internal() is not None
+        before = self._state.get() if kept and self.emits_changes else NO_RESULT
         if not takes_back(ctx.row_kind()):
-            first = self._rows.added(kept=kept)
+            self._rows.added(kept=kept)
             self._state.add(value)
-            return self.result(RowKind.INSERT if first else RowKind.UPDATE_AFTER, self._state.get())
+            return self.result(before, self._state.get())
         last = self._rows.taken_back(value, kept=kept)
-        before = self._state.get() if last else None
         self._state.retract(value)  # also the last one: what was never added is an error
         if last:
             self._state.clear()
-            return self.result(RowKind.DELETE, before)
-        return self.result(RowKind.UPDATE_AFTER, self._state.get())
+            return self.result(before, NO_RESULT)
+        return self.result(before, self._state.get())
 
 
 RollingKind = Literal["sum", "min", "max", "min_by", "max_by"]

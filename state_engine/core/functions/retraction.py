@@ -42,17 +42,30 @@ def never_added(value: Any, *, what: str) -> RetractionError:
     )
 
 
+NO_RESULT: Any = object()
+"""Stands for the result of a key without rows."""
+
+
 class ResultOfKey(KeyedProcessFunction):
     """Base of functions that put out the result of a key for every element.
 
     Attributes:
-        emits_changes: whether results have kinds: an insert for the first of a key, an update for each later one, and
-            a delete of the last one where the key has no row left. Set by who builds the job, where the stream changes.
+        emits_changes: whether results have kinds. Set by who builds the job, where the stream changes.
     """
 
-    def result(self, kind: RowKind, value: Any) -> Iterable[Any]:
-        """The result of a key, as outputs."""
-        return [(kind, value)] if self.emits_changes else [value]
+    def result(self, before: Any, after: Any) -> Iterable[Any]:
+        """What comes out for an element, of the results of its key before and after it.
+
+        The new result; with kinds, an insert of the first one, for each later one an update of the one before, and
+        where no row is left a delete of the last one.
+        """
+        if not self.emits_changes:
+            return [] if after is NO_RESULT else [after]
+        if before is NO_RESULT:
+            return [(RowKind.INSERT, after)]
+        if after is NO_RESULT:
+            return [(RowKind.DELETE, before)]
+        return [(RowKind.UPDATE_BEFORE, before), (RowKind.UPDATE_AFTER, after)]
 
 
 class RowsOfKey:
@@ -67,20 +80,16 @@ class RowsOfKey:
         self._state = runtime_context.get_state(ValueStateDescriptor(f"{name}_rows", int))
         self._what = what
 
-    def added(self, *, kept: bool) -> bool:
+    def added(self, *, kept: bool) -> None:
         """Count a row more.
 
         Args:
             kept: whether the function keeps something of the key already.
-
-        Returns:
-            Whether it is the first one of the key.
         """
         if not kept:
             self._state.update(1)
         elif (rows := self._state.value()) is not None:  # else nobody counted the rows before
             self._state.update(rows + 1)
-        return not kept
 
     def taken_back(self, value: Any, *, kept: bool) -> bool:
         """Count a row less.
