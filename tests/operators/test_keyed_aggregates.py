@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Iterator
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from state_engine.core.errors import ConfigurationError, RetractionError, ValueTypeError
 from state_engine.core.types.every_type import StructType
-from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates import Aggregate, AggregatePlan, avg, count, max_, min_, plan, sum_
 from state_engine.operators.keyed_aggregates import KeyedAggregates
 from state_engine.testing import KeyedHarness
 from tests.operators.feed import Feed, apply
+from tests.operators.payments import (
+    AFTER,
+    ALL,
+    BEFORE,
+    DELETE,
+    INSERT,
+    PAYMENT,
+    history,
+    left_of,
+    payment,
+    plain,
+    recomputed,
+)
 
-INSERT, BEFORE, AFTER, DELETE = RowKind.INSERT, RowKind.UPDATE_BEFORE, RowKind.UPDATE_AFTER, RowKind.DELETE
-TEXT = "user string, n bigint, x double, price decimal(10,2), name string"
-COLUMNS = to_type(TEXT, parameter="columns")
+COLUMNS = to_type(PAYMENT, parameter="columns")
 assert isinstance(COLUMNS, StructType)
-ALL: dict[str, Aggregate] = {
-    "rows": count(), "named": count("name"), "n": sum_("n"), "x": sum_("x"), "price": sum_("price"),
-    "mean_n": avg("n"), "mean_x": avg("x"), "mean_price": avg("price"), "least_n": min_("n"), "most_n": max_("n"),
-    "least_x": min_("x"), "most_x": max_("x"), "first": min_("name"), "last": max_("price"),
-}  # fmt: skip
 
 
 def planned(aggregates: dict[str, Aggregate] = ALL, *, changing: bool = True) -> AggregatePlan:
@@ -40,96 +41,12 @@ def feed(aggregates: dict[str, Aggregate] = ALL) -> Feed:
     return Feed(KeyedAggregates(planned(aggregates), emits_changes=True))
 
 
-def payment(user: str, randomness: random.Random) -> tuple[Any, ...]:
-    """A payment with nulls, special numbers, and values that come again."""
-
-    def or_null(value: Any) -> Any:
-        return None if randomness.random() < 0.2 else value
-
-    x = randomness.choice(
-        [0.1, 0.2, 1e16, -1e16, 5e-324, math.nan, math.inf, -math.inf, -0.0, randomness.random()]
-    )
-    price = Decimal(randomness.randrange(-500, 500)).scaleb(-2)
-    name = randomness.choice(["ada", "bob", "zoë"])
-    return user, or_null(randomness.randrange(-5, 6)), or_null(x), or_null(price), or_null(name)  # fmt: skip
-
-
-def history(seed: int, steps: int = 60) -> Iterator[tuple[RowKind, str, tuple[Any, ...]]]:
-    """Inserts, updates and deletes of a table of payments; an update may give a row to another user."""
-    randomness, table = random.Random(seed), list[tuple[Any, ...]]()
-    for _ in range(steps):
-        choice = randomness.random()
-        if not table or choice < 0.5:
-            table.append(payment(randomness.choice("abc"), randomness))
-            yield INSERT, table[-1][0], table[-1]
-        else:
-            old = table.pop(randomness.randrange(len(table)))
-            yield (BEFORE if choice < 0.7 else DELETE), old[0], old
-            if choice < 0.7:
-                table.append(payment(randomness.choice("abc"), randomness))
-                yield AFTER, table[-1][0], table[-1]
-
-
-def left_of(sent: list[tuple[RowKind, str, tuple[Any, ...]]]) -> list[tuple[Any, ...]]:
-    rows: list[tuple[Any, ...]] = []
-    for kind, _, row in sent:
-        if kind in (INSERT, AFTER):
-            rows.append(row)
-        else:
-            rows.remove(next(r for r in rows if repr(r) == repr(row)))
-    return rows
-
-
-def recomputed(rows: list[tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
-    """The aggregates of each user, by the definitions of SQL."""
-    table = {}
-    for user in sorted({row[0] for row in rows}):
-        _, ns, xs, prices, names = (
-            [v for v in column if v is not None]
-            for column in zip(*(r for r in rows if r[0] == user), strict=True)
-        )
-        table[user] = (
-            user, sum(r[0] == user for r in rows), len(names),
-            sum(ns) if ns else None, sum_of(xs), sum(prices, Decimal("0.00")) if prices else None,
-            sum(ns) / len(ns) if ns else None, None if not xs else sum_of(xs) / len(xs), mean(prices),
-            min(ns, default=None), max(ns, default=None),
-            min(xs, key=nan_last, default=None), max(xs, key=nan_last, default=None),
-            min(names, default=None), max(prices, default=None),
-        )  # fmt: skip
-    return table
-
-
-def sum_of(xs: list[float]) -> Any:
-    if not xs:
-        return None
-    if any(map(math.isnan, xs)) or {math.inf, -math.inf} <= set(xs):
-        return math.nan
-    return math.fsum(xs)
-
-
-def mean(prices: list[Decimal]) -> Decimal | None:
-    if not prices:
-        return None
-    exact = sum(map(Fraction, prices)) / len(prices) * 10**6
-    rounded = math.floor(abs(exact) + Fraction(1, 2))
-    return Decimal(rounded if exact >= 0 else -rounded).scaleb(-6)
-
-
-def nan_last(x: float) -> tuple[bool, float]:
-    return math.isnan(x), x
-
-
-def plain(rows: Any) -> str:
-    """Rows as text, in which NaN is NaN; the sign of zero is left to the tests of sums."""
-    return repr(rows).replace("-0.0,", "0.0,")
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_any_history_is_as_the_rows_left_alone(seed: int) -> None:
     sent = list(history(seed))
     changing, table = feed(), dict[Any, Any]()
     for place, row in enumerate(sent, 1):
-        apply(table, changing.send(*row))
+        apply(table, changing.send(row[0], row[1][0], row[1]))
         left = left_of(sent[:place])
         assert plain(sorted(table.items())) == plain(sorted(recomputed(left).items()))
         fresh = feed()
@@ -251,7 +168,7 @@ def test_values_that_a_key_left_behind_while_nobody_declared_them_are_not_those_
     ],
 )  # fmt: skip
 def test_what_does_not_fit_the_columns_is_refused(aggregate: Aggregate, message: str) -> None:
-    columns = to_type(TEXT + ", tags array<string>", parameter="columns")
+    columns = to_type(PAYMENT + ", tags array<string>", parameter="columns")
     assert isinstance(columns, StructType)
     with pytest.raises(ConfigurationError, match=message):
         plan({"total": aggregate}, columns, changing=True)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, RowsOfKey, takes_back
+from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, RowsOfKey, takes_back, without_kind
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
 from state_engine.core.types.type_information import TypeLike
@@ -110,7 +110,7 @@ class RollingReduce(ResultOfKey):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """The reduction with this element, or without it."""
-        stored = self._state.value()
+        value, stored = without_kind(value), self._state.value()
         if self._inverse is not None and takes_back(ctx.row_kind()):
             if self._rows.taken_back(value, kept=stored is not None):
                 self._state.clear()
@@ -189,6 +189,7 @@ class RunningAggregate(ResultOfKey):
         if not self.accepts_changes:
             self._state.add(value)
             return [self._state.get()]
+        value = without_kind(value)
         kept = self._state.get_internal() is not None
         before = self._state.get() if kept and self.emits_changes else NO_RESULT
         if not takes_back(ctx.row_kind()):

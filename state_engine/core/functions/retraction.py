@@ -14,7 +14,7 @@ from state_engine.core.errors import RetractionError, StateMigrationError
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import ValueStateDescriptor
-from state_engine.core.types.row import RowKind
+from state_engine.core.types.row import Row, RowKind, row_of_kind
 
 
 def takes_back(kind: RowKind) -> bool:
@@ -25,6 +25,17 @@ def takes_back(kind: RowKind) -> bool:
         ['UPDATE_BEFORE', 'DELETE']
     """
     return kind is RowKind.DELETE or kind is RowKind.UPDATE_BEFORE
+
+
+def without_kind(value: Any) -> Any:
+    """An element as one that is kept: a Row of any kind as an insert.
+
+    Example:
+        >>> from state_engine.core.types.row import Row
+        >>> without_kind(Row.of_kind(RowKind.DELETE, id=7)).get_row_kind()
+        <RowKind.INSERT: 0>
+    """
+    return row_of_kind(value, RowKind.INSERT) if isinstance(value, Row) else value
 
 
 def never_added(value: Any, *, what: str) -> RetractionError:
