@@ -376,9 +376,9 @@ class KeyedStream(DataStream):
 
     def aggregate(
         self,
-        function: AggregateFunction | None = None,
-        accumulator_type: TypeLike | None = None,
-        output_type: TypeLike | None = None,
+        function: AggregateFunction | Aggregate | None = None,
+        accumulator_type: TypeLike | Aggregate | None = None,
+        output_type: TypeLike | Aggregate | None = None,
         *,
         uid: str | None = None,
         **aggregates: Aggregate,
@@ -400,12 +400,15 @@ class KeyedStream(DataStream):
         Raises:
             ConfigurationError: there are both or neither; or an aggregate does not fit the columns of the stream.
         """
-        if function is None and accumulator_type is None and output_type is None and aggregates:
+        of_function = (function, accumulator_type, output_type)
+        misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid))
+        if aggregates and of_function == (None, None, None) and not misnamed:
             return self._aggregate(aggregates, uid)
-        if aggregates or function is None:
+        if aggregates or misnamed or function is None or isinstance(function, Aggregate):
             raise ConfigurationError(
                 "aggregate takes an AggregateFunction with accumulator_type and output_type, or aggregates by the name "
-                "of the column that each becomes, as in aggregate(n=count(), total=sum_('amount')), and not both"
+                "of the column that each becomes, as in aggregate(n=count(), total=sum_('amount')), and not both. No "
+                "such column can be called function, accumulator_type, output_type or uid"
             )
         made = RunningAggregate(function, accumulator_type, emits_changes=is_changing(self._node))
         return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)

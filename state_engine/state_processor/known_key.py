@@ -94,14 +94,14 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
         return _empty(spark, OutputType.of(node.tag.type_info))
     if node.output_type is not None:
         return _empty(spark, node.output_type)
-    frame = _frame(spark, job, node.inputs[0].parent)
-    if frame is None:
+    given = _frame(spark, job, node.inputs[0].parent)
+    if given is None:
         return None
-    columns = to_type(frame.user_schema, parameter=f"input of operator '{node.uid}'")
+    columns = to_type(given.user_schema, parameter=f"input of operator '{node.uid}'")
     assert isinstance(columns, StructType)
     kind = OutputType(columns, scalar=is_scalar(node.inputs[0].parent))
     made = output_type_of(node, kind)
-    return frame if made is kind else _empty(spark, made)
+    return given if made is kind else _empty(spark, made)
 
 
 def _empty(spark: SparkSession, kind: OutputType) -> StreamFrame:

@@ -94,7 +94,7 @@ def sum_of(xs: list[float]) -> Any:
 def mean(prices: list[Decimal]) -> Decimal | None:
     if not prices:
         return None
-    exact = sum(map(Fraction, prices)) / len(prices) * 10**6
+    exact = sum(map(Fraction, prices), Fraction()) / len(prices) * 10**6
     rounded = math.floor(abs(exact) + Fraction(1, 2))
     return Decimal(rounded if exact >= 0 else -rounded).scaleb(-6)
 

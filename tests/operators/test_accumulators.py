@@ -52,15 +52,15 @@ def sum_of_doubles(values: list[float]) -> float:
     try:
         return math.fsum(values)
     except OverflowError:  # fsum gives up where a sum on the way is too large
-        total = sum(map(Fraction, values))
+        total = sum(map(Fraction, values), Fraction())
         try:
             return float(total)
         except OverflowError:
-            return math.copysign(math.inf, total)
+            return math.inf if total > 0 else -math.inf
 
 
 def average_of_decimals(values: list[Decimal]) -> Decimal:
-    exact = sum(map(Fraction, values)) / len(values) * 10**6
+    exact = sum(map(Fraction, values), Fraction()) / len(values) * 10**6
     rounded = math.floor(abs(exact) + Fraction(1, 2))
     return Decimal(rounded if exact >= 0 else -rounded).scaleb(-6)
 

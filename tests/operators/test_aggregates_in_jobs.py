@@ -74,7 +74,7 @@ def table_of(run: MemoryRun, keys: int = 1) -> dict[Any, tuple[Any, ...]]:
 
 
 def of_users(stream: DataStream) -> DataStream:
-    return stream.key_by("user").aggregate(**ALL).uid("users")
+    return stream.key_by("user").aggregate(**ALL).uid("users")  # type: ignore[call-overload]
 
 
 def state_of(rows: Iterable[tuple[Any, ...]]) -> str:
@@ -169,7 +169,7 @@ def test_an_aggregate_function_that_retracts(seed: int) -> None:
         rows = {owner: sum(of.values()) for owner, of in expected.items()}
         assert run.state("sizes", "aggregated_rows") == rows
         texts: list[str] = []
-        for kind, text in kinds_and_values(run.sink("out")):
+        for kind, text in run.sink("out"):
             (texts.remove if takes_back(kind) else texts.append)(text)
         assert sorted(texts) == sorted(json.dumps(sorted(of.items())) for of in expected.values())
 
@@ -392,6 +392,8 @@ def keyed(changing: bool = True) -> Any:
         ),
         (lambda s: s.aggregate(uid="u"), r"aggregate takes an AggregateFunction with accumulator_type and output_t"),
         (lambda s: s.aggregate(Sizes(), n=count()), r"by the name of the column that each becomes.*and not both"),
+        (lambda s: s.aggregate(function=count()), r"No such column can be called function, accumulator_type, output_"),
+        (lambda s: s.aggregate(n=count(), uid=count()), r"No such column can be called .* or uid"),
         (lambda s: s.aggregate(n="amount"), r"aggregate\(n='amount'\): by the name of the column.*is count\(\), co"),
         (lambda s: s.aggregate(owner=count()), r"aggregate owner=count\(\): the key has a column of this name"),
         (lambda s: s.aggregate(n=sum_("amuont")), r"aggregate n=sum_\('amuont'\): the stream has no such field; it"),
