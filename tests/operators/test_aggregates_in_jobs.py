@@ -26,6 +26,7 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError, StateMigrationError, UserFunctionError
 from state_engine.core.functions.retraction import takes_back
+from state_engine.job.declared_states import declared_states
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.operators.payments import (
     ALL,
@@ -367,45 +368,13 @@ def test_a_state_that_is_older_than_its_count_is_refused_when_rows_are_taken_bac
         assert run.state("sizes", "aggregated") == {"a": {5: 1, 6: 1}}
 
 
-def keyed(changing: bool = True) -> Any:
-    job = StatefulJob("refused")
-    return job.from_collection([], ACCOUNT, name="rows", changing=changing).key_by("owner")
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (
-            lambda s: s.aggregate(Appended(), dict[int, int], str, uid="u"),
-            r"operator 'u': aggregate takes inserts only.*from source 'rows'.*define retract\(self, value, accumul",
-        ),
-        (
-            lambda s: s.reduce(Added(), uid="u"),
-            r"operator 'u': reduce takes inserts only.*what takes an element out of the reduction, reduce\(…, inverse",
-        ),
-        *(
-            (
-                lambda s, kind=kind: getattr(s, kind)("amount", uid="u"),
-                rf"operator 'u': {kind} takes inserts only.*declare aggregates, which can, as in aggregate\(n=c",
-            )
-            for kind in ("sum", "min", "max", "min_by", "max_by")
-        ),
-        (lambda s: s.aggregate(uid="u"), r"aggregate takes an AggregateFunction with accumulator_type and output_t"),
-        (lambda s: s.aggregate(Sizes(), n=count()), r"by the name of the column that each becomes.*and not both"),
-        (lambda s: s.aggregate(function=count()), r"No such column can be called function, accumulator_type, output_"),
-        (lambda s: s.aggregate(n=count(), uid=count()), r"No such column can be called .* or uid"),
-        (lambda s: s.aggregate(n="amount"), r"aggregate\(n='amount'\): by the name of the column.*is count\(\), co"),
-        (lambda s: s.aggregate(owner=count()), r"aggregate owner=count\(\): the key has a column of this name"),
-        (lambda s: s.aggregate(n=sum_("amuont")), r"aggregate n=sum_\('amuont'\): the stream has no such field; it"),
-        (lambda s: s.aggregate(n=avg("owner")), r"aggregate n=avg\('owner'\): the field is of type string, and this"),
-        (lambda s: s.reduce(Added(), inverse=3), r"inverse of reduce must be a ReduceFunction or a callable, not 3"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_is_refused_when_the_job_is_built(build: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        build(keyed())
-
-
-def test_rolling_aggregates_take_what_is_only_inserted() -> None:
-    assert keyed(changing=False).sum("amount", uid="u") is not None
-    assert keyed(changing=False).reduce(Added(), uid="u") is not None
+def test_states_are_known_before_any_row_where_the_stream_says_its_type() -> None:
+    job = job_of([], of_users)
+    assert set(declared_states(job, job.operators["users"], {})) == {
+        "aggregates", "values_n", "values_x", "values_name", "values_price",
+    }  # fmt: skip
+    undeclared = StatefulJob("undeclared")
+    clicks = undeclared.source("clicks", FileSource("/nowhere", schema="user string"))
+    clicks.key_by("user").aggregate(n=count()).uid("users")
+    with pytest.raises(ConfigurationError, match="its state has the type of its input, which only rows show"):
+        declared_states(undeclared, undeclared.operators["users"], {"aggregates": None})

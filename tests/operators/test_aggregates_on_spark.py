@@ -10,7 +10,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from state_engine import KeyedStream, StateEngine, StatefulJob, open_state
+from state_engine import FileSource, KeyedStream, StateEngine, StatefulJob, count, open_state, sum_
+from state_engine.state_processor.known_key import known_key
 from state_engine.testing import CollectSink, run_in_memory
 from tests.operators import payments
 from tests.operators.payments import ALL, DELETE, PAYMENT, history, left_of
@@ -72,3 +73,19 @@ def test_it_is_the_state_of_the_job_in_memory(tmp_path: Path, spark: SparkSessio
         in_memory = run.state("users", "aggregates")
     table = open_state.read_state(tmp_path / "root", "payments", "users", "aggregates").to_pylist()
     assert {row["user"]: row["value"]["rows"] for row in table} == {u: v[0] for u, v in in_memory.items()}
+
+
+def test_the_key_behind_aggregates_of_files_is_known_without_running_the_job(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    spark.createDataFrame([("ada", 3)], "user string, ms int").write.parquet(str(tmp_path / "clicks"))
+    job = StatefulJob("clicks")
+    clicks = job.source("clicks", FileSource(str(tmp_path / "clicks"), schema="user string, ms int"))
+    users = clicks.key_by("user").aggregate(total=sum_("ms")).uid("users")
+    users.key_by("total").aggregate(n=count()).uid("totals")
+    key = known_key(spark, job, job.operators["totals"])
+    assert (key.names, [str(kind) for kind in key.types]) == (("total",), ["int64"])
+    with StateEngine(tmp_path / "root", spark) as engine:
+        engine.run(job)
+        ((total, value),) = engine.read_state("clicks", "totals", "aggregates").collect()
+    assert (total, tuple(value)) == (3, (1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -184,3 +185,25 @@ def test_bare_values_are_field_0() -> None:
     ]
     with pytest.raises(ConfigurationError, match="the stream has bare values, which are field 0"):
         plan({"total": sum_("value")}, numbers, scalar=True, changing=False)
+
+
+def test_a_field_of_a_wider_type_keeps_its_state() -> None:
+    def function(n: str, price: str) -> KeyedAggregates:
+        columns = to_type(f"user string, n {n}, price {price}", parameter="columns")
+        assert isinstance(columns, StructType)
+        asked = {
+            "n": sum_("n"),
+            "mean": avg("n"),
+            "least": min_("n"),
+            "price": sum_("price"),
+            "most": max_("price"),
+        }
+        return KeyedAggregates(plan(asked, columns, changing=True), emits_changes=True)
+
+    narrow = KeyedHarness(function("int", "decimal(4,2)"), key_by=lambda row: row[0], changing=True)
+    narrow.process([(INSERT, ("a", 5, Decimal("1.25"))), (INSERT, ("a", 7, Decimal("2.25")))])
+    wide = function("bigint", "decimal(12,2)")
+    harness = KeyedHarness.restored(wide, narrow.snapshot(), key_by=lambda row: row[0], changing=True)
+    assert harness.process([(DELETE, ("a", 5, Decimal("1.25")))])[-1] == (
+        AFTER, ("a", 7, 7.0, 7, Decimal("2.25"), Decimal("2.25")),
+    )  # fmt: skip

@@ -140,9 +140,13 @@ def refusal_of_changes(
     what = f"operator '{operator}': {name} takes inserts only, and its stream holds updates and deletes, too{of}. "
     own = "a KeyedProcessFunction" if keyed else "a ProcessFunction"
     if shortcut is not None:
-        return what + (
-            f"It cannot take back what they withdraw: {_INSTEAD.get(shortcut, '')}use {own} that handles each "
-            "ctx.row_kind() and says accepts_changes = True, or one in front of it that makes inserts of them"
+        return (
+            what
+            + _INSTEAD.get(shortcut, "")
+            + (
+                f"As it is, it cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and says "
+                "accepts_changes = True, or one in front of it that makes inserts of them"
+            )
         )
     if keeps_kinds(function):
         return what + (
@@ -156,14 +160,14 @@ def refusal_of_changes(
 
 
 _DECLARED = (
-    "declare aggregates, which can, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount'));"
+    "eclare aggregates in its place, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount')). "
 )
 _INSTEAD = {
-    "reduce": "give it what takes an element out of the reduction, reduce(…, inverse=…); or ",
-    "aggregate": f"define retract(self, value, accumulator), the inverse of add; {_DECLARED} or ",
-    **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"{_DECLARED} or "),
+    "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
+    "aggregate": f"Define retract(self, value, accumulator) in the function, the inverse of add; or d{_DECLARED}",
+    **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"D{_DECLARED}"),
 }
-"""What to do instead of a shortcut on a stream that changes, before what is said of all of them."""
+"""What to do in place of some shortcuts, before what is said of all of them."""
 
 
 def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
