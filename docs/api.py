@@ -54,6 +54,10 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService",
          "OutputTag", "MetricGroup"],
     ),
+    "Aggregates": (
+        "Aggregates of the rows of a key, for `keyed.aggregate(n=count(), total=sum_(\"amount\"))`.",
+        ["count", "sum_", "avg", "min_", "max_"],
+    ),
     "Keyed state": (
         "Descriptors declare a state in `open`; handles read and write it for the current key.",
         ["ValueStateDescriptor", "ListStateDescriptor", "MapStateDescriptor", "SortedMapStateDescriptor",

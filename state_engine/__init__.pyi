@@ -77,6 +77,7 @@ from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
+from state_engine.operators.aggregates import avg, count, max_, min_, sum_
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
@@ -132,6 +133,8 @@ __all__ = [
     "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
     "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService", "OutputTag",
     "MetricGroup",
+    # aggregates
+    "count", "sum_", "avg", "min_", "max_",
     # checkpoint hooks and operator state
     "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "ListCheckpointed",
     "CheckpointListener", "OperatorStateStore", "BroadcastState", "ReadOnlyBroadcastState",

@@ -38,6 +38,7 @@ NAMES = {
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
     "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport", "TransformReport",
     "UpgradeReport", "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
+    "count", "sum_", "avg", "min_", "max_",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
 }  # fmt: skip
 

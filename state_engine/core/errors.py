@@ -18,6 +18,7 @@ StatelakeError
 ├── CodeVersionError          a worker does not have the code that this process has: make it importable there
 ├── SparkLostError            the Java process of Spark died: start this process again, and run
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
+├── RetractionError           an update or delete of a row that was never added: read the input from its start
 ├── DeadLetterLimitError      a micro-batch refused more rows than the job allows: look at them, repair, run again
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 │   └── BadFileError          a file cannot be read: repair it, remove it, or have it set aside (``on_bad_file``)
@@ -156,6 +157,13 @@ class UserFunctionError(StatelakeError):
             + (_SET_ASIDE if can_be_set_aside else _NO_ROW)
             + (f"\n{traceback_text}" if traceback_text else "")
         )
+
+
+class RetractionError(StatelakeError):
+    """An update or a delete takes back what was never added; the state stays as it was.
+
+    Raised inside of a function: a run reports it as the cause of a ``UserFunctionError``, or sets the row aside.
+    """
 
 
 class DeadLetterLimitError(StatelakeError):

@@ -15,7 +15,7 @@ from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
-from state_engine.job.graph import OperatorNode
+from state_engine.job.graph import OperatorNode, declared_type
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import TypedByInput
 
@@ -60,9 +60,10 @@ def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSc
     """What a copy of the function declares when it is opened, and why that may be less than there is."""
     function: Any = operator.function
     if isinstance(function, TypedByInput):
-        if operator.output_type is None:
+        kind = declared_type(operator.inputs[0].parent)
+        if kind is None:
             return {}, "its state has the type of its input, which only rows show"
-        function = function.bound(operator.output_type)
+        function = function.bound(kind)
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
     trial = trial_open(function, info)
     if isinstance(trial.problem, StatelakeError):

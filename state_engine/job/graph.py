@@ -18,6 +18,7 @@ from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.job.typed_by_input import TypedByInput
 from state_engine.published.base import StateTable
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
@@ -124,7 +125,7 @@ class OperatorNode:
         inputs: streams, in the order in which the function knows them; a broadcast one is last.
         function: the user's.
         uid: identity of the operator and of its state.
-        output_type: of the outputs; None where they are of the type of the first input.
+        output_type: of the outputs; None where it is that of the first input, or follows from it.
         parallelism: number of subtasks; None for the job's.
         explicit_uid: whether the user chose the uid.
         name: for people; the uid where there is none.
@@ -251,12 +252,20 @@ def declared_type(node: Node) -> OutputType | None:
     if isinstance(node, SideOutputNode):
         return OutputType.of(node.tag.type_info)
     if isinstance(node, OperatorNode):
-        return declared_type(node.inputs[0].parent) if node.output_type is None else node.output_type
+        if node.output_type is not None:
+            return node.output_type
+        given = declared_type(node.inputs[0].parent)
+        return given if given is None else output_type_of(node, given)
     if isinstance(node, UnionNode):
         types = [declared_type(parent) for parent in node.parents]
         same = all(f == types[0] and f is not None and _made_by(f) is _made_by(types[0]) for f in types)
         return types[0] if same else None
     return None
+
+
+def output_type_of(operator: OperatorNode, kind: OutputType) -> OutputType:
+    """What an operator puts out that declares no type, for elements of this kind in its first input."""
+    return operator.function.gives(kind) if isinstance(operator.function, TypedByInput) else kind
 
 
 def declared_columns(node: Node) -> StructType | None:
@@ -290,7 +299,10 @@ def is_scalar(node: Node) -> bool:
     if isinstance(node, UnionNode):
         return all(is_scalar(p) for p in node.parents)
     if isinstance(node, OperatorNode):
-        return is_scalar(node.inputs[0].parent) if node.output_type is None else node.output_type.scalar
+        if node.output_type is not None:
+            return node.output_type.scalar
+        keeps_type = not isinstance(node.function, TypedByInput) or node.function.keeps_type
+        return keeps_type and is_scalar(node.inputs[0].parent)
     if isinstance(node, SideOutputNode):
         return OutputType.of(node.tag.type_info).scalar
     return False

@@ -7,7 +7,7 @@ function, ``BroadcastStream`` one that every subtask sees whole. Mirror the clas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
@@ -32,8 +32,9 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.changing_streams import check_sink
+from state_engine.job.changing_streams import check_sink, is_changing
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from state_engine.job.declared_aggregates import declared_aggregates
 from state_engine.job.graph import (
     Node,
     OperatorInput,
@@ -44,12 +45,14 @@ from state_engine.job.graph import (
     SourceNode,
     TransformNode,
     UnionNode,
+    declared_type,
     upstream,
 )
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.timestamps_behind import timestamps_behind
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import TypedByInput, element_type
+from state_engine.operators.aggregates import Aggregate
 from state_engine.sinks.base import Sink
 from state_engine.sources.output_type import OutputType
 
@@ -351,6 +354,7 @@ class KeyedStream(DataStream):
         made = MapWithState(function, state_type)
         return self._add((self._input(),), made, method="map_with_state", uid=uid, output_type=output_type)
 
+    @overload
     def aggregate(
         self,
         function: AggregateFunction,
@@ -358,22 +362,79 @@ class KeyedStream(DataStream):
         output_type: TypeLike,
         *,
         uid: str | None = None,
+    ) -> DataStream: ...
+
+    @overload
+    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> DataStream: ...
+
+    def aggregate(
+        self,
+        function: AggregateFunction | Aggregate | None = None,
+        accumulator_type: TypeLike | Aggregate | None = None,
+        output_type: TypeLike | Aggregate | None = None,
+        *,
+        uid: str | None = None,
+        **aggregates: Aggregate,
     ) -> DataStream:
         """For every element, the aggregation of all elements of its key so far.
 
+        By an ``AggregateFunction``, whose ``get_result`` comes out; or by declared aggregates,
+        ``keyed.aggregate(n=count(), total=sum_("amount"))``, which come out beside the key. On a stream whose rows are
+        updated and deleted such rows are taken back, which an ``AggregateFunction`` needs ``retract`` for: results are
+        an insert for the first row of a key, then updates, and with its last row a delete. The guide on aggregates has
+        examples.
+
         Args:
             function: adds elements to an accumulator and gives its result.
-            accumulator_type: what is stored.
+            accumulator_type: what is stored, of a function.
+            output_type: of the results, of a function.
+            aggregates: ``count``, ``sum_``, ``avg``, ``min_`` and ``max_``, by the names of their columns.
+
+        Raises:
+            ConfigurationError: there are both or neither; or an aggregate does not fit the columns of the stream.
         """
-        made = RunningAggregate(function, accumulator_type)
+        of_function = (function, accumulator_type, output_type)
+        misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid))
+        if aggregates and of_function == (None, None, None) and not misnamed:
+            return self._aggregate(aggregates, uid)
+        if aggregates or misnamed or function is None or isinstance(function, Aggregate):
+            raise ConfigurationError(
+                "aggregate takes an AggregateFunction with accumulator_type and output_type, or aggregates by the name "
+                "of the column that each becomes, as in aggregate(n=count(), total=sum_('amount')), and not both. No "
+                "such column can be called function, accumulator_type, output_type or uid"
+            )
+        made = RunningAggregate(function, accumulator_type, emits_changes=is_changing(self._node))
         return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
 
+    def _aggregate(self, aggregates: Mapping[str, Aggregate], uid: str | None) -> DataStream:
+        made = declared_aggregates(aggregates, self._key, changing=is_changing(self._node))
+        declared = declared_type(self._node)
+        if declared is not None:
+            made.gives(declared)  # what does not fit is refused here and now
+        return self._add((self._input(),), made, method="aggregates", uid=uid, output_type=None)
+
     def reduce(
-        self, function: ReduceFunction | Callable[[Any, Any], Any], *, uid: str | None = None
+        self,
+        function: ReduceFunction | Callable[[Any, Any], Any],
+        *,
+        inverse: ReduceFunction | Callable[[Any, Any], Any] | None = None,
+        uid: str | None = None,
     ) -> DataStream:
-        """For every element, the reduction of all elements of its key so far."""
+        """For every element, the reduction of all elements of its key so far.
+
+        Args:
+            function: combines the value so far and an element.
+            inverse: takes an element out of the value so far, where rows are updated and deleted: for
+                ``reduce(lambda a, b: a + b)`` it is ``lambda total, b: total - b``.
+        """
         check = ReduceFunction.of(function, what="reduce")
-        made = TypedByInput(lambda kind: RollingReduce(check, kind))
+        undo = None if inverse is None else ReduceFunction.of(inverse, what="inverse of reduce")
+        changing = is_changing(self._node)
+        made = TypedByInput(
+            lambda kind: RollingReduce(check, element_type(kind), undo, emits_changes=changing),
+            accepts_changes=undo is not None,
+            emits_changes=changing,
+        )
         return self._add((self._input(),), made, method="reduce", uid=uid, output_type=None)
 
     def sum(self, field: str | int = 0, *, uid: str | None = None) -> DataStream:
@@ -407,7 +468,7 @@ class KeyedStream(DataStream):
         return self
 
     def _rolling(self, kind: RollingKind, field: str | int, uid: str | None) -> DataStream:
-        made = TypedByInput(lambda value_type: RollingAggregate(kind, field, value_type))
+        made = TypedByInput(lambda of: RollingAggregate(kind, field, element_type(of)))
         return self._add((self._input(),), made, method=kind, uid=uid, output_type=None)
 
     def _input(self) -> OperatorInput:

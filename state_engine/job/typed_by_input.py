@@ -6,22 +6,46 @@ Stands in the graph until the first rows come; then the function itself is made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.types.type_information import TypeInformation
 from state_engine.sources.output_type import OutputType
 
 
 class TypedByInput(KeyedProcessFunction):
-    """Makes a function of a keyed stream from the type of its elements.
+    """Makes a function of a keyed stream from the kind of its elements.
 
     Args:
-        make: gives the function for a type.
+        make: gives the function for a kind of elements.
+        gives: what it puts out for such elements, which are no bare values; None where outputs are of their kind.
+        accepts_changes, emits_changes: as of the function.
     """
 
-    def __init__(self, make: Callable[[Any], KeyedProcessFunction]) -> None:
-        self._make = make
+    def __init__(
+        self,
+        make: Callable[[OutputType], KeyedProcessFunction],
+        *,
+        gives: Callable[[OutputType], OutputType] | None = None,
+        accepts_changes: bool = False,
+        emits_changes: bool = False,
+    ) -> None:
+        self._make, self._gives = make, gives
+        self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
+
+    @property
+    def keeps_type(self) -> bool:
+        """Whether outputs are of the kind of the elements."""
+        return self._gives is None
 
     def bound(self, kind: OutputType) -> KeyedProcessFunction:
         """The function for elements of this kind: its state gives them as the stream does."""
-        return self._make(kind.element if kind.scalar else kind.columns)
+        return self._make(kind)
+
+    def gives(self, kind: OutputType) -> OutputType:
+        """What it puts out for elements of this kind."""
+        return kind if self._gives is None else self._gives(kind)
+
+
+def element_type(kind: OutputType) -> TypeInformation:
+    """The type of elements of a kind, as a state keeps them."""
+    return kind.element if kind.scalar else kind.columns

@@ -42,7 +42,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.operator_run import checked_key, run_subtasks, subtask_spec
+from state_engine.microbatch.operator_run import checked_key, main_output_type, run_subtasks, subtask_spec
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
@@ -281,7 +281,7 @@ class GraphExecutor:
         specs, changing = [], is_changing(operator)
         for tag in (None, *operator.side_outputs.values()):
             place = (operator.uid, MAIN_OUTPUT if tag is None else tag.tag_id)
-            kind = _output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
+            kind = main_output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
             sinks = [s for s in self._job.sinks.values() if output_of(s.parent) == place]
             schema = pa.schema([*kind.columns.arrow, *([KIND_FIELD] if changing else [])])
             targets = [done.outputs.prepare(sink, schema) for sink in sinks]
@@ -387,17 +387,3 @@ class GraphExecutor:
             small=frame.small,
         )
         return [SinkReport.from_json(r["report"]) for r in answers]
-
-
-def _output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
-    """What an operator puts out: what it declares, or what comes in."""
-    if operator.output_type is not None:
-        return operator.output_type
-    first = next((one for one in inputs if one.place == 0), None)
-    if first is None:  # nothing came in, so nothing goes out
-        return OutputType.of(to_type(int, parameter="output_type"))
-    if first.fitting is not None:
-        return OutputType(first.fitting, scalar=first.scalar)
-    columns = to_type(first.frame.user_schema, parameter="input")
-    assert isinstance(columns, StructType)
-    return OutputType(columns, scalar=first.scalar)

@@ -27,7 +27,9 @@ from state_engine.core.checkpoints.resumption import (
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.job.graph import OperatorNode, declared_key
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.graph import OperatorNode, declared_key, output_type_of
 from state_engine.job.job import StatefulJob
 from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
@@ -44,6 +46,7 @@ from state_engine.microbatch.subtask.subtask_spec import (
     SubtaskReport,
     SubtaskSpec,
 )
+from state_engine.sources.output_type import OutputType
 from state_engine.spark.execution import collected
 from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.storage.layout import JobLayout
@@ -75,7 +78,7 @@ def subtask_spec(
         uid=operator.uid,
         parallelism=batch.parallelism[operator.uid],
         max_parallelism=job.max_parallelism,
-        function=function.bound(outputs[0].kind) if isinstance(function, TypedByInput) else function,
+        function=function.bound(_input_type(inputs)) if isinstance(function, TypedByInput) else function,
         routed=routed.layout,
         watermark_steps=routed.steps,
         key_form=None if key is None else key.form,
@@ -101,6 +104,29 @@ def subtask_spec(
         if batch.letters is not None and batch.letters.operator == operator.uid
         else (),
     )
+
+
+def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
+    """What an operator puts out: what it declares, or what follows from what comes in."""
+    if operator.output_type is not None:
+        return operator.output_type
+    return output_type_of(operator, _input_type(inputs)) if inputs else _NOTHING
+
+
+_NOTHING = OutputType.of(to_type(int, parameter="output_type"))
+"""Stands for the kind of elements where none came in, so that none goes out."""
+
+
+def _input_type(inputs: Sequence[RoutedInput]) -> OutputType:
+    """The kind of the elements of an operator's first input."""
+    first = next((one for one in inputs if one.place == 0), None)
+    if first is None:
+        return _NOTHING
+    if first.fitting is not None:
+        return OutputType(first.fitting, scalar=first.scalar)
+    columns = to_type(first.frame.user_schema, parameter="input")
+    assert isinstance(columns, StructType)
+    return OutputType(columns, scalar=first.scalar)
 
 
 def run_subtasks(

@@ -23,6 +23,8 @@ from state_engine.job.graph import (
     TransformNode,
     UnionNode,
     declared_key,
+    is_scalar,
+    output_type_of,
 )
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
@@ -93,7 +95,14 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
         return _empty(spark, OutputType.of(node.tag.type_info))
     if node.output_type is not None:
         return _empty(spark, node.output_type)
-    return _frame(spark, job, node.inputs[0].parent)
+    given = _frame(spark, job, node.inputs[0].parent)
+    if given is None:
+        return None
+    columns = to_type(given.user_schema, parameter=f"input of operator '{node.uid}'")
+    assert isinstance(columns, StructType)
+    kind = OutputType(columns, scalar=is_scalar(node.inputs[0].parent))
+    made = output_type_of(node, kind)
+    return given if made is kind else _empty(spark, made)
 
 
 def _empty(spark: SparkSession, kind: OutputType) -> StreamFrame:

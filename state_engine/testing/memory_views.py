@@ -87,7 +87,7 @@ def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
     """The keyed states that the operator's function declares when it is opened."""
     function: Any = operator.function
     if isinstance(function, TypedByInput):
-        kind = declared_type(operator)
+        kind = declared_type(operator.inputs[0].parent)
         if kind is None:
             return []
         function = function.bound(kind)

@@ -37,7 +37,24 @@ class ReduceFunction(Function):
 
 
 class AggregateFunction(Function):
-    """Adds values to an accumulator, whose type may differ from that of the values and of the result."""
+    """Adds values to an accumulator, whose type may differ from that of the values and of the result.
+
+    ``merge`` and ``retract`` are needed by some callers only: ``merge`` where states are merged, ``retract`` where rows
+    are updated and deleted. Flink's Table API has ``retract``, too, in its ``AggregateFunction``.
+
+    Example:
+        >>> class Sum(AggregateFunction):
+        ...     def create_accumulator(self):
+        ...         return 0
+        ...     def add(self, value, accumulator):
+        ...         return accumulator + value
+        ...     def retract(self, value, accumulator):
+        ...         return accumulator - value
+        ...     def get_result(self, accumulator):
+        ...         return accumulator
+        >>> defines_retract(Sum()), defines_merge(Sum())
+        (True, False)
+    """
 
     def create_accumulator(self) -> Any:
         """A new accumulator, before anything was added."""
@@ -46,6 +63,13 @@ class AggregateFunction(Function):
     def add(self, value: Any, accumulator: Any) -> Any:
         """The accumulator after one more value."""
         raise NotImplementedError(f"{type(self).__name__} must define add(self, value, accumulator)")
+
+    def retract(self, value: Any, accumulator: Any) -> Any:
+        """The accumulator without a value that was added to it before, as if that had never come.
+
+        Called for rows that are updated or deleted. A value that was certainly never added is an error to raise.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must define retract(self, value, accumulator)")
 
     def get_result(self, accumulator: Any) -> Any:
         """What an accumulator stands for."""
@@ -59,6 +83,11 @@ class AggregateFunction(Function):
 def defines_merge(function: AggregateFunction) -> bool:
     """Whether an aggregate function can make one accumulator of two."""
     return getattr(function.merge, "__func__", None) is not AggregateFunction.merge
+
+
+def defines_retract(function: AggregateFunction) -> bool:
+    """Whether an aggregate function can take a value back, which a stream needs whose rows are updated and deleted."""
+    return getattr(function.retract, "__func__", None) is not AggregateFunction.retract
 
 
 class FoldFunction(Function):

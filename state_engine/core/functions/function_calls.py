@@ -140,9 +140,13 @@ def refusal_of_changes(
     what = f"operator '{operator}': {name} takes inserts only, and its stream holds updates and deletes, too{of}. "
     own = "a KeyedProcessFunction" if keyed else "a ProcessFunction"
     if shortcut is not None:
-        return what + (
-            f"It cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and says "
-            "accepts_changes = True, or one in front of it that makes inserts of them"
+        return (
+            what
+            + _INSTEAD.get(shortcut, "")
+            + (
+                f"As it is, it cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and says "
+                "accepts_changes = True, or one in front of it that makes inserts of them"
+            )
         )
     if keeps_kinds(function):
         return what + (
@@ -153,6 +157,17 @@ def refusal_of_changes(
         "Handle each ctx.row_kind() in it and say accepts_changes = True on the class, or put a function in front of "
         "it that does so and puts out inserts"
     )
+
+
+_DECLARED = (
+    "eclare aggregates in its place, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount')). "
+)
+_INSTEAD = {
+    "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
+    "aggregate": f"Define retract(self, value, accumulator) in the function, the inverse of add; or d{_DECLARED}",
+    **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"D{_DECLARED}"),
+}
+"""What to do in place of some shortcuts, before what is said of all of them."""
 
 
 def check_stream(function: Any, *, operator: str, keyed: bool) -> None:

@@ -2,7 +2,7 @@
 
 Each keeps one state per key and has one output per element, as in Flink: there these are ``mapWithState`` of the Scala
 API, ``StreamGroupedReduceOperator``, and ``SumAggregator`` and ``ComparableAggregator``; ``aggregate`` exists there on
-windows only.
+windows only. ``reduce`` and ``aggregate`` can take rows back where their functions say how (see ``retraction``).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction
+from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, RowsOfKey, takes_back, without_kind
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
 from state_engine.core.types.type_information import TypeLike
@@ -61,13 +62,16 @@ class MapWithState(KeyedProcessFunction):
         return [output]
 
 
-class RollingReduce(KeyedProcessFunction):
+class RollingReduce(ResultOfKey):
     """Emits, for every element, the reduction of all elements of its key so far.
 
     Args:
         function: a ReduceFunction, or a callable of two values.
         value_type: type of the elements.
+        inverse: takes an element back: called with the reduction and the element, gives the reduction of the others.
+            None where rows are only added. With it the number of a key's rows is kept, too.
         name: of the state.
+        emits_changes: whether outputs have kinds.
 
     Example:
         >>> from state_engine.testing import KeyedHarness
@@ -80,38 +84,65 @@ class RollingReduce(KeyedProcessFunction):
         self,
         function: ReduceFunction | Callable[[Any, Any], Any],
         value_type: TypeLike,
+        inverse: ReduceFunction | Callable[[Any, Any], Any] | None = None,
         *,
         name: str = "reduced",
+        emits_changes: bool = False,
     ) -> None:
         self._function = ReduceFunction.of(function, what="reduce")
+        self._inverse = None if inverse is None else ReduceFunction.of(inverse, what="inverse of reduce")
         self._descriptor = ValueStateDescriptor(name, value_type)
+        self.accepts_changes, self.emits_changes = inverse is not None, emits_changes
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the user's function, and get the state."""
+        """Open the user's functions, and get the state."""
         self._function.open(runtime_context)
         self._state = runtime_context.get_state(self._descriptor)
+        if self._inverse is not None:
+            self._inverse.open(runtime_context)
+            self._rows = RowsOfKey(runtime_context, self._descriptor.name, what="reduce")
 
     def close(self) -> None:
-        """Close the user's function."""
+        """Close the user's functions."""
         self._function.close()
+        if self._inverse is not None:
+            self._inverse.close()
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """The reduction with this element."""
-        stored = self._state.value()
-        reduced = value if stored is None else self._function.reduce(stored, value)
+        """The reduction with this element, or without it."""
+        value, stored = without_kind(value), self._state.value()
+        if self._inverse is not None and takes_back(ctx.row_kind()):
+            if self._rows.taken_back(value, kept=stored is not None):
+                self._state.clear()
+                return self.result(stored, NO_RESULT)
+            return self._reduced("inverse", self._inverse, stored, value)
+        if self._inverse is not None:
+            self._rows.added(kept=stored is not None)
+        if stored is None:
+            self._state.update(value)
+            return self.result(NO_RESULT, self._state.value())
+        return self._reduced("reduce", self._function, stored, value)
+
+    def _reduced(self, name: str, function: ReduceFunction, stored: Any, value: Any) -> Iterable[Any]:
+        before = (
+            self._state.value() if self.emits_changes else None
+        )  # the function may change what it is given
+        reduced = function.reduce(stored, value)
         if reduced is None:
-            raise ValueTypeError(f"the reduce function returned None for {stored!r} and {value!r}")
+            raise ValueTypeError(f"the {name} function returned None for {stored!r} and {value!r}")
         self._state.update(reduced)
-        return [self._state.value()]
+        return self.result(before, self._state.value())
 
 
-class RunningAggregate(KeyedProcessFunction):
+class RunningAggregate(ResultOfKey):
     """Emits, for every element, the aggregation of all elements of its key so far.
 
     Args:
-        function: gives the result of an accumulator.
+        function: gives the result of an accumulator. With ``retract`` it takes elements back, and the number of a key's
+            rows is kept, too.
         accumulator_type: what is stored.
         name: of the state.
+        emits_changes: whether outputs have kinds.
 
     Example:
         >>> from state_engine.core.functions.aggregates import AggregateFunction
@@ -129,24 +160,48 @@ class RunningAggregate(KeyedProcessFunction):
     """
 
     def __init__(
-        self, function: AggregateFunction, accumulator_type: TypeLike, *, name: str = "aggregated"
+        self,
+        function: AggregateFunction,
+        accumulator_type: TypeLike,
+        *,
+        name: str = "aggregated",
+        emits_changes: bool = False,
     ) -> None:
         self._function = function
         self._descriptor = AggregatingStateDescriptor(name, function, accumulator_type)
+        self.accepts_changes, self.emits_changes = defines_retract(function), emits_changes
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Open the user's function, and get the state."""
         self._function.open(runtime_context)
         self._state = runtime_context.get_aggregating_state(self._descriptor)
+        if self.accepts_changes:
+            self._rows = RowsOfKey(
+                runtime_context, self._descriptor.name, what=f"aggregate({type(self._function).__name__})"
+            )
 
     def close(self) -> None:
         """Close the user's function."""
         self._function.close()
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """The aggregation with this element."""
-        self._state.add(value)
-        return [self._state.get()]
+        """The aggregation with this element, or without it."""
+        if not self.accepts_changes:
+            self._state.add(value)
+            return [self._state.get()]
+        value = without_kind(value)
+        kept = self._state.get_internal() is not None
+        before = self._state.get() if kept and self.emits_changes else NO_RESULT
+        if not takes_back(ctx.row_kind()):
+            self._rows.added(kept=kept)
+            self._state.add(value)
+            return self.result(before, self._state.get())
+        last = self._rows.taken_back(value, kept=kept)
+        self._state.retract(value)  # also the last one: what was never added is an error
+        if last:
+            self._state.clear()
+            return self.result(before, NO_RESULT)
+        return self.result(before, self._state.get())
 
 
 RollingKind = Literal["sum", "min", "max", "min_by", "max_by"]

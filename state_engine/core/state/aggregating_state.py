@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.aggregates import defines_merge
+from state_engine.core.errors import ConfigurationError, RetractionError, ValueTypeError
+from state_engine.core.functions.aggregates import defines_merge, defines_retract
 from state_engine.core.state.descriptors import AggregatingStateDescriptor
 from state_engine.core.state.state import MergingState
 from state_engine.core.state.state_table import KeyContext, StateTable
@@ -36,6 +36,25 @@ class AggregatingState(MergingState):
         if accumulator is None:
             accumulator = self._function.create_accumulator()
         self._value.update(self._result(self._function.add(value, accumulator), method="add"))
+
+    def retract(self, value: Any) -> None:
+        """Take a value back that was added, by the ``retract`` of the aggregate function. Flink's state has none.
+
+        Raises:
+            ConfigurationError: the aggregate function defines no ``retract``.
+            RetractionError: nothing was added.
+        """
+        if not defines_retract(self._function):
+            raise ConfigurationError(
+                f"aggregating state '{self._name}' cannot take values back: {type(self._function).__name__} must "
+                "define retract(self, value, accumulator), the inverse of add"
+            )
+        accumulator = self._value.value()
+        if accumulator is None:
+            raise RetractionError(
+                f"aggregating state '{self._name}' cannot take back {value!r}: nothing was added"
+            )
+        self._value.update(self._result(self._function.retract(value, accumulator), method="retract"))
 
     def get_internal(self) -> Any:
         """The accumulator, as a fresh copy; None where nothing was added."""

@@ -1,0 +1,78 @@
+"""Declared aggregates of a keyed stream: ``keyed.aggregate(n=count(), …)`` as a function that its columns make.
+
+What comes out has the columns of the key, then one for each aggregate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.types.every_type import StructType
+from state_engine.job.graph import KEY_COLUMN, SelectedKey
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.operators.aggregates import Aggregate, plan
+from state_engine.operators.keyed_aggregates import KeyedAggregates
+from state_engine.sources.output_type import OutputType
+
+Key = tuple[str, ...] | SelectedKey
+
+
+def declared_aggregates(aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool) -> TypedByInput:
+    """The function of declared aggregates.
+
+    Args:
+        aggregates: by the name of the column that they become.
+        key: of the stream.
+        changing: whether its rows are updated and deleted.
+
+    Raises:
+        ConfigurationError: something else than an aggregate was given.
+    """
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise ConfigurationError(
+                f"aggregate({name}={aggregate!r}): by the name of the column that it becomes, an aggregate is count(), "
+                "count(field), sum_(field), avg(field), min_(field) or max_(field)"
+            )
+    return TypedByInput(
+        partial(_function, aggregates, key, changing),
+        gives=partial(_columns, aggregates, key, changing),
+        accepts_changes=True,
+        emits_changes=changing,
+    )
+
+
+def _function(
+    aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType
+) -> KeyedAggregates:
+    made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
+    columns = _key_columns(key, kind)
+    record_key = columns.record is not None or len(columns.names) > 1
+    return KeyedAggregates(made, record_key=record_key, emits_changes=changing)
+
+
+def _columns(aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType) -> OutputType:
+    made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
+    columns = _key_columns(key, kind)
+    names = [*columns.names, *(result.name for result in made.results)]
+    twice = [name for name in aggregates if name in columns.names]
+    if twice:
+        raise ConfigurationError(
+            f"aggregate {twice[0]}={aggregates[twice[0]]}: the key has a column of this name, which comes out as well; "
+            "give the aggregate another name"
+        )
+    types = [*columns.types, *(result.type for result in made.results)]
+    return OutputType(StructType(names, types, "row"), scalar=False)
+
+
+def _key_columns(key: Key, kind: OutputType) -> DeclaredKey:
+    if isinstance(key, SelectedKey):
+        return DeclaredKey.of(KEY_COLUMN, key.key_type)
+    names = list(kind.columns.names)
+    unknown = [name for name in key if name not in names]
+    if unknown:
+        raise ConfigurationError(f"key_by: the stream has no column {unknown[0]!r}; it has {names}")
+    return DeclaredKey(key, tuple(kind.columns.types[names.index(name)] for name in key))
