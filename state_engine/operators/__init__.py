@@ -1,0 +1,1 @@
+"""Ready-made operators above the public functions, state and timers; nothing of their own below these."""
