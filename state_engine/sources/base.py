@@ -87,6 +87,15 @@ class SourceFrame:
 class Source(ABC):
     """Base of all sources."""
 
+    @property
+    def changing(self) -> bool:
+        """Whether its rows are inserts, updates and deletes; then its frames have the column ``ROW_KIND``.
+
+        The rows of any other source are inserts. A row of kind ``UPDATE_BEFORE`` stands directly before that of kind
+        ``UPDATE_AFTER`` which replaces it. Mirrors ``ScanTableSource.getChangelogMode`` of Flink.
+        """
+        return False
+
     @abstractmethod
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         """The next slice after a position; None where there is nothing new."""

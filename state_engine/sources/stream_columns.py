@@ -20,6 +20,9 @@ from state_engine.spark.spark_names import F
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+ROW_KIND = "_statelake_row_kind"
+"""Hidden column (int8) of a stream that changes: ``RowKind.value`` of each row. An append-only stream has none."""
+
 _DAY_MS = 86_400_000
 
 

@@ -15,6 +15,7 @@ from state_engine.core.time.timer_service import TimerService
 from state_engine.core.time.timers import DOMAINS, Timer
 from state_engine.core.time.watermarks import is_late
 from state_engine.core.types.durations import TimeDomain
+from state_engine.core.types.row import RowKind
 
 
 class BroadcastStates(Protocol):
@@ -50,6 +51,13 @@ class ElementContext:
     def current_watermark(self) -> int:
         """The watermark before the element in milliseconds; the smallest long where there is none."""
         return self._timers.current_watermark()
+
+    def row_kind(self) -> RowKind:
+        """What the element says about what came before: an insert, unless its stream changes.
+
+        Of an element that is a Row, ``row.get_row_kind()`` says the same.
+        """
+        return self._key.row_kind
 
     def is_late(self) -> bool:
         """Whether the element is late: its event time is not above the watermark before it.
@@ -88,6 +96,10 @@ class TimerContext(KeyedContext):
     def is_late(self) -> bool:
         """False: a timer is no element, and fires because the watermark has reached it."""
         return False
+
+    def row_kind(self) -> RowKind:
+        """An insert: a timer is no element."""
+        return RowKind.INSERT
 
     def time_domain(self) -> TimeDomain:
         """Whether it is an event-time or a processing-time timer."""

@@ -17,6 +17,7 @@ from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.ttl import StampedType
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.row import RowKind
 
 PUT, DELETE, CLEAR, APPEND = "put", "delete", "clear", "append"
 
@@ -39,6 +40,7 @@ class KeyContext:
         key: the current key as stored, or NO_KEY.
         present: makes it what the job declares; None where it is that.
         timestamp: event time of the current element in milliseconds, or None.
+        row_kind: of the current element; an insert where its stream does not change.
         clock_ms: processing time of the batch.
         watermark_ms: watermark before the current element; None where there is none yet.
         has_event_time: whether the elements have an event time at all.
@@ -47,7 +49,7 @@ class KeyContext:
     """
 
     __slots__ = (
-        "clock_ms", "has_event_time", "key", "on_element", "present", "timestamp", "undo", "watermark_ms",
+        "clock_ms", "has_event_time", "key", "on_element", "present", "row_kind", "timestamp", "undo", "watermark_ms",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +58,7 @@ class KeyContext:
         self.key: Any = NO_KEY
         self.present: Callable[[Any], Any] | None = None
         self.timestamp: int | None = None
+        self.row_kind = RowKind.INSERT
         self.clock_ms, self.watermark_ms, self.has_event_time = clock_ms, watermark_ms, has_event_time
         self.on_element: list[Callable[[], Any]] = []
         self.undo: list[Callable[[], Any]] | None = None
