@@ -77,6 +77,9 @@ from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
+from state_engine.operators.last_rows import LastRow
+from state_engine.operators.scd2 import Scd2
+from state_engine.operators.top_n import TopN
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
@@ -131,6 +134,8 @@ __all__ = [
     "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
     "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService", "OutputTag",
     "MetricGroup",
+    # ready-made functions
+    "LastRow", "Scd2", "TopN",
     # checkpoint hooks and operator state
     "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "ListCheckpointed",
     "CheckpointListener", "OperatorStateStore", "BroadcastState", "ReadOnlyBroadcastState",

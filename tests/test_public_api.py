@@ -39,6 +39,7 @@ NAMES = {
     "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport", "TransformReport",
     "UpgradeReport", "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
+    "LastRow", "Scd2", "TopN",
 }  # fmt: skip
 
 

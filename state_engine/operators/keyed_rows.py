@@ -97,8 +97,9 @@ class KeyedRows:
         """The values of columns that must have one. Raises ValueTypeError where one is null."""
         values = tuple(row[name] for name in columns)
         if None in values:
+            null = columns[values.index(None)]
             raise ValueTypeError(
-                f"the {what} column '{columns[values.index(None)]}' is null, so the row has no place in time: {row}"
+                f"the {what} column '{null}' is null, so the row has no place among others: {row}"
             )
         return values
 
@@ -108,7 +109,9 @@ def check_order(kind: TypeInformation, of: str) -> None:
     try:
         key_order(kind)
     except InvalidKeyError:
-        raise ConfigurationError(f"{of} has the type {kind}, which has no order: choose another one") from None
+        raise ConfigurationError(
+            f"{of} has the type {kind}, which has no order: choose another one"
+        ) from None
 
 
 def same(one: Any, other: Any) -> bool:

@@ -79,7 +79,9 @@ class LastRow(KeyedProcessFunction):
         if in_key:
             raise ConfigurationError(f"LastRow: the sequence {in_key} is part of the key: it orders nothing")
         if deleted_ttl is not None and not self._sequence:
-            raise ConfigurationError("LastRow: deleted_ttl needs a sequence: without, nothing is kept of deletions")
+            raise ConfigurationError(
+                "LastRow: deleted_ttl needs a sequence: without, nothing is kept of deletions"
+            )
         self._row_descriptor = _descriptor(ROW, self._rows.kept, ttl)
         if self._sequence:
             self._sequence_type = self._rows.in_order(self._sequence, what="sequence")

@@ -6,6 +6,7 @@ is the history that a ``FOR SYSTEM_TIME AS OF`` join looks into (its ``TemporalR
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -25,6 +26,9 @@ VERSIONS, UNSHOWN = "versions", "unshown"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 """Columns of a version beside those of its row; the first is the key of the map."""
 
+Entry = tuple[Any, Any]
+"""Of a map."""
+
 
 class Event(NamedTuple):
     """What came for a key at a time: a row, or the end of the row before, where ``row`` is None.
@@ -43,7 +47,7 @@ class Event(NamedTuple):
 class Scd2(KeyedProcessFunction):
     """Keeps every version of each key in the sorted map state ``versions``; emits nothing.
 
-    The key of an entry is the time from which the version is valid. Its value has the columns ``valid_to`` (that time of
+    The key of an entry is the time from which the version is valid. Its value has the columns ``valid_to`` (the time of
     the next version or deletion; null where there is none), ``is_current`` (whether it is null) and those of the row.
     Rows may arrive in any order:
 
@@ -106,7 +110,9 @@ class Scd2(KeyedProcessFunction):
         self._tracked = kept.names if tracked is None else self._rows.named(tracked)
         apart = [name for name in self._tracked if name not in kept.names]
         if apart:
-            raise ConfigurationError(f"Scd2: {apart} of the key or of the time cannot be tracked: a version has one")
+            raise ConfigurationError(
+                f"Scd2: {apart} of the key or of the time cannot be tracked: a version has one"
+            )
         taken = sorted({VALID_FROM, VALID_TO, IS_CURRENT} & set(kept.names))
         if taken:
             raise ConfigurationError(f"Scd2 adds columns of these names: rename {taken} of the rows")
@@ -138,24 +144,31 @@ class Scd2(KeyedProcessFunction):
 
     def _put(self, at: Any, row: Row | None) -> None:
         """Put an event at its time: only the version that it ends, itself and the next event can change."""
-        before, after = self._event_before(at), self._event_after(at)
         covering = _before(self._versions, at)
-        replaced = self._versions.get(at)
-        boundary = None
-        if after is not None and after.row is not None:
-            if not after.shown:  # its row goes on with the version that is replaced here, or with the one before
-                ends = replaced.valid_to if replaced is not None else covering[1].valid_to
-                after = after._replace(ends=ends)
-            shown = not self._merged(row, after.row)
-            boundary = after.at if shown else after.ends
-            if shown is not after.shown:
-                self._store(after._replace(shown=shown))
-        elif after is not None:
-            boundary = after.at
+        before = self._event(covering, _before(self._unshown, at), later=True)
+        ends = self._end_of(at, row, covering)
         shown = row is not None and not self._merged(before.row if before else None, row)
-        self._store(Event(at, row, boundary, shown))
+        self._store(Event(at, row, ends, shown))
         if before is not None and before.row is not None:
-            self._end_version(covering, at if shown or row is None else boundary)
+            assert covering is not None
+            self._end_version(*covering, at if shown or row is None else ends)
+
+    def _end_of(self, at: Any, row: Row | None, covering: Entry | None) -> Any:
+        """When an event ends, None for never: at the next one, which is a version again, or none any more."""
+        after = self._event(_after(self._versions, at), _after(self._unshown, at), later=False)
+        if after is None or after.row is None:
+            return None if after is None else after.at
+        ends = after.ends
+        if not after.shown:  # then it is part of the version that is replaced here, or of the one before
+            version = self._versions.get(at)
+            if version is None:
+                assert covering is not None
+                version = covering[1]
+            ends = version.valid_to
+        shown = not self._merged(row, after.row)
+        if shown is not after.shown:
+            self._store(Event(after.at, after.row, ends, shown))
+        return after.at if shown else ends
 
     def _merged(self, before: Row | None, row: Row) -> bool:
         """Whether a row is no version of its own behind another one."""
@@ -174,22 +187,17 @@ class Scd2(KeyedProcessFunction):
             self._unshown.put(event.at, event.row)
             self._versions.remove(event.at)
 
-    def _end_version(self, covering: tuple[Any, Row], ends: Any) -> None:
-        at, version = covering
+    def _end_version(self, at: Any, version: Row, ends: Any) -> None:
         if version.valid_to != ends:
             self._versions.put(at, version.replace(valid_to=ends, is_current=ends is None))
 
     # -- what is stored --------------------------------------------------------------------------------------------
 
-    def _event_before(self, at: Any) -> Event | None:
-        shown, unshown = _before(self._versions, at), _before(self._unshown, at)
-        if unshown is not None and (shown is None or self._place(shown[0]) < self._place(unshown[0])):
-            return Event(*unshown)
-        return None if shown is None else self._shown(*shown)
-
-    def _event_after(self, at: Any) -> Event | None:
-        shown, unshown = _after(self._versions, at), _after(self._unshown, at)
-        if unshown is not None and (shown is None or self._place(unshown[0]) < self._place(shown[0])):
+    def _event(self, shown: Entry | None, unshown: Entry | None, *, later: bool) -> Event | None:
+        """The later or the earlier one of a version and another event."""
+        if unshown is not None and (
+            shown is None or (self._place(shown[0]) < self._place(unshown[0])) is later
+        ):
             return Event(*unshown)
         return None if shown is None else self._shown(*shown)
 
@@ -198,16 +206,14 @@ class Scd2(KeyedProcessFunction):
         return Event(at, row_class(self._rows.kept.names)(*values), valid_to, shown=True)
 
 
-def _before(entries: SortedMapState, at: Any) -> tuple[Any, Any] | None:
+def _before(entries: SortedMapState, at: Any) -> Entry | None:
     """The entry before a time; of the newest time at once."""
     if next(entries.tail_items(at), None) is None:
         return entries.last_entry()
-    entry = None
-    for entry in entries.head_items(at):
-        pass
-    return entry
+    before = deque(entries.head_items(at), maxlen=1)
+    return before[0] if before else None
 
 
-def _after(entries: SortedMapState, at: Any) -> tuple[Any, Any] | None:
+def _after(entries: SortedMapState, at: Any) -> Entry | None:
     """The entry after a time."""
     return next((entry for entry in entries.tail_items(at) if entry[0] != at), None)
