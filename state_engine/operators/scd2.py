@@ -85,7 +85,7 @@ class Scd2(KeyedProcessFunction):
         >>> rows = [(1, "Turin", 10), (1, "Rome", 30), (1, "Bari", 20), (1, "Bari", 25)]
         >>> harness.process([Row("id", "city", "moved")(*row) for row in rows])
         []
-        >>> for valid_from, version in harness.state("versions")[1].items():
+        >>> for valid_from, version in sorted(harness.state("versions")[1].items()):
         ...     print(valid_from, version)
         10 Row(valid_to=20, is_current=False, city='Turin')
         20 Row(valid_to=30, is_current=False, city='Bari')

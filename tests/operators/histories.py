@@ -14,7 +14,7 @@ from state_engine.testing import KeyedHarness
 INSERT, UPDATE_BEFORE = RowKind.INSERT, RowKind.UPDATE_BEFORE
 UPDATE_AFTER, DELETE = RowKind.UPDATE_AFTER, RowKind.DELETE
 
-cuts = st.lists(st.integers(1, 5), min_size=1, max_size=4)
+cuts = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 """Sizes of micro-batches, again and again from the first."""
 
 
@@ -31,18 +31,18 @@ def batches(rows: Sequence[Row], sizes: Sequence[int]) -> Iterator[list[Row]]:
 
 
 def keyed_by_id(function: Any, backend: StateBackend | None = None) -> KeyedHarness:
-    return KeyedHarness(function, key_by=lambda row: row["id"], parallelism=2, backend=backend)
+    return KeyedHarness(function, key_by=lambda row: row["id"], backend=backend)
 
 
 def after(
-    function: Any, rows: Sequence[Row], sizes: Sequence[int] = (1,), backend: StateBackend | None = None
+    function: Any, rows: Sequence[Row], sizes: Sequence[int] = (1000,), backend: StateBackend | None = None
 ) -> KeyedHarness:
     """A harness that got the rows in micro-batches of these sizes, and was restored between them."""
     harness = keyed_by_id(function, backend)
     for batch in batches(rows, sizes):
         assert harness.process(batch) == []
         harness = KeyedHarness.restored(
-            function, harness.snapshot(), parallelism=2, key_by=lambda row: row["id"], backend=backend
+            function, harness.snapshot(), key_by=lambda row: row["id"], backend=backend
         )
     return harness
 

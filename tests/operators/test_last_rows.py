@@ -146,8 +146,8 @@ def last_of(rows: list[Row]) -> dict[int, Row]:
     }
 
 
-@settings(max_examples=300)
-@given(st.lists(_sequenced, max_size=20), cuts)
+@settings(max_examples=200)
+@given(st.lists(_sequenced, max_size=16), cuts)
 def test_the_row_with_the_greatest_sequence_is_kept(rows: list[Row], sizes: list[int]) -> None:
     harness = after(LastRow(SEQUENCED, key=["id"], sequence=["at", "part"]), rows, sizes)
     expected = {id_: shown(row) for id_, row in last_of(rows).items()}

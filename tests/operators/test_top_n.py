@@ -38,7 +38,7 @@ def _rows(kinds: Any) -> Any:
         level=st.integers(-1, 1),
         weight=st.sampled_from([1.0, NAN, None]),
     )
-    return st.lists(row, max_size=25)
+    return st.lists(row, max_size=16)
 
 
 def greatest(rows: list[Row], n: int) -> dict[int, dict[int, Any]]:
@@ -61,7 +61,7 @@ def test_the_greatest_rows_are_shown(rows: list[Row], n: int, sizes: list[int]) 
     assert stored(harness, TOP) == greatest(rows, n)
 
 
-@settings(max_examples=300)
+@settings(max_examples=200)
 @given(_rows(st.sampled_from([INSERT, INSERT, UPDATE_AFTER, UPDATE_BEFORE, DELETE])), st.integers(1, 4), cuts)
 def test_rows_that_are_taken_back_make_room(rows: list[Row], n: int, sizes: list[int]) -> None:
     harness = after(TopN(COLUMNS, n, by=["points", "level"], key=["id"], keep_all=True), rows, sizes)
