@@ -13,7 +13,7 @@ from typing import Any
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from state_engine.core.keys.ordering import key_order
 from state_engine.core.types.every_type import StructType, TypeInformation
-from state_engine.core.types.row import Row, RowKind
+from state_engine.core.types.row import Row, RowKind, row_of_kind
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 
@@ -81,9 +81,8 @@ class KeyedRows:
 
     def normal(self, value: Any) -> Row:
         """An element as a row without kind, its columns as declared. Raises ValueTypeError."""
-        if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
-            value = value.replace()
-            value.set_row_kind(RowKind.INSERT)
+        if isinstance(value, Row):
+            value = row_of_kind(value, RowKind.INSERT)
         row: Row = self.columns.normalise(value)
         return row
 

@@ -30,21 +30,24 @@ def batches(rows: Sequence[Row], sizes: Sequence[int]) -> Iterator[list[Row]]:
         start, turn = end, turn + 1
 
 
-def keyed_by_id(function: Any, backend: StateBackend | None = None) -> KeyedHarness:
-    return KeyedHarness(function, key_by=lambda row: row["id"], backend=backend)
+def keyed_by_id(function: Any, **options: Any) -> KeyedHarness:
+    return KeyedHarness(function, **_options(function, **options))
 
 
 def after(
     function: Any, rows: Sequence[Row], sizes: Sequence[int] = (1000,), backend: StateBackend | None = None
 ) -> KeyedHarness:
     """A harness that got the rows in micro-batches of these sizes, and was restored between them."""
-    harness = keyed_by_id(function, backend)
+    options = _options(function, backend=backend)
+    harness = KeyedHarness(function, **options)
     for batch in batches(rows, sizes):
         assert harness.process(batch) == []
-        harness = KeyedHarness.restored(
-            function, harness.snapshot(), key_by=lambda row: row["id"], backend=backend
-        )
+        harness = KeyedHarness.restored(function, harness.snapshot(), **options)
     return harness
+
+
+def _options(function: Any, **options: Any) -> dict[str, Any]:
+    return {"key_by": lambda row: row["id"], "changing": function.accepts_changes, **options}
 
 
 def stored(harness: KeyedHarness, state: str) -> dict[Any, Any]:

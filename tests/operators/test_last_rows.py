@@ -213,7 +213,7 @@ def test_a_row_without_a_place_in_the_sequence_is_refused(kind: RowKind) -> None
 
 def test_a_refused_row_becomes_a_dead_letter() -> None:
     last = LastRow("id bigint, at bigint", key=["id"], sequence="at")
-    harness = KeyedHarness(last, key_by=lambda row: row.id, on_error="dead_letter")
+    harness = keyed_by_id(last, on_error="dead_letter")
     harness.process([Row(id=1, at=1), Row(id=1, at=None), Row(id=1, at=2)])
     assert [refusal.index for refusal in harness.refused] == [1]
     assert harness.state(ROW) == {1: Row(at=2)}
