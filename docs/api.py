@@ -52,7 +52,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",
          "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
          "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService",
-         "OutputTag", "MetricGroup"],
+         "OutputTag", "MetricGroup", "LastRow", "Scd2", "TopN"],
     ),
     "Keyed state": (
         "Descriptors declare a state in `open`; handles read and write it for the current key.",
