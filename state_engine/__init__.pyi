@@ -78,6 +78,9 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
 from state_engine.operators.aggregates import avg, count, max_, min_, sum_
+from state_engine.operators.last_rows import LastRow
+from state_engine.operators.scd2 import Scd2
+from state_engine.operators.top_n import TopN
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
@@ -135,6 +138,8 @@ __all__ = [
     "MetricGroup",
     # aggregates
     "count", "sum_", "avg", "min_", "max_",
+    # ready-made functions
+    "LastRow", "Scd2", "TopN",
     # checkpoint hooks and operator state
     "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "ListCheckpointed",
     "CheckpointListener", "OperatorStateStore", "BroadcastState", "ReadOnlyBroadcastState",

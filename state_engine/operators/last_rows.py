@@ -1,0 +1,126 @@
+"""``LastRow``: the last row of each key, as a table with a primary key holds it (SCD 1).
+
+What is behind keyed sinks: the state is published as a table. Plays the part of the state in Flink's
+``SinkUpsertMaterializer``, and with a sequence that of a sink whose database compares versions. Decision 0064.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.keys.ordering import key_order
+from state_engine.core.state.descriptors import ValueStateDescriptor
+from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.row import Row, RowKind
+from state_engine.core.types.type_information import TypeLike
+from state_engine.operators.keyed_rows import GONE, KeyedRows, same
+
+ROW, DELETED = "row", "deleted"
+"""Names of the states: the last row, which is what is published, and the sequence of a deletion."""
+
+
+class LastRow(KeyedProcessFunction):
+    """Keeps the last row of each key in the value state ``row``; emits nothing.
+
+    Without ``sequence`` the last row is the last one in the total order:
+
+    * An insert or update is stored, and a delete removes what is stored.
+    * An ``update_before`` removes the stored row if it is equal to it. Behind it comes the ``update_after``: of the
+      same key, which stores the new row, or of another key, and then this one has no row any more. An
+      ``update_before`` of another row is outdated, and ignored.
+
+    With ``sequence`` it is the row with the greatest sequence, of several the last one in the total order; rows may
+    arrive in any order. Deletes and ``update_before`` then are rows like others, of "no row": they remain as their
+    sequence in the state ``deleted``, so that an older row which arrives later does not bring back the key.
+
+    A change feed is whole at the end of each of its commits. Where a micro-batch ends between an ``update_before`` and
+    its ``update_after``, the row is absent from the checkpoint between them, and there again in the next one.
+
+    Args:
+        row_type: type of the elements.
+        key: the columns that the stream is keyed by; the state holds the others. Empty where a function gives the key.
+        sequence: columns that order the rows of a key, compared from the first to the last; not of the key.
+        ttl: lets rows expire. Their sequence goes with them, so an older row may then be stored again.
+        deleted_ttl: lets the sequences of deletions expire, by default never. It should be longer than rows can be
+            late.
+
+    Raises:
+        ConfigurationError: a column is unknown, has no order, or belongs to the key; no column is left.
+        ValueTypeError: of a row, when it is processed: it has not this type, or no sequence.
+
+    Example:
+        >>> from state_engine.testing import KeyedHarness
+        >>> last = LastRow("id bigint, city string, at bigint", key=["id"], sequence="at")
+        >>> harness = KeyedHarness(last, key_by=lambda row: row.id)
+        >>> harness.process([Row(id=1, city="Turin", at=5), Row(id=1, city="Rome", at=3)])
+        []
+        >>> harness.state("row")
+        {1: Row(city='Turin', at=5)}
+    """
+
+    accepts_changes = True
+
+    def __init__(
+        self,
+        row_type: TypeLike,
+        *,
+        key: Iterable[str] = (),
+        sequence: str | Sequence[str] | None = None,
+        ttl: StateTtlConfig | None = None,
+        deleted_ttl: StateTtlConfig | None = None,
+    ) -> None:
+        key = tuple(key)
+        self._rows = KeyedRows(row_type, apart=key, operator="LastRow")
+        self._sequence = (sequence,) if isinstance(sequence, str) else tuple(sequence or ())
+        in_key = [name for name in self._sequence if name in key]
+        if in_key:
+            raise ConfigurationError(f"LastRow: the sequence {in_key} is part of the key: it orders nothing")
+        if deleted_ttl is not None and not self._sequence:
+            raise ConfigurationError(
+                "LastRow: deleted_ttl needs a sequence: without, nothing is kept of deletions"
+            )
+        self._row_descriptor = _descriptor(ROW, self._rows.kept, ttl)
+        if self._sequence:
+            self._sequence_type = self._rows.in_order(self._sequence, what="sequence")
+            self._deleted_descriptor = _descriptor(DELETED, self._sequence_type, deleted_ttl)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Get the states; without a sequence there is only one."""
+        self._row = runtime_context.get_state(self._row_descriptor)
+        if self._sequence:
+            self._deleted = runtime_context.get_state(self._deleted_descriptor)
+            self._place = key_order(self._sequence_type).encode
+
+    def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> None:
+        """Store the row, remove the stored one, or leave it."""
+        row, kind = self._rows.normal(value), ctx.row_kind()
+        if self._sequence:
+            self._by_sequence(row, gone=kind in GONE)
+        elif kind not in GONE:
+            self._row.update(self._rows.kept_of(row))
+        elif kind is RowKind.DELETE or same(self._row.value(), self._rows.kept_of(row)):
+            self._row.clear()
+
+    def _by_sequence(self, row: Row, *, gone: bool) -> None:
+        sequence = self._rows.values(row, self._sequence, what="sequence")
+        stored = self._row.value()
+        last = self._deleted.value() if stored is None else tuple(stored[name] for name in self._sequence)
+        if last is not None and self._place(sequence) < self._place(last):
+            return
+        if gone:
+            self._row.clear()
+            self._deleted.update(sequence)
+        else:
+            self._row.update(self._rows.kept_of(row))
+            if stored is None:
+                self._deleted.clear()
+
+
+def _descriptor(name: str, kind: TypeLike, ttl: StateTtlConfig | None) -> ValueStateDescriptor:
+    descriptor = ValueStateDescriptor(name, kind)
+    if ttl is not None:
+        descriptor.enable_time_to_live(ttl)
+    return descriptor

@@ -1,0 +1,272 @@
+"""``Scd2`` holds the versions that all rows so far make, computed anew, whatever the order of arrival and the cut."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
+from state_engine.core.state.sorted_map_state import SortedMapState
+from state_engine.core.types.row import Row, RowKind
+from state_engine.operators.scd2 import UNSHOWN, VERSIONS, Scd2
+from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from tests.operators.histories import (
+    DELETE,
+    INSERT,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    after,
+    cuts,
+    keyed_by_id,
+    of_kind,
+    shown,
+    stored,
+)
+
+NAN = float("nan")
+COLUMNS = "id bigint, since bigint, price double, tags array<string>"
+
+_kinds = st.sampled_from([INSERT, INSERT, INSERT, UPDATE_AFTER, UPDATE_BEFORE, DELETE])
+_rows = st.builds(
+    of_kind,
+    _kinds,
+    id=st.integers(1, 2),
+    since=st.integers(-2, 4),
+    price=st.sampled_from([1.5, NAN]),
+    tags=st.sampled_from([None, ["new"]]),
+)
+_options = st.fixed_dictionaries(
+    {"tracked": st.sampled_from([None, ["price"], []]), "merge_equal": st.booleans()}
+)
+
+
+def recomputed(rows: list[Row], *, tracked: list[str] | None, merge_equal: bool) -> dict[int, Any]:
+    """The versions of each key from all rows that came, in their order of arrival."""
+    events: dict[int, dict[int, Row | None]] = {}
+    for row in rows:
+        of_key = events.setdefault(row.id, {})
+        if row.get_row_kind() is UPDATE_BEFORE:
+            of_key.setdefault(row.since, None)
+        else:
+            of_key[row.since] = None if row.get_row_kind() is DELETE else row
+    versions = {
+        id_: _versions(of_key, tracked or ["price", "tags"], merge_equal) for id_, of_key in events.items()
+    }
+    if tracked == []:
+        versions = {id_: _versions(of_key, [], merge_equal) for id_, of_key in events.items()}
+    return {id_: of_key for id_, of_key in versions.items() if of_key}
+
+
+def _versions(events: dict[int, Row | None], tracked: list[str], merge_equal: bool) -> dict[int, Any]:
+    starts: list[tuple[int, Row | None]] = []
+    before: Row | None = None
+    for since, row in sorted(events.items(), key=lambda event: event[0]):
+        if not _is_equal(before, row, tracked) or not merge_equal:
+            starts.append((since, row))
+        before = row
+    ends = [since for since, _ in starts[1:]] + [None]
+    return {
+        since: shown(Row(valid_to=end, is_current=end is None, price=row.price, tags=row.tags))
+        for (since, row), end in zip(starts, ends, strict=True)
+        if row is not None
+    }
+
+
+def _is_equal(before: Row | None, row: Row | None, tracked: list[str]) -> bool:
+    if before is None or row is None:
+        return False
+    return [shown(before[name]) for name in tracked] == [shown(row[name]) for name in tracked]
+
+
+@settings(max_examples=300)
+@given(st.lists(_rows, max_size=16), cuts, _options)
+def test_versions_are_those_that_all_rows_make(rows: list[Row], sizes: list[int], options: Any) -> None:
+    harness = after(Scd2(COLUMNS, key=["id"], valid_from="since", **options), rows, sizes)
+    assert stored(harness, VERSIONS) == recomputed(rows, **options)
+    times = {(row.id, row.since) for row in rows}
+    kept = [
+        (id_, at) for state in (VERSIONS, UNSHOWN) for id_, of in stored(harness, state).items() for at in of
+    ]
+    assert sorted(kept) == sorted(times)  # each time once, in one of the two states
+
+
+@settings(max_examples=30)
+@given(st.lists(_rows, max_size=16), cuts, _options)
+def test_the_same_with_state_in_rocksdb(rows: list[Row], sizes: list[int], options: Any) -> None:
+    function = Scd2(COLUMNS, key=["id"], valid_from="since", **options)
+    harness = after(function, rows, sizes, EmbeddedRocksDBStateBackend())
+    assert stored(harness, VERSIONS) == recomputed(rows, **options)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(_rows, max_size=10, unique_by=lambda row: (row.id, row.since)).flatmap(
+        lambda rows: st.tuples(st.just(rows), st.permutations(rows))
+    ),
+    cuts,
+)
+def test_rows_of_different_times_may_arrive_in_any_order(given_: Any, sizes: list[int]) -> None:
+    rows, shuffled = given_
+    function = Scd2(COLUMNS, key=["id"], valid_from="since")
+    one, other = after(function, rows, sizes), after(function, shuffled)
+    assert [stored(one, name) for name in (VERSIONS, UNSHOWN)] == [
+        stored(other, name) for name in (VERSIONS, UNSHOWN)
+    ]
+
+
+# -- the rules, one by one ---------------------------------------------------------------------------------------------
+
+
+def city(since: int, name: str | None, kind: RowKind = INSERT) -> Row:
+    return of_kind(kind, id=1, since=since, city=name)
+
+
+def versions_of(*rows: Row, **options: Any) -> dict[int, tuple[int | None, str]]:
+    """The versions of key 1: until when, and which city."""
+    function = Scd2("id bigint, since bigint, city string", key=["id"], valid_from="since", **options)
+    harness = after(function, rows, [1])
+    versions = harness.state(VERSIONS).get(1, {})
+    assert all(version.is_current is (version.valid_to is None) for version in versions.values())
+    return {since: (version.valid_to, version.city) for since, version in versions.items()}
+
+
+def test_a_row_between_two_versions_splits_the_first() -> None:
+    known = city(10, "Turin"), city(30, "Rome")
+    assert versions_of(*known) == {10: (30, "Turin"), 30: (None, "Rome")}
+    assert versions_of(*known, city(20, "Bari")) == {10: (20, "Turin"), 20: (30, "Bari"), 30: (None, "Rome")}
+
+
+def test_a_row_of_a_known_time_replaces_the_version() -> None:
+    assert versions_of(city(10, "Turin"), city(20, "Rome"), city(10, "Bari")) == {
+        10: (20, "Bari"),
+        20: (None, "Rome"),
+    }
+
+
+def test_a_row_equal_to_the_one_before_is_no_version() -> None:
+    rows = city(10, "Turin"), city(20, "Turin"), city(30, "Rome")
+    assert versions_of(*rows) == {10: (30, "Turin"), 30: (None, "Rome")}
+    assert versions_of(*rows, merge_equal=False)[20] == (30, "Turin")
+
+
+def test_a_row_merged_away_comes_back_where_a_correction_makes_it_differ() -> None:
+    rows = city(10, "Turin"), city(20, "Turin"), city(30, "Rome")
+    assert versions_of(*rows, city(15, "Bari")) == {
+        10: (15, "Turin"),
+        15: (20, "Bari"),
+        20: (30, "Turin"),
+        30: (None, "Rome"),
+    }
+    assert versions_of(*rows, city(15, "Bari"), city(15, "Turin")) == {10: (30, "Turin"), 30: (None, "Rome")}
+
+
+def test_a_delete_ends_a_version_and_a_later_row_begins_one() -> None:
+    rows = city(10, "Turin"), city(20, None, DELETE)
+    assert versions_of(*rows) == {10: (20, "Turin")}
+    assert versions_of(*rows, city(30, "Turin")) == {10: (20, "Turin"), 30: (None, "Turin")}
+    assert versions_of(*rows, city(20, "Turin")) == {10: (None, "Turin")}
+
+
+def test_a_delete_may_arrive_before_the_row_that_it_ends() -> None:
+    assert versions_of(city(20, None, DELETE)) == {}
+    assert versions_of(city(20, None, DELETE), city(10, "Turin")) == {10: (20, "Turin")}
+
+
+def test_an_update_before_ends_the_version_of_a_row_whose_key_changed() -> None:
+    assert versions_of(city(10, "Turin"), city(20, "Turin", UPDATE_BEFORE)) == {10: (20, "Turin")}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_update_before_changes_nothing_where_a_row_has_its_time(order: tuple[int, int]) -> None:
+    pair = city(20, "Turin", UPDATE_BEFORE), city(20, "Rome", UPDATE_AFTER)
+    rows = city(10, "Turin"), *(pair[at] for at in order)
+    assert versions_of(*rows) == {10: (20, "Turin"), 20: (None, "Rome")}
+
+
+def test_only_tracked_columns_make_versions() -> None:
+    function = Scd2(
+        "id bigint, since bigint, city string, phone string", key=["id"], valid_from="since", tracked=["city"]
+    )
+    rows = [
+        Row(id=1, since=at, city=city, phone=phone)
+        for at, city, phone in [(1, "Turin", "a"), (2, "Turin", "b")]
+    ]
+    assert list(after(function, rows).state(VERSIONS)[1].items()) == [
+        (1, Row(valid_to=None, is_current=True, city="Turin", phone="a"))
+    ]
+
+
+def test_a_correction_writes_its_neighbours_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = keyed_by_id(Scd2("id bigint, since bigint, city string", key=["id"], valid_from="since"))
+    harness.process([city(at * 10, f"city {at}") for at in range(50)])
+    written: list[int] = []
+    put = SortedMapState.put
+
+    def counted(self: SortedMapState, key: int, value: Any) -> None:
+        written.append(key)
+        put(self, key, value)
+
+    monkeypatch.setattr(SortedMapState, "put", counted)
+    harness.process([city(205, "Bari")])
+    assert sorted(written) == [200, 205]
+    written.clear()
+    harness.process([city(500, "Rome")])
+    assert sorted(written) == [490, 500]
+    written.clear()
+    harness.process([city(510, "Rome")])
+    assert written == [510]  # it is merged: no version changes
+
+
+# -- what elements are -------------------------------------------------------------------------------------------------
+
+
+def test_times_are_of_any_type_with_an_order() -> None:
+    function = Scd2("id bigint, since timestamp, city string", key=["id"], valid_from="since")
+    noon, evening = datetime(2026, 1, 1, 12, tzinfo=UTC), datetime(2026, 1, 1, 20, tzinfo=UTC)
+    harness = after(function, [Row(id=1, since=evening, city="Rome"), Row(id=1, since=noon, city="Turin")])
+    assert harness.state(VERSIONS)[1] == {
+        noon: Row(valid_to=evening, is_current=False, city="Turin"),
+        evening: Row(valid_to=None, is_current=True, city="Rome"),
+    }
+
+
+@pytest.mark.parametrize("kind", [INSERT, DELETE, UPDATE_BEFORE])
+def test_a_row_without_a_time_is_refused(kind: RowKind) -> None:
+    harness = keyed_by_id(Scd2("id bigint, since double, city string", key=["id"], valid_from="since"))
+    with pytest.raises(ValueTypeError, match="the valid_from column 'since' is null"):
+        harness.process([of_kind(kind, id=1, since=None, city="Rome")])
+    with pytest.raises(InvalidKeyError, match="NaN"):
+        harness.process([of_kind(kind, id=1, since=NAN, city="Rome")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"row_type": int}, "Scd2 needs rows with named columns"),
+        ({"valid_from": "when"}, r"Scd2: there is no column \['when'\]"),
+        ({"valid_from": "tags"}, "the valid_from column 'tags' has the type .* no order"),
+        ({"tracked": ["when"]}, r"there is no column \['when'\]"),
+        ({"tracked": ["since"]}, r"\['since'\] of the key or of the time cannot be tracked"),
+        ({"key": ["id", "tags", "valid_to"]}, "a row has no column besides"),
+        ({}, r"Scd2 adds columns of these names: rename \['valid_to'\] of the rows"),
+    ],
+)
+def test_what_cannot_work_is_refused_when_it_is_built(arguments: dict[str, Any], message: str) -> None:
+    columns = "id bigint, since bigint, tags array<string>, valid_to bigint"
+    wanted = {"row_type": columns, "key": ["id"], "valid_from": "since", **arguments}
+    with pytest.raises(ConfigurationError, match=message):
+        Scd2(wanted.pop("row_type"), **wanted)
+
+
+def test_the_column_of_the_time_may_be_called_valid_from() -> None:
+    function = Scd2("id bigint, valid_from bigint, city string", key=["id"], valid_from="valid_from")
+    harness = after(function, [Row(id=1, valid_from=1, city="Rome")])
+    assert harness.state(VERSIONS) == {1: {1: Row(valid_to=None, is_current=True, city="Rome")}}
+
+
+def test_it_takes_changes() -> None:
+    assert Scd2.accepts_changes
