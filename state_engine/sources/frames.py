@@ -10,9 +10,11 @@ that rows which tie are equal and their order cannot matter.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.few_rows import FEW_ROWS
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.stream_columns import (
+    ROW_KIND,
     Constant,
     Milliseconds,
     Rule,
@@ -57,7 +60,10 @@ TIME_REFUSAL = HIDDEN + "time_refusal"
 CONTENT = HIDDEN + "content"
 """Hash of a row, which orders rows that tie where a transform lost their places."""
 REFUSED = HIDDEN + "refused"
-"""Of a row that could not be parsed: source, file, row and text as base64, a line each."""
+"""Of a row that could not be parsed, a line each: source, file, row and text as base64; where a source says them, its
+error and the row for people as base64, too."""
+PLACE_COLUMNS = (FILE_COLUMN, ROW_COLUMN)
+"""They order the rows of a source; where these change, what an update replaces comes before what it puts in place."""
 
 
 def order_name(position: int) -> str:
@@ -144,7 +150,7 @@ class StreamFrame:
     source: str | None = None
     sources: tuple[str, ...] = ()
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    refused: tuple[tuple[str, DataFrame], ...] = ()
+    refused: tuple[tuple[str, DataFrame | pa.Table], ...] = ()
     timed_order: bool = False
     small: bool = False
     origin: str | None = None
@@ -323,17 +329,13 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
                 source: str, labels: tuple[str, ...], small: bool = False) -> StreamFrame:  # fmt: skip
     """The frame of a source's slice."""
-    unparsable: tuple[tuple[str, DataFrame], ...] = ()
-    if read.refused is not None:
-        text, file, row = read.refused.schema.names
-        packed = F.base64(F.col(text).cast("binary"))  # it may be no UTF-8
-        lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), packed)
-        unparsable = ((source, read.refused.select(lines.alias(REFUSED))),)
+    changing = ROW_KIND in read.rows.schema.names
+    unparsable = () if read.refused is None else ((source, _packed(read.refused, source)),)
     return StreamFrame(
         spark=spark,
         given=read.rows,
         order_by=order_by,
-        hidden_order=(FILE_COLUMN, ROW_COLUMN),
+        hidden_order=(*PLACE_COLUMNS, ROW_KIND) if changing else PLACE_COLUMNS,
         named=len(order_by),
         event_time=event_time,
         source=source,
@@ -344,6 +346,21 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         small=small,
         origin=None if event_time is None else source,
     )
+
+
+def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:
+    """Rows that could not be parsed as the column REFUSED."""
+    text, file, row, *said = refused.schema.names
+    if isinstance(refused, pa.Table):
+        parts = [refused[text].cast(pa.binary()), *[refused[name].cast(pa.binary()) for name in said]]
+        encoded = [["" if v is None else b64encode(v).decode() for v in part.to_pylist()] for part in parts]
+        places = [map(str, refused[name].to_pylist()) for name in (file, row)]
+        lines = ["\n".join(line) for line in zip(repeat(source), *places, *encoded)]
+        return pa.table({REFUSED: pa.array(lines, pa.string())})
+    # it may be no UTF-8
+    encodings = [F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")) for name in (text, *said)]
+    lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), *encodings)
+    return refused.select(lines.alias(REFUSED))
 
 
 def united(frames: Sequence[StreamFrame]) -> StreamFrame:

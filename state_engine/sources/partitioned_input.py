@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.sources.base import FILE_COLUMN, Element, Slice, Source, SourceFrame, summary
@@ -129,9 +131,11 @@ class PartitionedSource(Source):
             frame = self.source.read(spark, piece.part, keep_refused=keep_refused)
             rows.append((between(frame.rows, self.column, piece.from_ms, piece.to_ms), first))
             if frame.refused is not None and piece.new:
-                place = (F.col(FILE_COLUMN) + first).cast("int").alias(FILE_COLUMN)
-                text, _, row = frame.refused.columns
-                refused.append(frame.refused.select(text, place, row))
+                place = (F.col(FILE_COLUMN) + first).cast("int")
+                bad_rows = frame.refused
+                if isinstance(bad_rows, pa.Table):
+                    bad_rows = spark.createDataFrame(bad_rows)
+                refused.append(bad_rows.withColumn(FILE_COLUMN, place))
             first += len(piece.part.labels)
         bad = reduce(lambda above, below: above.unionByName(below), refused) if refused else None
         return SourceFrame(joined(spark, rows), bad)
