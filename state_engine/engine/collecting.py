@@ -6,11 +6,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from state_engine.core.types.columns import elements
-from state_engine.job.graph import Node, declared_columns, is_scalar, upstream
+from state_engine.job.graph import Node, SinkNode, declared_columns, is_scalar, upstream
 from state_engine.job.job import StatefulJob
-from state_engine.job.streams import DataStream
 from state_engine.sinks.files import FileSink, published_directory
+from state_engine.sources.row_kinds import shown_elements
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import read_parquet
 
@@ -21,7 +20,8 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
     """Run a job until caught up, only as far as a stream needs it, and give the stream's elements.
 
     They come in the order of batches and subtasks; at parallelism 1, in their total order. Sinks of the job are not
-    written, and its state is neither read nor changed.
+    written, and its state is neither read nor changed. Of a stream that changes, Rows have their kind, and any other
+    element comes as a pair of its kind and itself.
 
     Args:
         spark, options: for ``StateEngine`` and its ``run``.
@@ -30,7 +30,7 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
 
     with tempfile.TemporaryDirectory(prefix="statelake-collect-") as directory:
         part = _part_of(job, node)
-        DataStream(part, node).sink(_SINK, FileSink(str(Path(directory) / "out")))
+        part.sinks[_SINK] = SinkNode(_SINK, node, FileSink(str(Path(directory) / "out")))
         collected: list[Any] = []
         # closed before the directory goes: commits have background work in it
         with StateEngine(Path(directory) / "root", spark) as engine:
@@ -43,8 +43,8 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
                             join(staged.path, f"{published_directory(row.checkpoint_id)}/{name}"),
                             footer=file.footer,
                         )
-                        collected += elements(
-                            table, table.schema.names, scalar=is_scalar(node), declared=declared_columns(node)
+                        collected += shown_elements(
+                            table, scalar=is_scalar(node), declared=declared_columns(node)
                         )
         return collected
 

@@ -22,6 +22,7 @@ from state_engine.core.time.partitions import TimePartitions
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
+from state_engine.job.changing_streams import check_late_to
 from state_engine.job.code_version import code_version
 from state_engine.job.graph import Node, OperatorNode, SinkNode, SourceNode, upstream
 from state_engine.job.late_outputs import check_late_outputs
@@ -157,6 +158,7 @@ class StatefulJob:
             raise ConfigurationError(
                 f"source '{name}': {source!r} is no source; use FileSource, DeltaSource, …"
             )
+        check_late_to(source, late_to, name=name)
         if self.partitions is not None:
             keep_refused = self.on_error == "dead_letter"
             source = PartitionedSource(
@@ -176,18 +178,30 @@ class StatefulJob:
         return DataStream(self, node)
 
     def from_collection(
-        self, elements: Iterable[Any], type_info: TypeLike, *, name: str = "collection", **options: Any
+        self,
+        elements: Iterable[Any],
+        type_info: TypeLike,
+        *,
+        name: str = "collection",
+        changing: bool = False,
+        **options: Any,
     ) -> DataStream:
         """Add a source that gives a list of elements, in order; for tests.
 
         Args:
             elements: values, or rows.
             type_info: their type.
+            changing: whether elements have kinds: Rows of a kind, ``Row.of_kind(RowKind.DELETE, id=7)``, or pairs of a
+                kind and an element, ``(RowKind.DELETE, 7)``; anything else is an insert.
             name, options: as for ``source``; also ``max_rows_per_batch``.
         """
         made = OutputType.of(to_type(type_info, parameter="type_info of from_collection"))
         source = CollectionSource(
-            name, list(elements), made, max_rows_per_batch=options.pop("max_rows_per_batch", None)
+            name,
+            list(elements),
+            made,
+            max_rows_per_batch=options.pop("max_rows_per_batch", None),
+            changing=changing,
         )
         stream = self.source(name, source, **options)
         self.sources[name].scalar, self.sources[name].declared = made.scalar, made

@@ -13,6 +13,7 @@ from state_engine.core.keys.canonical import storage_type
 from state_engine.core.names import check_text_name
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
+from state_engine.job.changing_streams import check_operator
 from state_engine.job.graph import (
     Node,
     OperatorInput,
@@ -92,6 +93,7 @@ class Stream:
         job = self._job
         named = job.new_uid(method) if uid is None else uid
         check_stream(function, operator=named, keyed=inputs[0].key is not None)
+        check_operator(function, inputs, operator=named, method=method)
         for one in inputs:
             if isinstance(one.key, SelectedKey):  # types of columns are known when there are rows
                 _check_key_type(one.key, operator=named)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import stored_name
-from state_engine.core.types.columns import elements
+from state_engine.core.operator.element_kinds import ElementChange
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.job.graph import TransformNode, declared_columns, is_scalar
@@ -24,6 +24,8 @@ from state_engine.job.stream import Stream
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.row_kinds import kinds_of, shown_elements
+from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
@@ -95,14 +97,16 @@ class StreamShortcuts(Stream):
         """Write every element to standard output, once the checkpoint that holds it is committed.
 
         In the process that runs the job, where Flink prints on its workers; at least once, as any function beside the
-        engine. Where there is an identifier, it stands before the element, ``identifier> element``.
+        engine. Where there is an identifier, it stands before the element, ``identifier> element``; of a stream that
+        changes the kind stands there as well, ``-DRow(id=7)``, as Flink prints ``-D[7]``.
         """
         job, number = self._job, 1
         while f"print_{number}" in job.sinks:
             number += 1
         printed = _Printed(sink_identifier, is_scalar(self._node), declared_columns(self._node))
         name = stored_name(f"print_{number}_of_{job.name}", longest=62)
-        job.stream(self._node).sink(f"print_{number}", ForeachBatchSink(printed, name=name))
+        sink = ForeachBatchSink(printed, name=name, accepts_changes=True)
+        job.stream(self._node).sink(f"print_{number}", sink)
         return PrintSink()
 
     @overload
@@ -197,8 +201,11 @@ class _Printed:
         self._declared = declared
 
     def __call__(self, rows: pa.Table, checkpoint_id: int) -> None:
-        for element in elements(rows, rows.schema.names, scalar=self._scalar, declared=self._declared):
-            print(f"{self._before}{element}")
+        shown = shown_elements(rows, scalar=self._scalar, declared=self._declared)
+        kinds = kinds_of(rows) if ROW_KIND in rows.column_names else None
+        for place, element in enumerate(shown):
+            value = element.value if isinstance(element, ElementChange) else element
+            print(f"{self._before}{'' if kinds is None else kinds[place]}{value}")
 
 
 class Projection:

@@ -33,6 +33,7 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
+from state_engine.job.changing_streams import check_sink
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.graph import (
     Node,
@@ -296,6 +297,7 @@ class DataStream(StreamShortcuts):
                 f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path), "
                 "and add_sink(...) for a SinkFunction"
             )
+        check_sink(sink, self._node, name=name)
         self._job.sinks[name] = SinkNode(name, self._node, sink)
         return self
 

@@ -17,12 +17,16 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS, letter_files
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.row import RowKind
+from state_engine.job.changing_streams import is_changing
 from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode
 from state_engine.microbatch.routing.assigned_time import with_missing_times
 from state_engine.microbatch.subtask.refusals import BAD_FILE, NO_TIME
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
 from state_engine.sources.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
+from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import open_recorded
 
@@ -218,6 +222,9 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
     if place is None or place >= len(inputs):
         return f"the operator '{operator}' has {len(inputs)} inputs now"
     node = inputs[place].parent
+    kind = _kind(letter)
+    if kind is not RowKind.INSERT and not is_changing(node):
+        return f"it is of kind {kind}, and the stream that the operator '{operator}' reads holds inserts only now"
     timeless = letter.error.startswith(NO_TIME)
     if timeless and not (isinstance(node, SourceNode) and node.timestamps is not None):
         return (
@@ -277,6 +284,11 @@ def _table(letter: DeadLetter) -> pa.Table:
     assert letter._data is not None
     schema = pa.ipc.read_schema(pa.py_buffer(letter._schema))
     return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(letter._data), schema)])
+
+
+def _kind(letter: DeadLetter) -> RowKind:
+    row = _table(letter)
+    return kinds_of(row)[0] if ROW_KIND in row.column_names else RowKind.INSERT
 
 
 def _order_of(node: Node) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
+from state_engine.job.changing_streams import is_changing
 from state_engine.job.code_version import code_of
 from state_engine.job.graph import (
     MAIN_OUTPUT,
@@ -71,6 +72,8 @@ from state_engine.sources.frames import (
     united,
 )
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.row_kinds import KIND_FIELD
+from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.execution import collected
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.shipped_code import running_driver_code
@@ -275,15 +278,15 @@ class GraphExecutor:
         self, operator: OperatorNode, inputs: Sequence[RoutedInput], done: Execution
     ) -> list[OutputSpec]:
         """The main output and the side outputs, with the sinks that take them as they are."""
-        specs = []
+        specs, changing = [], is_changing(operator)
         for tag in (None, *operator.side_outputs.values()):
             place = (operator.uid, MAIN_OUTPUT if tag is None else tag.tag_id)
             kind = _output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
             sinks = [s for s in self._job.sinks.values() if output_of(s.parent) == place]
-            schema = pa.schema(list(kind.columns.arrow))
+            schema = pa.schema([*kind.columns.arrow, *([KIND_FIELD] if changing else [])])
             targets = [done.outputs.prepare(sink, schema) for sink in sinks]
             exchange, merged = place in self._exchanged, place in self._merged
-            specs.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged))
+            specs.append(OutputSpec(tag, kind, targets, exchange=exchange, merged=merged, changing=changing))
         return specs
 
     def _output_frame(
@@ -298,7 +301,7 @@ class GraphExecutor:
         hidden = tuple(order_name(i) for i in range(len(layout.order) + 1))
         lead = (WATERMARK, RANK) if layout.event_time else ()
         types = order_fields(pairs, [*hidden, *([EVENT_TIME, *lead] if layout.event_time else [])])
-        schema = pa.schema([*output.kind.columns.arrow, *types])
+        schema = pa.schema([*output.kind.columns.arrow, *types, *([KIND_FIELD] if output.changing else [])])
         small = sum(files[0].rows for files in pairs) <= FEW_ROWS
         rows: DataFrame | pa.Table
         if small or not has_spark(self._spark):
@@ -335,10 +338,11 @@ class GraphExecutor:
         frame = self._frame(sink.parent, batch, frames)
         if frame is None:
             return
-        places = [c for c in (FILE_COLUMN, ROW_COLUMN) if c in frame.schema.names]
+        hidden = [c for c in (FILE_COLUMN, ROW_COLUMN, ROW_KIND) if c in frame.schema.names]
         declared = to_type(frame.user_schema, parameter=f"columns of sink '{sink.name}'")
         assert isinstance(declared, StructType)
-        target = done.outputs.prepare(sink, pa.schema(list(declared.arrow)))
+        kinds = [KIND_FIELD] if is_changing(sink.parent) else []
+        target = done.outputs.prepare(sink, pa.schema([*declared.arrow, *kinds]))
         known = set(done.rows_by_source) | done.letters_from
         spec = SinkRows(
             target=target,
@@ -349,7 +353,7 @@ class GraphExecutor:
             keep_refused=self._job.on_error == "dead_letter",
             fresh=not set(frame.sources) & known,
         )
-        columns = [*frame.user_columns, *places]
+        columns = [*frame.user_columns, *hidden]
         if frame.table is not None and runs_in_this_process(self._spark):
             reports = [write_sink_rows(spec, frame.table.select(columns), attempt_here(0))]
         else:

@@ -42,7 +42,7 @@ class SinkRequest:
         staging: outputs that wait below the root.
         name: of the sink in its job.
         app: application id of its transactions, ``<root id>/<job>/<sink>``.
-        schema: columns of the output.
+        schema: columns of the output; the last one is ``ROW_KIND`` where its stream changes.
         write_id: of the attempt.
         known: whether the application published to the sink of this name before.
     """
@@ -119,9 +119,17 @@ class SinkTarget:
 
 
 class Sink(ABC):
-    """Base of all sinks; holds configuration only."""
+    """Base of all sinks; holds configuration only.
+
+    Attributes:
+        kind: names the publisher.
+        accepts_changes: whether it knows what to do with updates and deletes. Then the files that are staged for it
+            have the column ``ROW_KIND`` behind all others, where its stream changes; building a job refuses any other
+            sink there.
+    """
 
     kind: str
+    accepts_changes: bool = False
 
     @abstractmethod
     def place(self, app: str, staging: Staging) -> str:

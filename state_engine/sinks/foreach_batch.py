@@ -52,6 +52,8 @@ class ForeachBatchSink(Sink):
         name: ``[a-z][a-z0-9_]*``: identifies the function that the rows wait for, in later processes, too; keep it
             when the function changes. Functions of different jobs need different names.
         as_dataframe: whether the rows come as a Spark DataFrame and not as an Arrow table, which is in memory whole.
+        accepts_changes: whether the function takes the rows of a stream that changes: then these have a last column
+            ``_statelake_row_kind``, with the number of their kind, ``RowKind(number)``.
 
     Raises:
         ConfigurationError: another function of this process has that name.
@@ -64,6 +66,7 @@ class ForeachBatchSink(Sink):
     function: BatchFunction
     name: str = field(kw_only=True)
     as_dataframe: bool = field(default=False, kw_only=True)
+    accepts_changes: bool = field(default=False, kw_only=True)
     kind = SinkKind.FOREACH_BATCH.value
 
     def __post_init__(self) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from state_engine.core.errors import ConfigurationError, SourceError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.types.row import RowKind
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
-from state_engine.sources.local_rows import local_frame
+from state_engine.sources.local_rows import local_frame, normal_elements
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class CollectionSource(Source):
         elements: of the type.
         kind: their type.
         max_rows_per_batch: elements of a micro-batch; None takes all at once.
+        changing: whether elements have kinds: Rows of a kind, or pairs of a kind and an element.
 
     Raises:
         ConfigurationError: the number is none.
@@ -37,19 +39,18 @@ class CollectionSource(Source):
     elements: Sequence[Any]
     kind: OutputType
     max_rows_per_batch: int | None = None
+    changing: bool = False
     _normal: list[Any] = field(init=False, repr=False)
+    _kinds: list[RowKind] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_rows_per_batch is not None and self.max_rows_per_batch < 1:
             raise ConfigurationError(
                 f"source '{self.name}': max_rows_per_batch must be at least 1, not {self.max_rows_per_batch!r}"
             )
-        normalise = self.kind.element.normalise
-        try:
-            normal = [normalise(e) for e in self.elements]
-        except ValueTypeError as error:
-            raise ValueTypeError(f"source '{self.name}': {error}") from None
+        normal, kinds = normal_elements(self.elements, self.kind, changing=self.changing, source=self.name)
         object.__setattr__(self, "_normal", normal)
+        object.__setattr__(self, "_kinds", kinds)
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         return self._up_to(len(self._normal), elements)
@@ -100,7 +101,8 @@ class CollectionSource(Source):
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         start, end = part.detail
-        return local_frame(self._normal[start:end], self.kind, first=start)
+        kinds = None if self._kinds is None else self._kinds[start:end]
+        return local_frame(self._normal[start:end], self.kind, first=start, kinds=kinds)
 
 
 def _position(elements: Sequence[Element]) -> int:

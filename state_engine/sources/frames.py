@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import ddl_text, quoted
+from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
@@ -207,6 +208,12 @@ class StreamFrame:
     def _with(self, rows: DataFrame | pa.Table, step: DataFrameStep) -> StreamFrame:
         """The frame with the rows that a step gave, and with what is left of their order."""
         kept = all(c in rows.schema.names for c in self.hidden_order)
+        if self.changing and not (kept and ROW_KIND in rows.schema.names):
+            raise ConfigurationError(
+                f"transform({step.function!r}) dropped the hidden columns that hold the kinds of the rows and their "
+                "order, without which an update cannot be told from an insert. Keep all columns there (withColumn, "
+                "drop, selectExpr('*', ...))"
+            )
         order_by = self.order_by if step.order_by is None else step.order_by
         named = len(order_by) if step.order_by is not None or not kept else self.named
         timed = (
@@ -299,7 +306,17 @@ class StreamFrame:
         """The watermark before each row, where an operator put it out; else null."""
         return self._own(WATERMARK, pa.int64())
 
-    def _own(self, column: str, kind: pa.DataType, value: str | None = None) -> Rule:
+    @property
+    def row_kind(self) -> Rule:
+        """The kind of each row; that of inserts where the stream has no other."""
+        return self._own(ROW_KIND, pa.int8(), RowKind.INSERT.value)
+
+    @property
+    def changing(self) -> bool:
+        """Whether the rows have kinds."""
+        return ROW_KIND in self.schema.names
+
+    def _own(self, column: str, kind: pa.DataType, value: str | int | None = None) -> Rule:
         """A hidden column, or what stands for it where the rows do not have it."""
         return Taken(column) if column in self.schema.names else Constant(value, kind)
 
@@ -381,6 +398,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     orders = merged_orders(frames, range(len(frames)))
     timed = any(f.event_time is not None for f in frames)
     refusing = any(TIME_REFUSAL in f.schema.names for f in frames)
+    changing = any(f.changing for f in frames)
     made = []
     for frame, order in zip(frames, orders, strict=True):
         rules: dict[str, Rule] = {name: Taken(name) for name in columns}
@@ -389,6 +407,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
             rules[EVENT_TIME] = frame.event_ms("union")
             rules |= {WATERMARK: frame.watermark, ORIGIN: frame.row_origin}
         rules[SOURCE] = frame.source_name
+        if changing:
+            rules[ROW_KIND] = frame.row_kind
         if refusing:
             rules[TIME_REFUSAL] = frame.time_refusal
         made.append(rules)

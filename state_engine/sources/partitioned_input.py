@@ -84,6 +84,11 @@ class PartitionedSource(Source):
         self.name, self.source, self.partitions = name, unbounded(source), partitions
         self.column, self._keep_refused, self._job = partitions.column_of(name), keep_refused, job
 
+    @property
+    def changing(self) -> bool:
+        """Whether the source that is cut changes."""
+        return self.source.changing
+
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         """The next partition, whatever the clock says."""
         last = last_mark(elements)

@@ -13,7 +13,8 @@ from state_engine.sinks.staging import Staging
 class CollectSink(Sink):
     """A sink that collects: ``run_in_memory`` gives its elements by its name.
 
-    In memory every sink of a job collects, whatever it is. This one has no place to write to elsewhere, so an engine
+    In memory every sink of a job collects, whatever it is. Of a stream that changes, it gives Rows of their kind, and
+    other elements as pairs of a kind and an element. This one has no place to write to elsewhere, so an engine
     refuses it.
 
     Example::
@@ -25,6 +26,7 @@ class CollectSink(Sink):
     """
 
     kind = "collect"
+    accepts_changes = True
 
     def place(self, app: str, staging: Staging) -> str:
         raise ConfigurationError(

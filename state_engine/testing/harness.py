@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.every_function import SourceFunction
 from state_engine.core.functions.function import Function
-from state_engine.core.functions.function_calls import takes_broadcast, takes_two_inputs
+from state_engine.core.functions.function_calls import (
+    emits_changes,
+    refusal_of_changes,
+    takes_broadcast,
+    takes_changes,
+    takes_two_inputs,
+)
 from state_engine.core.functions.metrics import summed
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.harness.harness_batch import HarnessBatch, watermarks
@@ -23,12 +29,20 @@ from state_engine.core.harness.harness_run import BatchSettings, HarnessRun, Unc
 from state_engine.core.harness.harness_state import HarnessState, Snapshot
 from state_engine.core.keys.key_form import DeclaredKey, KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
+from state_engine.core.operator.element_kinds import (
+    ElementChange,
+    own_kind,
+    rows_of_kinds,
+    shown_changes,
+    split,
+)
 from state_engine.core.operator.outputs import Refusal
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.state_table import NO_KEY
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.columns import as_in_a_stream
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.state_backends.state_backend import StateBackend
@@ -66,6 +80,9 @@ class OperatorHarness:
         parameters: of the job.
         ordered: as of ``connect(…, ordered=True)``: broadcast elements stand among the others, and come with them in
             ``process_pairs``, as the second input.
+        changing: whether elements have kinds: Rows of a kind, or pairs ``(RowKind.DELETE, element)``; anything else is
+            an insert. Outputs that have kinds come back in the same way; so do those of a function that
+            ``emits_changes``.
 
     Attributes:
         refused: what was set aside, with the elements' positions in their batch.
@@ -93,6 +110,7 @@ class OperatorHarness:
     side_outputs: Sequence[OutputTag] | None = None
     parameters: Mapping[str, str] = field(default_factory=dict)
     ordered: bool = False
+    changing: bool = False
     refused: list[Refusal] = field(default_factory=list, init=False)
     metrics: dict[str, float] = field(default_factory=dict, init=False)
 
@@ -107,6 +125,10 @@ class OperatorHarness:
             raise ConfigurationError(
                 f"ordered=True is for functions that take broadcast elements, not for {type(self.function).__name__}"
             )
+        keyed = self.key_by is not None
+        if self.changing and not takes_changes(self.function, keyed=keyed):
+            raise ConfigurationError(refusal_of_changes(self.function, operator=_NAME, keyed=keyed))
+        self._emits_changes = emits_changes(self.function, changing=self.changing)
         self._two_inputs = takes_two_inputs(self.function) or self.ordered
         self._stored = HarnessState(watermarks_ms=self._first_watermarks())
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")
@@ -270,12 +292,16 @@ class OperatorHarness:
         self._stored.idle = self._stored.idle | {which} if idle else self._stored.idle - {which}
 
     def _batch(self, given: list[Any], broadcast: list[Any], drain: bool) -> list[Any]:
-        broadcast = self._passed(broadcast, self._inputs[1])
-        batch = self._dealt(self._received(given))
-        timed = [(element, self._broadcast_time(element)) for element in broadcast]
+        broadcast, of_broadcast = self._kinds(broadcast)
+        broadcast = rows_of_kinds(self._passed(broadcast, self._inputs[1]), of_broadcast)
+        batch = self._dealt(*self._received(given))
+        timed = [
+            (one, self._broadcast_time(one), kind) for one, kind in zip(broadcast, of_broadcast, strict=True)
+        ]
         runs = self._runs(end_watermark_ms=batch.marks[-1])
         for run in runs:
-            run.run(*batch.of(run.subtask), broadcast=timed, drain=drain)
+            kinds = batch.kinds_of(run.subtask)
+            run.run(*batch.of(run.subtask), kinds=kinds, broadcast=timed, drain=drain)
 
         def apart(refusal: Refusal) -> bool:
             return refusal.broadcast and not self.ordered
@@ -291,11 +317,28 @@ class OperatorHarness:
             self._stored.reached_ms = batch.marks[-1]
         self._stored.elements += len(given)
         for tag in sorted({tag for run in runs for tag in run.out.side}):
-            self._side.setdefault(tag, []).extend(batch.in_order(runs, tag))
-        outputs = batch.in_order(runs, None)
-        return as_in_a_stream(outputs, self._output) if self.output_type is not None and outputs else outputs
+            self._side.setdefault(tag, []).extend(self._given_on(batch.in_order(runs, tag), typed=False))
+        return self._given_on(batch.in_order(runs, None), typed=self.output_type is not None)
 
-    def _dealt(self, given: list[Any]) -> HarnessBatch:
+    def _given_on(self, outputs: list[Any], *, typed: bool) -> list[Any]:
+        """Outputs as the next operator would get them: each Row has its kind, and anything else stands beside it."""
+        kinds, values = split(outputs) if self._emits_changes else ([], outputs)
+        values = as_in_a_stream(values, self._output) if typed and values else values
+        return shown_changes(values, kinds) if self._emits_changes else values
+
+    def _kinds(self, given: list[Any]) -> tuple[list[Any], list[RowKind]]:
+        """Elements without their kinds, and these."""
+        changes = [own_kind(one) if self.changing else ElementChange(RowKind.INSERT, one) for one in given]
+        kinds, values = split(changes)
+        for value in () if self.changing else values:
+            if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
+                raise ConfigurationError(
+                    f"{value!r} has the kind {value.get_row_kind()}: give the harness changing=True, for a function "
+                    "whose stream changes"
+                )
+        return values, kinds
+
+    def _dealt(self, given: list[Any], kinds: list[RowKind]) -> HarnessBatch:
         """The elements with their keys and times, dealt out to the subtasks."""
         keys = None if self.key_by is None else [self._key_of(e) for e in given]
         stamps = [None if self.timestamp_of is None else self._of(self.timestamp_of, e) for e in given]
@@ -323,18 +366,22 @@ class OperatorHarness:
             idle=idle,
             least_ms=self._stored.reached_ms,
         )
-        return HarnessBatch(given, keys, stamps, marks, ends_ms, parts, idle)
+        of_each = kinds if self.changing else None
+        return HarnessBatch(given, keys, stamps, marks, ends_ms, parts, idle, of_each)
 
-    def _received(self, given: list[Any]) -> list[Any]:
-        """The elements as the engine would hand them to the function."""
+    def _received(self, given: list[Any]) -> tuple[list[Any], list[RowKind]]:
+        """The elements as the engine would hand them to the function, and their kinds."""
         if not self._two_inputs:
-            return self._passed(given, self._inputs[0])
+            values, kinds = self._kinds(given)
+            return rows_of_kinds(self._passed(values, self._inputs[0]), kinds), kinds
+        values, kinds = self._kinds([value for _, value in given])
         elements = list(given)
         for which, kind in enumerate(self._inputs):
             at = [place for place, (one, _) in enumerate(given) if one == which]
-            for place, value in zip(at, self._passed([given[p][1] for p in at], kind), strict=True):
+            passed = self._passed([values[place] for place in at], kind)
+            for place, value in zip(at, rows_of_kinds(passed, [kinds[p] for p in at]), strict=True):
                 elements[place] = (which, value)
-        return elements
+        return elements, kinds
 
     @staticmethod
     def _passed(values: list[Any], kind: TypeInformation | None) -> list[Any]:
@@ -375,6 +422,7 @@ class OperatorHarness:
             output_type=self._output,
             key_form=self._key_form(),
             ordered=self.ordered,
+            changing=self._emits_changes,
             dead_letters=self.on_error == "dead_letter",
             side_outputs=None
             if self.side_outputs is None

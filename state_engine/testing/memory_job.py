@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import (
     Node,
@@ -27,7 +28,7 @@ from state_engine.sources.collection import CollectionSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import TableCode
 from state_engine.sources.function import FunctionSource
-from state_engine.sources.local_rows import local_frame
+from state_engine.sources.local_rows import local_frame, normal_elements
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.partitioned_input import PartitionedSource
 
@@ -46,11 +47,14 @@ class GivenRows(Source):
     Args:
         name: of the source, for messages.
         kind: type of its elements; None where nobody says.
+        changing: whether elements have kinds.
     """
 
     name: str
     kind: OutputType | None
+    changing: bool = False
     _waiting: list[Any] = field(default_factory=list)
+    _kinds: list[RowKind] | None = None
 
     def give(self, rows: Sequence[Any]) -> None:
         """Have rows wait for the next micro-batch, in place of those that waited.
@@ -67,11 +71,9 @@ class GivenRows(Source):
                 f"source '{self.name}': it does not declare its columns, so they must be said here: "
                 f"run_in_memory(job, types={{'{self.name}': 'k string, v bigint'}})"
             )
-        normalise = self.kind.element.normalise
-        try:
-            self._waiting = [normalise(row) for row in rows]
-        except ValueTypeError as error:
-            raise ValueTypeError(f"source '{self.name}': {error}") from None
+        self._waiting, self._kinds = normal_elements(
+            rows, self.kind, changing=self.changing, source=self.name
+        )
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         if not self._waiting:
@@ -79,13 +81,14 @@ class GivenRows(Source):
         start = int(elements[-1]["position"]) if elements else 0
         new: list[Element] = [{"split": "given", "position": start + len(self._waiting)}]
         return Slice(
-            new, summary(elements), summary([*elements, *new]), ["given rows"], (start, self._waiting)
-        )
+            new, summary(elements), summary([*elements, *new]), ["given rows"],
+            (start, self._waiting, self._kinds),
+        )  # fmt: skip
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
-        first, rows = part.detail
+        first, rows, kinds = part.detail
         assert self.kind is not None
-        return local_frame(rows, self.kind, first=first)
+        return local_frame(rows, self.kind, first=first, kinds=kinds)
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class _Copies:
         inner = node.source.source if isinstance(node.source, PartitionedSource) else node.source
         if isinstance(inner, CollectionSource | FunctionSource) and node.name not in self._types:
             return inner
-        self.given[node.name] = GivenRows(node.name, self._kind(node, inner))
+        self.given[node.name] = GivenRows(node.name, self._kind(node, inner), changing=inner.changing)
         return self.given[node.name]
 
     def _kind(self, node: SourceNode, source: Source) -> OutputType | None:

@@ -19,7 +19,6 @@ from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.state.ttl_rule import without_expired
-from state_engine.core.types.columns import elements
 from state_engine.job.graph import OperatorNode, declared_columns, declared_type, is_scalar
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import parallelism_in_force
@@ -27,6 +26,7 @@ from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.operator_run import earlier_states
 from state_engine.sinks.file_moves import PUBLISHED
 from state_engine.sinks.files import FileSink, published_directory
+from state_engine.sources.row_kinds import shown_elements
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import read_parquet
@@ -51,11 +51,8 @@ def shown(job: StatefulJob, sink: str, checkpoints: Collection[int] | None = Non
             continue
         for name in sorted(at.inside(directory).names(), key=_attempt_and_subtask):
             table = read_parquet(join(node.sink.path, directory, name), of=f"what sink '{sink}' collected")
-            rows += elements(
-                table,
-                table.schema.names,
-                scalar=is_scalar(node.parent),
-                declared=declared_columns(node.parent),
+            rows += shown_elements(
+                table, scalar=is_scalar(node.parent), declared=declared_columns(node.parent)
             )
     return rows
 

@@ -35,6 +35,7 @@ from state_engine.core.functions.keyed_functions import (
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
+from state_engine.core.operator_state.checkpointed import has_operator_state
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.time.timer_service import TimerService
 
@@ -83,9 +84,7 @@ def sees_time(function: Any) -> bool:
     """Whether a function may see the watermark: from its context, or through state that lives by event time."""
     if isinstance(function, MapWithState | RollingAggregate | RollingReduce | RunningAggregate):
         return False
-    if isinstance(
-        function, MapFunction | FlatMapFunction | FilterFunction | CoMapFunction | CoFlatMapFunction
-    ):
+    if isinstance(function, _STATELESS):
         return type(function).open is not Function.open
     return True
 
@@ -100,6 +99,60 @@ def takes_two_inputs(function: Any) -> bool:
 def takes_broadcast(function: Any) -> bool:
     """Whether a function is one of a stream and a broadcast stream."""
     return isinstance(function, BroadcastProcessFunction | KeyedBroadcastProcessFunction)
+
+
+_STATELESS = (MapFunction, FlatMapFunction, FilterFunction, CoMapFunction, CoFlatMapFunction)
+"""What every element passes for itself: its outputs keep its kind."""
+
+
+def keeps_kinds(function: Any) -> bool:
+    """Whether the outputs of a function have the kind of the element that they came from."""
+    return isinstance(function, _STATELESS)
+
+
+def takes_changes(function: Any, *, keyed: bool) -> bool:
+    """Whether a function may be given updates and deletes: it says so, or every element passes it for itself.
+
+    What a map, flat_map or filter remembers of other elements would not take back what a delete withdraws, so one that
+    may have state has to say so, too.
+    """
+    if function.accepts_changes:
+        return True
+    opened = keyed and type(function).open is not Function.open
+    return keeps_kinds(function) and not opened and not has_operator_state(function)
+
+
+def emits_changes(function: Any, *, changing: bool) -> bool:
+    """Whether outputs have kinds; ``changing`` says whether elements do."""
+    return changing if keeps_kinds(function) else bool(function.emits_changes)
+
+
+def refusal_of_changes(
+    function: Any, *, operator: str, keyed: bool, of: str = "", shortcut: str | None = None
+) -> str:
+    """Why an operator cannot be on a stream that changes, and the ways out.
+
+    Args:
+        of: what makes the stream change.
+        shortcut: name of the method that stands for the function, where the user wrote none.
+    """
+    name = shortcut or type(function).__name__
+    what = f"operator '{operator}': {name} takes inserts only, and its stream holds updates and deletes, too{of}. "
+    own = "a KeyedProcessFunction" if keyed else "a ProcessFunction"
+    if shortcut is not None:
+        return what + (
+            f"It cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and says "
+            "accepts_changes = True, or one in front of it that makes inserts of them"
+        )
+    if keeps_kinds(function):
+        return what + (
+            "It may keep state, which a delete does not take back by itself: say accepts_changes = True on the class "
+            f"once it allows for that, or make {own} of it, which sees ctx.row_kind()"
+        )
+    return what + (
+        "Handle each ctx.row_kind() in it and say accepts_changes = True on the class, or put a function in front of "
+        "it that does so and puts out inserts"
+    )
 
 
 def check_stream(function: Any, *, operator: str, keyed: bool) -> None:

@@ -21,6 +21,7 @@ from state_engine.core.time.watermarks import (
     moves_of,
     watermarks_before,
 )
+from state_engine.core.types.row import RowKind
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class HarnessBatch:
         ends_ms: the watermark of every input after the batch.
         parts: the positions of the elements that each subtask gets.
         idle: inputs that hold back no other one; they have no element.
+        kinds: of the elements; None where all are inserts.
     """
 
     elements: list[Any]
@@ -44,6 +46,7 @@ class HarnessBatch:
     ends_ms: list[int]
     parts: list[list[int]]
     idle: frozenset[int] = frozenset()
+    kinds: list[RowKind] | None = None
 
     def of(self, subtask: int) -> tuple[list[Any] | None, list[Any], list[int | None], list[int]]:
         """Keys, elements and times of one subtask, and the watermarks before them."""
@@ -51,6 +54,10 @@ class HarnessBatch:
         keys = None if self.keys is None else [self.keys[i] for i in mine]
         elements, stamps = [self.elements[i] for i in mine], [self.stamps[i] for i in mine]
         return keys, elements, stamps, [self.marks[i] for i in mine]
+
+    def kinds_of(self, subtask: int) -> list[RowKind] | None:
+        """Kinds of the elements of one subtask."""
+        return None if self.kinds is None else [self.kinds[i] for i in self.parts[subtask]]
 
     def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
         """The outputs of all subtasks, or one side output by the id of its tag, in total order."""

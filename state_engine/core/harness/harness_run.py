@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from state_engine.core.errors import ValueTypeError
 from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
@@ -27,6 +28,7 @@ from state_engine.core.state.state_table import NO_KEY, Change, KeyContext
 from state_engine.core.time.timer_service import TimerService
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class BatchSettings:
     backend: Any = None
     key_form: KeyForm | None = None
     ordered: bool = False
+    changing: bool = False
 
 
 class HarnessRun:
@@ -77,14 +80,15 @@ class HarnessRun:
         stamps: list[int | None],
         marks: list[int],
         *,
-        broadcast: list[tuple[Any, int | None]],
+        kinds: list[RowKind] | None,
+        broadcast: list[tuple[Any, int | None, RowKind]],
         drain: bool,
     ) -> None:
         """Feed the elements. Raises what the function raised, unless refused elements are set aside.
 
         Args:
-            keys, values, stamps, marks: of the elements: their times, and the watermarks before them.
-            broadcast: broadcast elements with their times.
+            keys, values, stamps, marks, kinds: of the elements: their times, and the watermarks before them.
+            broadcast: broadcast elements with their times and kinds.
             drain: whether to fire all event-time timers at the end.
         """
         s = self._settings
@@ -100,10 +104,10 @@ class HarnessRun:
                 operator.open()
                 try:
                     if broadcast:
-                        elements, times = zip(*broadcast, strict=True)
-                        operator.process_broadcast(elements, times, self.out)
+                        elements, times, of_each = zip(*broadcast, strict=True)
+                        operator.process_broadcast(elements, times, self.out, kinds=of_each)
                     process = operator.process_in_order if s.ordered else operator.process
-                    process(keys, values, stamps, self.out, watermarks=marks)
+                    process(keys, values, stamps, self.out, watermarks=marks, kinds=kinds)
                     operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
                     self.state = operator.snapshot()
                 finally:
@@ -165,6 +169,7 @@ class HarnessRun:
             output_type=s.output_type,
             dead_letters=s.dead_letters,
             side_outputs=s.side_outputs,
+            changing=s.changing,
             restored=self._start,
             restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
             checkpoint_id=s.checkpoint_id,
@@ -187,7 +192,13 @@ class HarnessRun:
 
 
 class Unchanged(TypeInformation):
-    """The type of outputs that are left as they are."""
+    """The type of outputs that are left as they are; none has a kind, as on the engine."""
 
     def compiled(self) -> Callable[[Any], Any]:
-        return lambda value: value
+        return _without_kind
+
+
+def _without_kind(value: Any) -> Any:
+    if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
+        raise ValueTypeError(f"{value!r}: its kind is {value.get_row_kind()}, and {INSERTS_ONLY}")
+    return value

@@ -101,6 +101,7 @@ class Outputs:
     """What a subtask produced: ``values[i]`` came from ``origins[i]``, in the order they were yielded.
 
     Attributes:
+        values: normal outputs; where they have kinds, an ``ElementChange`` each.
         origins: of each value, an Origin.
         side: side outputs by the id of their tag; only those that got a value.
         refused: elements and timers that were set aside.

@@ -10,6 +10,7 @@ from typing import Any
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.output_tag import OutputTag, is_tagged
+from state_engine.core.operator.element_kinds import ElementChange, KindOf
 from state_engine.core.operator.outputs import Origin, Outputs, SideOutputs
 from state_engine.core.types.every_type import TypeInformation
 
@@ -40,9 +41,13 @@ class SideOutputWriter:
     Args:
         operator: uid, for messages.
         declared: tags that somebody reads, by id; None takes any tag.
+        kind_of: gives a value its kind, where side outputs have kinds.
     """
 
-    def __init__(self, operator: str, declared: Mapping[str, OutputTag] | None) -> None:
+    def __init__(
+        self, operator: str, declared: Mapping[str, OutputTag] | None, *, kind_of: KindOf | None = None
+    ) -> None:
+        self._kind_of = kind_of
         self._operator, self._open = operator, declared is None
         self._tags: dict[str, OutputTag] = dict(declared or {})
         self._normalise: dict[str, Callable[[Any], Any]] = {}
@@ -57,7 +62,11 @@ class SideOutputWriter:
         tag, value = tagged
         normalise = self._known(tag)
         try:
-            normal = normalise(value)
+            if self._kind_of is None:
+                normal = normalise(value)
+            else:
+                kind, plain = self._kind_of(value)
+                normal = ElementChange(kind, normalise(plain))
         except ValueTypeError as error:
             raise ValueTypeError(f"side output '{tag.tag_id}': {error}") from error
         side = out.side.get(tag.tag_id)

@@ -14,7 +14,7 @@ from itertools import count, groupby, repeat
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.function_calls import calls_of, check_stream, has_timers
+from state_engine.core.functions.function_calls import calls_of, check_stream, has_timers, keeps_kinds
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.atomic_call import (
@@ -23,6 +23,7 @@ from state_engine.core.operator.atomic_call import (
     AtomicCall,
     outputs_of,
 )
+from state_engine.core.operator.element_kinds import changing_outputs, kept_kind, own_kind, with_kinds
 from state_engine.core.operator.late_elements import LateElement, diverting
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import (
@@ -43,6 +44,7 @@ from state_engine.core.time.timer_service import TimerService
 from state_engine.core.time.timers import Entry, TimerQueue
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.row import RowKind
 
 
 class StreamOperator:
@@ -57,6 +59,7 @@ class StreamOperator:
         output_type: what outputs are normalised to.
         dead_letters: whether refused elements are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
+        changing: whether outputs, those of side outputs too, have kinds: then each is an ``ElementChange``.
         restored: operator state that the subtask starts with.
         restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
 
@@ -75,6 +78,7 @@ class StreamOperator:
         output_type: TypeInformation,
         dead_letters: bool = False,
         side_outputs: Mapping[str, OutputTag] | None = None,
+        changing: bool = False,
         restored: SubtaskSnapshot | None = None,
         restored_checkpoint_id: int | None = None,
         checkpoint_id: int = 1,
@@ -83,10 +87,12 @@ class StreamOperator:
         self.function, self.store = function, store
         self._operator, self._context, self._timers = info.task_name, context, timers
         self._dead_letters = dead_letters
+        normalise = TaggedOr(output_type).compiled()
+        kind_of = (kept_kind(context) if keeps_kinds(function) else own_kind) if changing else None
         self._one = AtomicCall(
             context,
-            normalise=TaggedOr(output_type).compiled(),
-            side=SideOutputWriter(info.task_name, side_outputs).write,
+            normalise=normalise if kind_of is None else changing_outputs(normalise, kind_of, TAGGED),
+            side=SideOutputWriter(info.task_name, side_outputs, kind_of=kind_of).write,
             dead_letters=dead_letters,
         )
         self._life = OperatorLifecycle(
@@ -140,6 +146,7 @@ class StreamOperator:
         out: Outputs,
         *,
         watermarks: Iterable[int] | None = None,
+        kinds: Iterable[RowKind] | None = None,
         diverts: bool = False,
         first: int = 0,
     ) -> None:
@@ -151,6 +158,7 @@ class StreamOperator:
             timestamps: event times in milliseconds.
             out: where outputs go.
             watermarks: the watermark before every element, in milliseconds; without, that of the start of the batch.
+            kinds: of the elements; without, all are inserts.
             diverts: whether there are late elements among the values that pass by the function; their key is NO_KEY.
             first: index of the first of them in the subtask's input.
 
@@ -160,6 +168,7 @@ class StreamOperator:
         context, call, queue = self._context, self._calls.element, self._queue
         element, process, method = call.context, call.process, call.name
         process = diverting(process) if diverts else process
+        process = process if kinds is None else with_kinds(process, context, kinds)
         normalise, side, refuse = self._one.normalise, self._one.side, self._one.refuse
         emit, emit_origin = out.values.append, out.origins.append
         undo = context.undo = [] if self._dead_letters else None
@@ -209,12 +218,14 @@ class StreamOperator:
         out: Outputs,
         *,
         watermarks: Iterable[int] | None = None,
+        kinds: Iterable[RowKind] | None = None,
     ) -> None:
         """Feed the broadcast elements of the batch, before all others. Raises as ``process`` does."""
         before = repeat(self._timers.watermark_ms) if watermarks is None else watermarks
-        for index, value, timestamp, before_ms in zip(count(), values, timestamps, before):
+        of_each = repeat(RowKind.INSERT) if kinds is None else kinds
+        for index, value, timestamp, before_ms, kind in zip(count(), values, timestamps, before, of_each):
             self._advance(before_ms)
-            self._process_broadcast(index, value, timestamp, BroadcastOrigin(index), out)
+            self._process_broadcast(index, value, timestamp, kind, BroadcastOrigin(index), out)
 
     def process_in_order(
         self,
@@ -224,6 +235,7 @@ class StreamOperator:
         out: Outputs,
         *,
         watermarks: Sequence[int],
+        kinds: Sequence[RowKind] | None = None,
         diverts: bool = False,
     ) -> None:
         """Feed elements and broadcast elements, each at its place in the total order; raises as ``process`` does.
@@ -234,7 +246,7 @@ class StreamOperator:
         Args:
             keys: of the elements, where the stream is keyed; at the places of broadcast elements anything.
             values: pairs of 0 and an element, or of 1 and a broadcast element; or late elements.
-            timestamps, out, watermarks, diverts: as for ``process``.
+            timestamps, out, watermarks, kinds, diverts: as for ``process``.
         """
         if self._queue is not None:
             self._queue.index()
@@ -243,19 +255,25 @@ class StreamOperator:
             run = [one if type(one) is LateElement else one[1] for one in group]
             end = start + len(run)
             times, before = timestamps[start:end], watermarks[start:end]
+            given = None if kinds is None else kinds[start:end]
             if is_broadcast:
-                for index, value, timestamp, before_ms in zip(count(start), run, times, before):
+                of_each = repeat(RowKind.INSERT) if given is None else given
+                for index, value, timestamp, before_ms, kind in zip(
+                    count(start), run, times, before, of_each
+                ):
                     if index == start or before_ms != self._timers.watermark_ms:
                         self._advance(before_ms)
                         self.fire_rest(before_ms, out)
-                    self._process_broadcast(index, value, timestamp, index, out)
+                    self._process_broadcast(index, value, timestamp, kind, index, out)
             else:
                 of_run = None if keys is None else keys[start:end]
-                self.process(of_run, run, times, out, watermarks=before, first=start, diverts=diverts)
+                self.process(
+                    of_run, run, times, out, watermarks=before, kinds=given, first=start, diverts=diverts
+                )
             start = end
 
     def _process_broadcast(
-        self, index: int, value: Any, timestamp: int | None, origin: Origin, out: Outputs
+        self, index: int, value: Any, timestamp: int | None, kind: RowKind, origin: Origin, out: Outputs
     ) -> None:
         call, context = self._calls.broadcast, self._context
         if call is None:
@@ -264,6 +282,7 @@ class StreamOperator:
                 "use a BroadcastProcessFunction or a KeyedBroadcastProcessFunction"
             )
         context.undo, context.timestamp = [] if self._dead_letters else None, timestamp
+        context.row_kind = kind
         try:
             self._one.run(call, value, origin, Refusal(index, None, "", "", broadcast=True), out)
         finally:
@@ -344,3 +363,4 @@ class StreamOperator:
     def _leave(self) -> None:
         context = self._context
         context.key, context.timestamp, context.undo = NO_KEY, None, None
+        context.row_kind = RowKind.INSERT

@@ -14,6 +14,7 @@ from typing import Any
 from state_engine.core.functions.function import Function
 from state_engine.core.functions.map_functions import FilterFunction, MapFunction
 from state_engine.core.time.watermark_strategy import NO_TIMESTAMP, TimestampAssigner
+from state_engine.core.types.row import Row, RowKind, row_of_kind
 from state_engine.core.types.type_information import TypeInformation
 
 
@@ -49,13 +50,19 @@ class DerivedTimestamps(TimestampAssigner):
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
         """Milliseconds since 1970, or ``NO_TIMESTAMP`` for what is filtered out."""
+        kind = value.get_row_kind() if isinstance(value, Row) else RowKind.INSERT
         for step in self._steps:
             if isinstance(step.function, FilterFunction):
                 if not step.function.filter(value):
                     return NO_TIMESTAMP
             elif isinstance(step.function, MapFunction) and step.kind is not None:
-                value = step.kind.normalise(step.function.map(value))
+                value = step.kind.normalise(_of_kind(step.function.map(value), RowKind.INSERT))
+                value = _of_kind(value, kind)  # as behind the map itself
         return self._assigner.extract_timestamp(value, record_timestamp)
+
+
+def _of_kind(value: Any, kind: RowKind) -> Any:
+    return row_of_kind(value, kind) if isinstance(value, Row) else value
 
 
 def is_plain(function: Function) -> bool:

@@ -17,7 +17,9 @@ from typing import Any
 
 
 class RowKind(Enum):
-    """What a row says about a table that changes. Streams, states and sinks hold inserts only.
+    """What a row says about a table that changes. It travels with the rows of a stream that changes; states keep none.
+
+    Of an update, the row ``UPDATE_BEFORE`` that it replaces stands directly before the row ``UPDATE_AFTER``.
 
     Example:
         >>> str(RowKind.UPDATE_AFTER)
@@ -193,6 +195,23 @@ def _class_of_kind(names: tuple[str, ...], kind: RowKind) -> type[Row]:
     # the kind lives in the class, as the names do: an insert, which nearly every row is, carries nothing for it
     plain = row_class(names)
     return plain if kind is RowKind.INSERT else type("Row", (plain,), {"__slots__": (), "_kind": kind})
+
+
+def row_of_kind(row: Row, kind: RowKind) -> Row:
+    """A row with these fields and values, and another kind; the row itself where it has that.
+
+    Example:
+        >>> row_of_kind(Row(id=7), RowKind.DELETE).get_row_kind()
+        <RowKind.DELETE: 3>
+    """
+    return row if row.get_row_kind() is kind else tuple.__new__(_class_of_kind(row._fields, kind), row)
+
+
+INSERTS_ONLY = (
+    "a stream or a state of inserts keeps no kinds. A process function that puts them out says emits_changes = True; "
+    "before a row goes into a state, call row.set_row_kind(RowKind.INSERT)"
+)
+"""Why a row that is no insert is refused, and the ways out."""
 
 
 def _become(row: Row, names: tuple[str, ...], kind: RowKind) -> None:

@@ -29,6 +29,7 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
 from state_engine.microbatch.subtask.refusals import NO_TIME
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
+from state_engine.sources.row_kinds import with_kinds_of
 from state_engine.sources.stream_columns import in_arrow, in_spark
 from state_engine.spark.spark_names import T
 
@@ -170,7 +171,7 @@ def _from_function(
     good = [row for row in range(batch.num_rows) if row not in bad]
     rows = batch.take(pa.array(good, pa.int64())) if bad else batch
     own = rows[EVENT_TIME].to_pylist()
-    values = elements(rows, payload, scalar=scalar, declared=declared)
+    values = with_kinds_of(rows, elements(rows, payload, scalar=scalar, declared=declared))
     for row, value, at in zip(good, values, own, strict=True):
         try:
             times[row] = checked_timestamp(

@@ -96,6 +96,7 @@ class RoutedLayout:
         refused: whether a column holds rows that could not be parsed.
         sources: whether a column holds each row's source.
         lead: columns that come before those of the order, where the rows carry the watermark: it, and their rank.
+        changing: whether a column holds the kind of each row.
     """
 
     inputs: tuple[InputLayout, ...]
@@ -110,6 +111,7 @@ class RoutedLayout:
     refused: bool
     sources: bool
     lead: tuple[str, ...] = ()
+    changing: bool = False
 
     @property
     def whole_order(self) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from state_engine.sources.frames import (
     orders_by_event_time,
     shared_names,
 )
-from state_engine.sources.stream_columns import Constant, Rule, Taken
+from state_engine.sources.stream_columns import ROW_KIND, Constant, Rule, Taken
 
 
 @dataclass(frozen=True)
@@ -173,6 +173,7 @@ def _common_layout(
         refused=refused,
         sources=not alone or (first.source is None and bool(first.sources)),
         lead=first.lead if alone and timed and not by_time else (),
+        changing=any(f.changing for f in frames),
     )
 
 
@@ -187,6 +188,8 @@ def _hidden_columns(
         rules |= {name: Taken(name) for name in layout.lead}
     if any(TIME_REFUSAL in f.schema.names for f in frames):
         rules[TIME_REFUSAL] = frame.time_refusal
+    if layout.changing:
+        rules[ROW_KIND] = frame.row_kind
     if layout.sources:
         rules[SOURCE] = frame.source_name
     if layout.refused:

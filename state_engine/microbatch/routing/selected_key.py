@@ -14,6 +14,7 @@ from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.invalid_text import invalid_text
 from state_engine.job.graph import KEY_COLUMN, OperatorNode, SelectedKey
 from state_engine.microbatch.routing.routed import KEY_REFUSAL, RoutedInput, selected_name
+from state_engine.sources.row_kinds import with_kinds_of
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class KeyFunction:
         good = [row for row in range(rows.num_rows) if row not in bad] if bad else range(rows.num_rows)
         readable = rows.take(pa.array(good, pa.int64())) if bad else rows
         given = elements(readable, self.payload, scalar=self.scalar, declared=self.declared) if good else []
+        given = with_kinds_of(readable, given)
         for row, element in zip(good, given, strict=True):
             try:
                 key = self.get_key(element)

@@ -14,10 +14,13 @@ import pyarrow as pa
 
 from state_engine.core.operator.outputs import Refusal
 from state_engine.core.types.invalid_text import shown, text_or_bytes
+from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.routed import INPUT
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.sources.base import BadFile
 from state_engine.sources.frames import EVENT_TIME, REFUSED, SOURCE
+from state_engine.sources.row_kinds import kinds_of
+from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA
 
 UNPARSABLE = "SourceError: the row cannot be parsed with the declared schema"
@@ -73,7 +76,7 @@ class RefusedRows:
     def explain(self, refusal: Refusal, events: pa.Table) -> dict[str, str | None]:
         """What the driver needs for its error message."""
         index = refusal.index
-        position = refusal.place if index is None else self._position(events, index)
+        position = refusal.place if index is None else self._position(events, index) + _kind(events, index)
         return {
             "class": "UserFunctionError",
             "cause": refusal.error,
@@ -101,7 +104,10 @@ class RefusedRows:
         routed = self._spec.routed
         place = events[INPUT][index].as_py() if INPUT in events.column_names else 0
         one = routed.inputs[place]
-        batch = events.select(list(one.columns)).slice(index, 1).rename_columns(list(one.names))
+        columns, names = list(one.columns), list(one.names)
+        if routed.changing:
+            columns, names = [*columns, ROW_KIND], [*names, ROW_KIND]
+        batch = events.select(columns).slice(index, 1).rename_columns(names)
         if place not in self._schemas:
             self._schemas[place] = batch.schema.serialize().to_pybytes()
         return {
@@ -140,6 +146,14 @@ class RefusedRows:
                 if value is not None or len(self._spec.routed.inputs) == 1:
                     row[name] = value
         return json.dumps(row, default=str)
+
+
+def _kind(events: pa.Table, index: int) -> str:
+    """The kind of an update or delete, for its position."""
+    if ROW_KIND not in events.column_names:
+        return ""
+    (kind,) = kinds_of(events.slice(index, 1))
+    return "" if kind is RowKind.INSERT else f", {kind}"
 
 
 def unparsable(packed: str, labels: dict[str, tuple[str, ...]]) -> tuple[str, Letter]:

@@ -21,6 +21,8 @@ from state_engine.microbatch.subtask.refusals import Letter, letters_table, plac
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import HIDDEN, REFUSED
+from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds
+from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
@@ -125,6 +127,8 @@ def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> Si
             for i, column in bad.items()
         ]
         report.letters, report.refused = _write_letters(spec, letters, attempt), len(bad)
+    if ROW_KIND in spec.target.schema.names:
+        rows = rows.append_column(KIND_FIELD, column_of_kinds(table))
     if bad:
         good = np.ones(rows.num_rows, bool)
         good[list(bad)] = False

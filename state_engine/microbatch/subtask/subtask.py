@@ -24,6 +24,7 @@ from state_engine.core.errors import CodeVersionError, StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.names import stored_name
+from state_engine.core.operator.element_kinds import split
 from state_engine.core.operator.outputs import ElementRefused, Outputs, Refusal
 from state_engine.core.operator.stream_operator import StreamOperator
 from state_engine.core.operator_state.checkpointed import CheckpointListener
@@ -50,6 +51,7 @@ from state_engine.microbatch.subtask.subtask_input import (
     in_total_order,
     keys_of,
     late_tags,
+    row_kinds_of,
     timestamps_of,
     values_of,
     watermarks_of,
@@ -59,6 +61,7 @@ from state_engine.microbatch.subtask.subtask_input import (
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.sources.frames import TIME_REFUSAL
+from state_engine.sources.row_kinds import KIND_FIELD, kind_column
 from state_engine.spark.shipped_code import shipped
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.state_backends.state_backend import KeyedStateBackend
@@ -260,17 +263,20 @@ class Subtask:
                 times = timestamps_of(self._broadcast, spec.routed)
                 before = watermarks_of(self._broadcast, spec.routed)
                 operator.process_broadcast(
-                    broadcast_values(self._broadcast, spec.routed), times, out, watermarks=before
-                )
+                    broadcast_values(self._broadcast, spec.routed), times, out,
+                    watermarks=before, kinds=row_kinds_of(self._broadcast, spec.routed),
+                )  # fmt: skip
             keys = None if keyed is None else keyed.keys.of_rows
             before = watermarks_of(self._events, spec.routed)
-            diverts = bool(self._late)
+            diverts, kinds = bool(self._late), row_kinds_of(self._events, spec.routed)
             if self._of_broadcast is None:
-                operator.process(keys, values, timestamps, out, watermarks=before, diverts=diverts)
+                operator.process(
+                    keys, values, timestamps, out, watermarks=before, kinds=kinds, diverts=diverts
+                )
             else:
                 assert before is not None  # both streams have event time
                 operator.process_in_order(
-                    keys, values, list(timestamps), out, watermarks=before, diverts=diverts
+                    keys, values, list(timestamps), out, watermarks=before, kinds=kinds, diverts=diverts
                 )
             operator.fire_rest(clocks.end_watermark_ms, out, drain=clocks.drain)
             snapshot = operator.snapshot()
@@ -312,6 +318,7 @@ class Subtask:
             output_type=spec.outputs[0].kind.element,
             dead_letters=spec.dead_letters,
             side_outputs={o.name: o.tag for o in spec.outputs if o.tag is not None},
+            changing=spec.outputs[0].changing,
             restored=restored,
             restored_checkpoint_id=spec.parent_id if restored is not None else None,
             checkpoint_id=spec.checkpoint_id,
@@ -381,22 +388,26 @@ class Subtask:
         if part is None or not part.values or not (output.sinks or output.exchange):
             return
         spec, kind = self.spec, output.kind
-        table = to_table(part.values, kind.columns, scalar=kind.scalar)
+        kinds, values = split(part.values) if output.changing else (None, part.values)
+        table = to_table(values, kind.columns, scalar=kind.scalar)
         for sink in output.sinks:
             name = sink.file_name(spec.write_id, self.index, self.attempt_id)
-            self.report.sinks[sink.name] = [write_sink_file(table, sink, name, self.index)]
+            rows = table if kinds is None else table.append_column(KIND_FIELD, kind_column(kinds))
+            self.report.sinks[sink.name] = [write_sink_file(rows, sink, name, self.index)]
         if not output.exchange:
             return
-        # a file that shows rows' attempts has a column that the chained step must not see
+        order = self._order_of(part.origins, merged=output.merged)
+        # a file that shows rows' attempts, or their kinds, has a column that the chained step must not see
         names = (spec.uid, output.name)
-        shared = next((s for s in output.sinks if s.format == "parquet" and s.lineage is None), None)
+        plain = (s for s in output.sinks if s.format == "parquet" and s.lineage is None and kinds is None)
+        shared = next(plain, None)
         written = None
         if shared is not None:
             file = self.report.sinks[shared.name][0]
             written = replace(file, path=join(shared.uri, file.path))
         self.report.exchange[output.name] = write_exchange_files(
             table,
-            self._order_of(part.origins, merged=output.merged),
+            order if kinds is None else order.append_column(KIND_FIELD, kind_column(kinds)),
             directory=join(spec.layout.exchange, spec.write_id),
             name="-".join([*(stored_name(n, longest=62) for n in names if n), self._file_name()]),
             subtask=self.index,

@@ -21,10 +21,12 @@ from state_engine.core.operator.late_elements import LateElement
 from state_engine.core.state.state_table import NO_KEY
 from state_engine.core.time.watermarks import MIN_TIMESTAMP, late_among
 from state_engine.core.types.columns import elements, one_chunk
+from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
 from state_engine.microbatch.routing.routed import HASH, INPUT, InputLayout, RoutedLayout
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.sources.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
+from state_engine.sources.row_kinds import kinds_of, with_kinds_of
 
 Hashes = np.ndarray[Any, Any]
 Flags = np.ndarray[Any, Any]
@@ -177,6 +179,11 @@ def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None
     return timestamps
 
 
+def row_kinds_of(events: pa.Table, routed: RoutedLayout) -> list[RowKind] | None:
+    """Kinds of the elements; None where all are inserts."""
+    return kinds_of(events) if routed.changing else None
+
+
 def count_sources(events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> None:
     """Report how many rows came straight from each source, how many were late, and the largest event time."""
     routed = spec.routed
@@ -252,4 +259,5 @@ def _in_order(routed: RoutedLayout) -> list[int]:
 
 
 def _decoded(events: pa.Table, one: InputLayout) -> list[Any]:
-    return elements(events, one.columns, names=one.names, scalar=one.scalar, declared=one.declared)
+    values = elements(events, one.columns, names=one.names, scalar=one.scalar, declared=one.declared)
+    return with_kinds_of(events, values)

@@ -42,6 +42,7 @@ class OutputSpec:
         sinks: sinks that take it as it is.
         exchange: whether a chained step reads it.
         merged: whether a chained step merges it with another stream.
+        changing: whether outputs have kinds.
     """
 
     tag: OutputTag | None
@@ -49,6 +50,7 @@ class OutputSpec:
     sinks: list[SinkTarget]
     exchange: bool
     merged: bool = False
+    changing: bool = False
 
     @property
     def name(self) -> str:

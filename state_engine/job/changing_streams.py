@@ -1,0 +1,92 @@
+"""Streams that change: which ones hold updates and deletes beside inserts, and who refuses them when a job is built.
+
+A stream changes where its source does, or where a process function that ``emits_changes`` makes it; ``map``,
+``filter``, ``flat_map``, ``transform`` and unions pass that on. Known from the graph alone, without Spark. Mirrors
+``ChangelogMode`` and the check of it in Flink's planner (``FlinkChangelogModeInferenceProgram``). Decision 0060.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.function import Function
+from state_engine.core.functions.function_calls import emits_changes, refusal_of_changes, takes_changes
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.job.graph import (
+    Node,
+    OperatorInput,
+    OperatorNode,
+    SideOutputNode,
+    SourceNode,
+    parents,
+)
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.sinks.base import Sink
+from state_engine.sources.base import Source
+
+_SHORTCUTS = ("map_with_state", "aggregate")
+
+
+def is_changing(node: Node) -> bool:
+    """Whether a stream holds updates and deletes beside inserts."""
+    return bool(origins_of_changes(node))
+
+
+def origins_of_changes(node: Node) -> list[str]:
+    """What makes a stream change, for messages: sources, and operators whose function emits changes."""
+    if isinstance(node, SourceNode):
+        return [f"source '{node.name}'"] if node.source.changing else []
+    if isinstance(node, SideOutputNode):
+        return origins_of_changes(node.operator)
+    if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
+        return []
+    if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
+        return [f"operator '{node.uid}'"]
+    return list(dict.fromkeys(origin for parent in parents(node) for origin in origins_of_changes(parent)))
+
+
+def check_operator(
+    function: Function, inputs: Sequence[OperatorInput], *, operator: str, method: str
+) -> None:
+    """Refuse a function that takes inserts only, on a stream that changes.
+
+    Args:
+        operator: uid, for messages.
+        method: of the stream that adds it.
+
+    Raises:
+        ConfigurationError: names the operator, what makes the stream change, and the ways out.
+    """
+    origins = [origin for one in inputs for origin in origins_of_changes(one.parent)]
+    keyed = inputs[0].key is not None
+    if not origins or takes_changes(function, keyed=keyed):
+        return
+    shortcut = method if isinstance(function, TypedByInput) or method in _SHORTCUTS else None
+    raise ConfigurationError(
+        refusal_of_changes(function, operator=operator, keyed=keyed, of=_of(origins), shortcut=shortcut)
+    )
+
+
+def check_sink(sink: Sink, node: Node, *, name: str) -> None:
+    """Refuse a sink that takes inserts only, on a stream that changes. Raises ConfigurationError."""
+    origins = origins_of_changes(node)
+    if origins and not sink.accepts_changes:
+        raise ConfigurationError(
+            f"sink '{name}': a {type(sink).__name__} takes inserts only, and its stream holds updates and deletes, too"
+            f"{_of(origins)}. Put a process function in front of it that says accepts_changes = True and makes inserts "
+            "of them; or give the stream to ForeachBatchSink(…, accepts_changes=True)"
+        )
+
+
+def check_late_to(source: Source, late_to: OutputTag | None, *, name: str) -> None:
+    """Refuse to divert late rows of a source that changes: half an update may be late. Raises ConfigurationError."""
+    if late_to is not None and source.changing:
+        raise ConfigurationError(
+            f"source '{name}': late_to would part updates: a row that is replaced or deleted has its old event time, "
+            "so it is late where what replaces it is not. Leave late_to out, and ask ctx.is_late() in the function"
+        )
+
+
+def _of(origins: Sequence[str]) -> str:
+    return f" (from {', '.join(dict.fromkeys(origins))})"
