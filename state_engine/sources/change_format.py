@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import StructType
-from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.foreign_json import json_value
+from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_parsing import to_type
 
@@ -133,6 +133,10 @@ class ChangeFormat(ABC):
             )
         return ColumnsFormat(op, kinds, sequence)
 
+    def order_after(self, order_by: Sequence[str]) -> tuple[str, ...]:
+        """Columns of decoded rows that order them after those that a user named."""
+        return () if self.sequence is None or self.sequence in order_by else (self.sequence,)
+
     @abstractmethod
     def decoded(self, feed: pa.Schema) -> pa.Schema:
         """The user's columns of decoded rows. Raises ConfigurationError where the feed lacks what the format names."""
@@ -172,7 +176,9 @@ class ColumnsFormat(ChangeFormat):
         known = kinds != _UNKNOWN
         if self.sequence is not None:
             placed = _valid(one_chunk(feed[self.sequence]))
-            problems |= {int(row): f"there is no '{self.sequence}'" for row in np.flatnonzero(known & ~placed)}
+            problems |= {
+                int(row): f"there is no '{self.sequence}'" for row in np.flatnonzero(known & ~placed)
+            }
             known &= placed
         origins = np.flatnonzero(known)
         rows = feed.drop_columns([self.op]).take(pa.array(origins))
@@ -323,7 +329,9 @@ def _of_images(
     return Changes(rows, of_each, origins, problems)
 
 
-def _parsed(texts: list[bytes | None], kind: StructType) -> tuple[pa.Array, pa.Array, pa.Array, dict[int, str]]:
+def _parsed(
+    texts: list[bytes | None], kind: StructType
+) -> tuple[pa.Array, pa.Array, pa.Array, dict[int, str]]:
     """Rows before and after, and operations, of envelopes that are JSON text."""
     before: list[Any] = []
     after: list[Any] = []

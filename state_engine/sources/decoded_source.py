@@ -1,8 +1,8 @@
 """``DecodedSource``: any source whose rows are operations, decoded into inserts, updates and deletes.
 
 The source itself keeps its positions, cuts and replays; only what it reads is decoded, by a ``ChangeFormat``: by the
-driver where it has the rows, else by the tasks that read them. A row that cannot be decoded becomes a dead letter, whole,
-with the reason, and is decoded again when it is sent again. Plays the part of ``DecodingFormat`` in Flink's connectors.
+driver where it has the rows, else by the tasks that read them. A row that cannot be decoded becomes a dead letter with
+the reason, and is decoded again when it is sent again. Plays the part of ``DecodingFormat`` in Flink's connectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from state_engine.core.errors import SourceError
+from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
@@ -33,9 +33,7 @@ _RECORD = b"\xffstatelake row\xff"
 """Begins the record of a row that could not be decoded; no text that a source parses begins so."""
 _PLACES = pa.schema([(FILE_COLUMN, pa.int32()), (ROW_COLUMN, pa.int64())])
 _KIND = pa.field(ROW_KIND, pa.int8())
-REFUSED_ROWS = pa.schema(
-    [("record", pa.binary()), *_PLACES, ("reason", pa.string()), ("shown", pa.string())]
-)
+REFUSED_ROWS = pa.schema([("record", pa.binary()), *_PLACES, ("reason", pa.string()), ("shown", pa.string())])
 """Rows that could not be decoded: all that it takes to decode one again, its place, why, and the row for people."""
 Decode = Callable[[pa.Table], pa.Table]
 
@@ -124,6 +122,24 @@ class DecodedSource(Source):
         given = pa.schema([*self.format.decoded(pa.schema(fields)), *_PLACES, _KIND])
         refused = _in_tasks(rows, bad, REFUSED_ROWS) if keep_refused else None
         return SourceFrame(_in_tasks(rows, good, given), _both(read.refused, refused))
+
+
+def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
+    """A source whose rows are operations.
+
+    Raises:
+        ConfigurationError: that is no format, or the source has changes already.
+    """
+    if not isinstance(format_, ChangeFormat):
+        raise ConfigurationError(
+            f"source '{name}': {format_!r} is no format; use ChangeFormat.debezium(…) or ChangeFormat.columns(…)"
+        )
+    if source.changing:
+        raise ConfigurationError(
+            f"source '{name}': its {type(source).__name__} gives inserts, updates and deletes already, so there is "
+            "nothing to decode: leave out format, or read the table without changes=True"
+        )
+    return DecodedSource(name, source, format_)
 
 
 def _in_tasks(rows: DataFrame, decode: Decode, given: pa.Schema) -> DataFrame:

@@ -85,6 +85,10 @@ class PartitionedSource(Source):
         self.column, self._keep_refused, self._job = partitions.column_of(name), keep_refused, job
 
     @property
+    def inner(self) -> Source:
+        return self.source.inner
+
+    @property
     def changing(self) -> bool:
         """Whether the source that is cut changes."""
         return self.source.changing
@@ -250,7 +254,8 @@ def _inner(elements: Sequence[Element]) -> list[Element]:
     return [inner for e in elements if e["split"] == SEEN for inner in e["position"]["elements"]]
 
 
-def _check_fits(name: str, source: Source) -> None:
+def _check_fits(name: str, outer: Source) -> None:
+    source = outer.inner
     if type(source).replan is Source.replan or isinstance(source, FunctionSource):
         raise ConfigurationError(
             f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because what it gave "

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,6 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource, RowKind
-from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice
 from state_engine.sources.stream_columns import ROW_KIND
 
@@ -32,8 +29,8 @@ def table(tmp_path: Path) -> str:
 
 def create(spark: SparkSession, table: str, *, vectors: bool = False, mapping: str = "none") -> None:
     spark.sql(
-        f"CREATE TABLE delta.`{table}` (id BIGINT, part STRING, v INT) USING delta PARTITIONED BY (part) TBLPROPERTIES ("
-        f"'delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = '{str(vectors).lower()}', "
+        f"CREATE TABLE delta.`{table}` (id BIGINT, part STRING, v INT) USING delta PARTITIONED BY (part) "
+        f"TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true', 'delta.enableDeletionVectors' = '{str(vectors).lower()}', "
         f"'delta.columnMapping.mode' = '{mapping}')"
     )
 
@@ -67,7 +64,9 @@ def own_feed(spark: SparkSession, table: str, start: int) -> Counter[str]:
 
 
 def text_of(row: dict[str, Any]) -> str:
-    return json.dumps({k: v for k, v in row.items() if k not in (ROW_KIND, "_commit_timestamp")}, sort_keys=True)
+    return json.dumps(
+        {k: v for k, v in row.items() if k not in (ROW_KIND, "_commit_timestamp")}, sort_keys=True
+    )
 
 
 def folded(rows: list[dict[str, Any]], key: str = "id") -> dict[Any, dict[str, Any]]:
@@ -112,9 +111,7 @@ def history(spark: SparkSession, table: str) -> None:
 
 
 @pytest.mark.parametrize("vectors", [False, True], ids=["rewritten files", "deletion vectors"])
-def test_rows_and_kinds_are_those_of_deltas_own_feed(
-    spark: SparkSession, table: str, vectors: bool
-) -> None:
+def test_rows_and_kinds_are_those_of_deltas_own_feed(spark: SparkSession, table: str, vectors: bool) -> None:
     create(spark, table, vectors=vectors)
     history(spark, table)
     whole = DeltaSource(table, changes=True, starting_version=0, with_metadata=True)
