@@ -113,7 +113,8 @@ class DecodedSource(Source):
         rows = read.rows
         if isinstance(rows, pa.Table):
             self.format.decoded(_feed(rows).schema)
-            return SourceFrame(good(rows), _both(read.refused, bad(rows) if keep_refused else None))
+            refused_rows = bad(rows) if keep_refused else REFUSED_ROWS.empty_table()
+            return SourceFrame(good(rows), refused_rows if refused_rows.num_rows else None)
         fields = [
             pa.field(f.name, to_type(f.dataType, parameter=f"column '{f.name}'").arrow)
             for f in rows.schema.fields
@@ -177,12 +178,11 @@ def _bad(source: DecodedSource, rows: pa.Table) -> pa.Table:
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, REFUSED_ROWS, strict=True)], REFUSED_ROWS)
 
 
-def _both(
-    above: DataFrame | pa.Table | None, below: DataFrame | pa.Table | None
-) -> DataFrame | pa.Table | None:
+def _both(above: DataFrame | pa.Table | None, below: DataFrame | None) -> DataFrame | pa.Table | None:
     """Rows that the source refused, and those that could not be decoded."""
     if above is None or below is None:
         return below if above is None else above
+    assert not isinstance(above, pa.Table), "who refuses a table of rows gives one, too"
     text, file, row = above.schema.names
     nothing = F.lit(None).cast("string")
     record = F.col(text).cast("binary").alias("record")

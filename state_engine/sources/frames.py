@@ -374,8 +374,11 @@ def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:
         places = [map(str, refused[name].to_pylist()) for name in (file, row)]
         lines = ["\n".join(line) for line in zip(repeat(source), *places, *encoded)]
         return pa.table({REFUSED: pa.array(lines, pa.string())})
-    # it may be no UTF-8
-    encodings = [F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")) for name in (text, *said)]
+    # it may be no UTF-8; Spark breaks its base64 into lines
+    encodings = [
+        F.translate(F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")), "\r\n", "")
+        for name in (text, *said)
+    ]
     lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), *encodings)
     return refused.select(lines.alias(REFUSED))
 

@@ -60,8 +60,8 @@ ENVELOPES = [
     (OLD, NEW, "c"),
 ]
 CHANGES = [
-    (INS, (1, "old"), 0), (OLD_ROW, (1, "old"), 1), (NEW_ROW, (1, "new"), 1), (NEW_ROW, (1, "new"), 2), (DEL, (1, "old"), 3),
-    (INS, (1, "old"), 4), (INS, (1, "new"), 5),
+    (INS, (1, "old"), 0), (OLD_ROW, (1, "old"), 1), (NEW_ROW, (1, "new"), 1), (NEW_ROW, (1, "new"), 2),
+    (DEL, (1, "old"), 3), (INS, (1, "old"), 4), (INS, (1, "new"), 5),
 ]  # fmt: skip
 
 

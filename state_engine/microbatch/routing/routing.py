@@ -37,7 +37,7 @@ from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
-from state_engine.sources.frames import EVENT_TIME, StreamFrame, order_name
+from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
 from state_engine.sources.stream_columns import in_arrow
 from state_engine.spark.shipped_code import shipped
 

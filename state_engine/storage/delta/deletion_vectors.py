@@ -44,7 +44,7 @@ class DeletionVectors:
         if shown.isEmpty():
             return None
         rest = self._bitmap()
-        rest.addRange(self._java("scala.collection.immutable.Range").apply(0, of))
+        rest.addRange(self._java("scala.collection.immutable.Range$Exclusive")(0, of, 1))
         rest.andNot(shown)
         rest.runOptimize()
         portable = self._java(_VECTORS + "RoaringBitmapArrayFormat").Portable()
@@ -66,8 +66,8 @@ class DeletionVectors:
         path = self._java("org.apache.hadoop.fs.Path")(self._table)
         stored = self._java(_VECTORS + "DeletionVectorStoredBitmap")(made, option(path))
         conf = self._spark._jsc.hadoopConfiguration()
-        store = self._java("org.apache.spark.sql.delta.storage.dv.DeletionVectorStore").createInstance(conf)
-        return stored.load(store).copy()
+        stores = getattr(self._java("org.apache.spark.sql.delta.storage.dv.DeletionVectorStore$"), "MODULE$")
+        return stored.load(stores.createInstance(conf)).copy()
 
     def _bitmap(self) -> Any:
         return self._java(_VECTORS + "RoaringBitmapArray")()
