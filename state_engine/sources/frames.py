@@ -211,8 +211,8 @@ class StreamFrame:
         if self.changing and not (kept and ROW_KIND in rows.schema.names):
             raise ConfigurationError(
                 f"transform({step.function!r}) dropped the hidden columns that hold the kinds of the rows and their "
-                "order, without which an update cannot be told from an insert. Keep all columns there (withColumn, "
-                "drop, selectExpr('*', ...))"
+                "order, without which an update looks like an insert. Keep all columns there (withColumn, drop, "
+                "selectExpr('*', ...))"
             )
         order_by = self.order_by if step.order_by is None else step.order_by
         named = len(order_by) if step.order_by is not None or not kept else self.named

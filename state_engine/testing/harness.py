@@ -128,7 +128,8 @@ class OperatorHarness:
         keyed = self.key_by is not None
         if self.changing and not takes_changes(self.function, keyed=keyed):
             raise ConfigurationError(refusal_of_changes(self.function, operator=_NAME, keyed=keyed))
-        self._emits_changes = emits_changes(self.function, changing=self.changing)
+        known = isinstance(self.function, Function)
+        self._emits_changes = known and emits_changes(self.function, changing=self.changing)
         self._two_inputs = takes_two_inputs(self.function) or self.ordered
         self._stored = HarnessState(watermarks_ms=self._first_watermarks())
         declared = None if self.output_type is None else to_type(self.output_type, parameter="output_type")

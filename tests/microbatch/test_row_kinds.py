@@ -309,7 +309,7 @@ def test_rows_that_a_test_gives_a_source_that_changes() -> None:
 
 def test_a_collection_without_kinds_takes_inserts_only() -> None:
     job = StatefulJob("inserts")
-    with pytest.raises(ValueTypeError, match=r"its kind is -D"):
+    with pytest.raises(ValueTypeError, match=r"its row kind is -D"):
         job.from_collection([Row.of_kind(DELETE, id=1)], "id bigint")
     with pytest.raises(
         ConfigurationError, match=r"a FileSink takes inserts only.*\(from source 'collection'\)"

@@ -141,34 +141,42 @@ class Strict(KeyedProcessFunction):
         )
 
 
+def strict_job(changes: list[Change], *, strict: bool, changing: bool = True) -> StatefulJob:
+    job = StatefulJob("strict", parallelism=2, on_error="dead_letter")
+    rows = as_rows(changes, "id", "owner", "amount") if changing else []
+    passed = job.from_collection(rows, ACCOUNT, changing=changing).filter(lambda account: account.id >= 0)
+    passed.key_by("owner").process(Strict(strict=strict), int, uid="strict")
+    return job
+
+
 def test_dead_letters_that_are_sent_again_keep_their_kind(tmp_path: Path, spark: SparkSession) -> None:
     changes = history(5, 40)
-
-    def job_of(*, strict: bool, changing: bool = True) -> StatefulJob:
-        job = StatefulJob("strict", parallelism=2, on_error="dead_letter")
-        rows = as_rows(changes, "id", "owner", "amount") if changing else []
-        accounts = job.from_collection(rows, ACCOUNT, changing=changing)
-        passed = accounts.filter(lambda account: account.id >= 0)
-        passed.key_by("owner").process(Strict(strict=strict), int, uid="strict")
-        return job
-
     taken_away = [values for kind, values in changes if kind in (BEFORE, DELETE)]
     with StateEngine(tmp_path / "root", spark) as engine:
-        engine.run(job_of(strict=True))
-        letters = engine.list_dead_letters(job_of(strict=True))
+        engine.run(strict_job(changes, strict=True))
+        letters = engine.list_dead_letters(strict_job(changes, strict=True))
         assert len(letters) == len(taken_away)
         assert {str(letter.position).rsplit(", ")[-1] for letter in letters} == {"-U", "-D"}
-        refused = engine.list_dead_letters(job_of(strict=True, changing=False))
-        assert {letter.problem.partition(", ")[0] for letter in refused} == {
-            "it is of kind -U",
-            "it is of kind -D",
-        }
-        assert engine.replay_dead_letters(job_of(strict=False)).refused == 0
+        assert engine.replay_dead_letters(strict_job(changes, strict=False)).refused == 0
         state = {row.owner: row.value for row in engine.read_state("strict", "strict", "sum").collect()}
     expected: dict[str, int] = {}
     for kind, (_, owner, amount) in changes:
         expected[owner] = expected.get(owner, 0) + (amount if kind in (INSERT, AFTER) else -amount)
     assert state == expected
+
+
+def test_a_letter_that_is_no_insert_is_not_sent_to_a_stream_of_inserts(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    changes: list[Change] = [(INSERT, (1, "a", 5)), (DELETE, (1, "a", 5))]
+    with StateEngine(tmp_path / "root", spark) as engine:
+        engine.run(strict_job(changes, strict=True))
+        plain = strict_job(changes, strict=True, changing=False)
+        (letter,) = engine.list_dead_letters(plain)
+        with pytest.raises(
+            ConfigurationError, match="it is of kind -D, .* operator 'strict' reads holds inserts only"
+        ):
+            engine.replay_dead_letters(plain, ids=[letter.id])
 
 
 @pytest.mark.parametrize(

@@ -235,6 +235,33 @@ A job does something, uses its sources, and its stateful operators have uids
   misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check
 Functions with broadcast state need uids, too
   misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[a broadcast function without uid]
+An operator, a sink function and connected streams that take inserts only are refused on a stream that changes
+  misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused
+  misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused[a keyed process function]
+  misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused[a filter with keyed state]
+  misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused[sum]
+  misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused[rules that change]
+  misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused[a sink function]
+  misuse/test_changes::test_the_message_names_the_operator_that_makes_a_stream_change
+So is a sink
+  misuse/test_changes::test_a_sink_that_takes_inserts_only_is_refused
+And so is the harness of such a function
+  core/harness/test_row_kinds::test_a_function_that_takes_inserts_only_is_refused
+Late rows of a source that changes are not diverted
+  misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted
+A transform that drops the kinds of rows, or their order, is refused
+  microbatch/test_row_kinds_on_spark::test_a_transform_that_drops_the_kinds_or_the_order_is_refused
+A row that is no insert needs a function, a harness or a collection of a stream that changes
+  core/harness/test_row_kinds::test_what_accepts_changes_puts_out_inserts_unless_it_says_otherwise
+  core/harness/test_row_kinds::test_a_row_of_another_kind_needs_a_harness_of_a_stream_that_changes
+  microbatch/test_row_kinds::test_a_collection_without_kinds_takes_inserts_only
+  core/types/test_row::test_a_row_that_is_no_insert_is_refused_and_never_taken_for_one
+A map gives no output another kind than that of its element
+  core/harness/test_row_kinds::test_a_map_cannot_give_an_output_another_kind
+A state keeps no row of another kind
+  core/harness/test_row_kinds::test_a_state_takes_no_row_of_another_kind_and_says_the_way_out
+A dead letter that is no insert is not sent to a stream of inserts
+  microbatch/test_row_kinds_on_spark::test_a_letter_that_is_no_insert_is_not_sent_to_a_stream_of_inserts
 Streams that are joined have the same keys or columns
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[streams keyed by different types]
   misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[a union of different columns]
@@ -252,6 +279,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
+    "misuse/test_changes::test_who_takes_changes_is_not_refused_and_inserts_stay_inserts",
     "misuse/test_keys_and_timers::test_a_null_in_a_composite_key_is_a_key",
     "misuse/test_wiring::test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too",
     "misuse/test_keys_and_timers::test_an_event_time_timer_without_event_time_is_kept_until_the_input_ends",

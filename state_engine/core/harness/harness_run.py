@@ -200,5 +200,5 @@ class Unchanged(TypeInformation):
 
 def _without_kind(value: Any) -> Any:
     if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
-        raise ValueTypeError(f"{value!r}: its kind is {value.get_row_kind()}, and {INSERTS_ONLY}")
+        raise ValueTypeError(f"{value!r}: its row kind is {value.get_row_kind()}, and {INSERTS_ONLY}")
     return value

@@ -198,7 +198,7 @@ class StructType(TypeInformation):
         """The fields of anything that has them: by name where the names are the same, else by position."""
         if isinstance(value, tuple | list):
             if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
-                raise self._refuse(value, f": its kind is {value.get_row_kind()}, and {INSERTS_ONLY}")
+                raise self._refuse(value, f": its row kind is {value.get_row_kind()}, and {INSERTS_ONLY}")
             fields = getattr(value, "_fields", self.names)
             if fields != self.names and set(fields) == set(self.names):
                 plain = tuple(value)
