@@ -174,8 +174,8 @@ def _bad(source: DecodedSource, rows: pa.Table) -> pa.Table:
         places = [rows[name][row].as_py() for name in _PLACES.names]
         error = f"SourceError: {why}"
         letters.append((_record_of(feed, row), *places, error, _shown(feed, row)))
-    columns = list(zip(*letters, strict=True)) or [[] for _ in REFUSED_ROWS]
-    return pa.table([pa.array(c, f.type) for c, f in zip(columns, REFUSED_ROWS, strict=True)], REFUSED_ROWS)
+    named = [dict(zip(REFUSED_ROWS.names, letter, strict=True)) for letter in letters]
+    return pa.Table.from_pylist(named, REFUSED_ROWS)
 
 
 def _both(above: DataFrame | pa.Table | None, below: DataFrame | None) -> DataFrame | pa.Table | None:

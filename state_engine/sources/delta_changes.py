@@ -298,7 +298,9 @@ def _by_file(scan: Mapping[str, list[int]], value: Callable[[list[int]], int]) -
 
 
 def _kind_of_type(column: Column) -> Column:
-    unknown = F.raise_error(F.concat(F.lit("the change data feed holds an unknown change: "), column))
+    unknown = F.raise_error(
+        F.concat(F.lit("the change data feed holds an unknown change: "), F.coalesce(column, F.lit("null")))
+    )
     kind = unknown.cast("int")
     for name, value in _KINDS.items():
         kind = F.when(column == name, value.value).otherwise(kind)

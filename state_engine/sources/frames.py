@@ -372,8 +372,8 @@ def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:
         parts = [refused[text].cast(pa.binary()), *[refused[name].cast(pa.binary()) for name in said]]
         encoded = [["" if v is None else b64encode(v).decode() for v in part.to_pylist()] for part in parts]
         places = [map(str, refused[name].to_pylist()) for name in (file, row)]
-        lines = ["\n".join(line) for line in zip(repeat(source), *places, *encoded)]
-        return pa.table({REFUSED: pa.array(lines, pa.string())})
+        texts = ["\n".join(line) for line in zip(repeat(source), *places, *encoded)]
+        return pa.table({REFUSED: pa.array(texts, pa.string())})
     # it may be no UTF-8; Spark breaks its base64 into lines
     encodings = [
         F.translate(F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")), "\r\n", "")

@@ -116,6 +116,11 @@ def with_text_column(metadata: str, name: str) -> str:
     """A ``metaData`` whose schema has one more column of text, which is no column of the table."""
     action: Action = json.loads(metadata)
     schema = json.loads(action["metaData"]["schemaString"])
-    schema["fields"].append({"name": name, "type": "string", "nullable": True, "metadata": {}})
+    # where columns are mapped each has an id, and a name in files
+    newest = int(action["metaData"]["configuration"].get("delta.columnMapping.maxColumnId", 0)) + 1
+    mapped = {"delta.columnMapping.id": newest, "delta.columnMapping.physicalName": name}
+    is_mapped = action["metaData"]["configuration"].get("delta.columnMapping.mode", "none") != "none"
+    field = {"name": name, "type": "string", "nullable": True, "metadata": mapped if is_mapped else {}}
+    schema["fields"].append(field)
     action["metaData"]["schemaString"] = json.dumps(schema)
     return json.dumps(action)
