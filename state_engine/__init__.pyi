@@ -93,6 +93,7 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.sql import SqlSink
+from state_engine.sources.change_format import ChangeFormat
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.python_data_source import PythonDataSource
@@ -118,7 +119,8 @@ __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "CloseableIterator",
-    "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink", "DeltaStateTable",
+    "FileSource", "DeltaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
+    "DeltaStateTable",
     "ForeachBatchSink",
     # engine
     "StateEngine", "StateProcessor", "JobSavepoints", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",

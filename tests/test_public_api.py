@@ -23,7 +23,7 @@ NAMES = {
     "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RowKind", "RunReport", "RuntimeContext",
     "SortedMapState", "SortedMapStateDescriptor", "State",
     "StateEngine", "StateTtlConfig", "StatefulJob", "StatelakeError", "Time", "TimeDomain", "TimerService",
-    "Types", "PythonDataSource", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
+    "Types", "PythonDataSource", "ChangeFormat", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "BroadcastProcessFunction", "BroadcastState", "CheckpointListener", "CheckpointedFunction", "CoFlatMapFunction",
     "CoMapFunction", "CoProcessFunction", "FilterFunction", "FlatMapFunction", "Function",
     "FunctionInitializationContext", "FunctionSnapshotContext", "KeySelector", "KeyedBroadcastProcessFunction",

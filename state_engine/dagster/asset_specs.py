@@ -20,7 +20,6 @@ from state_engine.machine.settings import Settings
 from state_engine.registry import RegisteredJob
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
-from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 
@@ -65,13 +64,13 @@ def source_part(job: StatefulJob, name: str) -> StatelakeTranslatorData:
 
 def location_of(end: Source | Sink) -> str | None:
     """Where a source reads or a sink writes, as an URI; None where that is no directory or file."""
-    inner = end.source if isinstance(end, PartitionedSource) else end
+    inner = end.inner if isinstance(end, Source) else end
     path = getattr(inner, "path", None)
     return normal_uri(path) if path else None
 
 
 def _source(job: StatefulJob, name: str, source: Source) -> dg.AssetSpec:
-    read = source.source if isinstance(source, PartitionedSource) else source
+    read = source.inner
     return dg.AssetSpec(
         source_key(job.name, name),
         description=f"Read by the job {job.name}: {text_of(read)}",

@@ -30,7 +30,9 @@ from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy
 from state_engine.sources.base import Source
+from state_engine.sources.change_format import ChangeFormat
 from state_engine.sources.collection import CollectionSource
+from state_engine.sources.decoded_source import decoded
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.partitioned_input import PartitionedSource
@@ -123,6 +125,7 @@ class StatefulJob:
         output_type: TypeLike | None = None,
         max_rows_per_batch: int | None = None,
         late_to: OutputTag | None = None,
+        format: ChangeFormat | None = None,
     ) -> DataStream:
         """Add a source.
 
@@ -143,6 +146,8 @@ class StatefulJob:
             late_to: side output that late elements go to: each operator that reads the source, directly or through
                 transforms and unions, sends those that its watermark has passed there, and not to its function. Read
                 it with ``get_side_output(late_to)`` of that operator; else they are dropped, and counted.
+            format: what the rows mean, where they are operations of a feed: the elements are then the rows inserted,
+                updated and deleted, and the stream changes. Its ``sequence`` is the last column of ``order_by``.
         """
         self._new_name(check_name(name, what="source"))
         scalar, declared = False, None
@@ -159,6 +164,9 @@ class StatefulJob:
             raise ConfigurationError(
                 f"source '{name}': {source!r} is no source; use FileSource, DeltaSource, …"
             )
+        if format is not None:
+            source, declared, scalar = decoded(name, source, format), None, False
+            order_by = [*order_by, *format.order_after(order_by)]
         check_late_to(source, late_to, name=name)
         if self.partitions is not None:
             keep_refused = self.on_error == "dead_letter"
@@ -205,7 +213,8 @@ class StatefulJob:
             changing=changing,
         )
         stream = self.source(name, source, **options)
-        self.sources[name].scalar, self.sources[name].declared = made.scalar, made
+        if options.get("format") is None:
+            self.sources[name].scalar, self.sources[name].declared = made.scalar, made
         return stream
 
     def check(self) -> None:

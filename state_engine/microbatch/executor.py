@@ -56,6 +56,7 @@ from state_engine.microbatch.subtask.sink_rows import (
     SinkRows,
     letter_writer,
     sink_writer,
+    write_letters,
     write_sink_rows,
 )
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
@@ -363,7 +364,11 @@ class GraphExecutor:
                 sink, frame, rows.mapInArrow(sink_writer(spec), REPORT_SCHEMA), batch
             )
         for name, refused in frame.refused:
-            if name not in known:
+            if name in known:
+                continue
+            if isinstance(refused, pa.Table):
+                reports += write_letters(spec, refused, attempt_here(_DRIVER))
+            else:
                 letters = refused.mapInArrow(letter_writer(spec), REPORT_SCHEMA)
                 reports += self._sink_reports(sink, frame, letters, batch)
         error = next((r.error for r in reports if r.error), None)

@@ -20,6 +20,7 @@ from state_engine.publication.publishers import seen_without_java
 from state_engine.publication.sink_places import SinkPlaces
 from state_engine.sources.base import Element, Source
 from state_engine.sources.collection import CollectionSource
+from state_engine.sources.decoded_source import DecodedSource
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.delta_position import positions_in
 from state_engine.sources.file import FileSource
@@ -125,6 +126,8 @@ def has_new_data(source: Source, elements: list[Element]) -> bool | None:
     """
     if isinstance(source, FileSource | CollectionSource):
         return source.plan(NO_SPARK, elements) is not None  # both look at what there is, without a session
+    if isinstance(source, DecodedSource):
+        return has_new_data(source.source, elements)
     if isinstance(source, DeltaSource):
         return _table_has_new_data(source, elements)
     return None

@@ -76,12 +76,12 @@ class SourceFrame:
 
     Attributes:
         rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN; as a table where the driver has them.
-        refused: one column of text, FILE_COLUMN and ROW_COLUMN, for rows that could not be parsed; None where there
-            can be none.
+        refused: the rows that could not be parsed: their text, FILE_COLUMN and ROW_COLUMN; where there is more to say,
+            also the error, and the row for people. None where there can be none.
     """
 
     rows: DataFrame | pa.Table
-    refused: DataFrame | None = field(default=None)
+    refused: DataFrame | pa.Table | None = field(default=None)
 
 
 class Source(ABC):
@@ -95,6 +95,11 @@ class Source(ABC):
         ``UPDATE_AFTER`` which replaces it. Mirrors ``ScanTableSource.getChangelogMode`` of Flink.
         """
         return False
+
+    @property
+    def inner(self) -> Source:
+        """What reads the input, without what was put around it."""
+        return self
 
     @abstractmethod
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:

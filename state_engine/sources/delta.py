@@ -18,20 +18,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
+from state_engine.sources.delta_changes import ChangeTable
 from state_engine.sources.delta_position import (
+    CHANGES,
     SCHEMA,
     Position,
     begin_of,
     bounded,
     check_read_once,
+    check_recorded_alike,
+    goes_on,
     positions_in,
     schemas_up_to,
     stops,
 )
 from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile, check_there, missing
-from state_engine.sources.row_places import place_columns
 from state_engine.sources.schema_change import incompatible_change
-from state_engine.spark.spark_names import F
 from state_engine.storage.files import normal_uri
 
 if TYPE_CHECKING:
@@ -55,6 +57,11 @@ class DeltaSource(Source):
         on_change: what to do about a commit that takes rows away (delete, update, merge, overwrite), and about
             history that is gone: ``fail``; ``skip`` the whole commit, with the rows that it wrote anew; ``restart``
             with a snapshot: all rows are delivered again, to functions that keep their state.
+        changes: read the change data feed of the table: rows are inserts, updates and deletes (``RowKind``), and so is
+            the stream. A snapshot is inserts. Within a commit, what was taken away comes before what was put in place.
+            The table needs ``delta.enableChangeDataFeed``; ``on_change`` is then about lost history only.
+        with_metadata: whether rows that are changes have Delta's columns ``_change_type``, ``_commit_version`` and
+            ``_commit_timestamp`` (the time that the commit recorded), too.
 
     Example:
         >>> DeltaSource("/data/events", max_rows_per_batch=100_000).starting_version
@@ -66,6 +73,8 @@ class DeltaSource(Source):
     max_files_per_batch: int = 1000
     starting_version: Literal["snapshot", "latest"] | int = "snapshot"
     on_change: Literal["fail", "skip", "restart"] = "fail"
+    changes: bool = False
+    with_metadata: bool = False
 
     def __post_init__(self) -> None:
         start = self.starting_version
@@ -79,20 +88,36 @@ class DeltaSource(Source):
             self.max_rows_per_batch is not None and self.max_rows_per_batch < 1
         ):
             raise ConfigurationError("max_rows_per_batch and max_files_per_batch must be at least 1")
+        if self.changes and self.on_change == "skip":
+            raise ConfigurationError(
+                "on_change='skip' passes over commits that take rows away, and changes=True reads these: use 'fail' or "
+                "'restart'"
+            )
+        if self.with_metadata and not self.changes:
+            raise ConfigurationError(
+                "with_metadata is about what a commit did to a row: it needs changes=True"
+            )
         object.__setattr__(self, "path", normal_uri(self.path))
 
+    @property
+    def changing(self) -> bool:
+        return self.changes
+
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
-        log = SourceTable(spark, self.path)
+        log = self._table(spark)
         # the table's id shows whether it is the same one, so it may be moved
         before = [e for e in elements if not e["split"].endswith(SCHEMA)]
         schemas = [e for e in elements if e["split"].endswith(SCHEMA)]
         recorded = schemas[-1]["position"]["schema"] if schemas else None
         draft = _Draft(self, log, recorded)
-        draft.follow(Position(**before[-1]["position"]) if before else self._first(log, draft))
+        position = Position(**before[-1]["position"]) if before else self._first(log, draft)
+        if not goes_on(before, changes=self.changes, path=self.path):
+            check_begin(log, position)
+        draft.follow(position)
         if not draft.worth_a_batch():
             return None
         draft.check_files()
-        appended: list[Element] = [{"split": self.path, "position": asdict(draft.position)}]
+        appended: list[Element] = [self._element(draft.position)]
         if draft.schema != recorded:
             at = {"version": draft.position.version, "schema": draft.schema}
             appended.append({"split": self.path + SCHEMA, "position": at})
@@ -100,7 +125,8 @@ class DeltaSource(Source):
         return replace(slice_, more=draft.ends_early)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
-        log, end = SourceTable(spark, self.path), positions_in(appended)[-1]
+        check_recorded_alike(appended, changes=self.changes, path=self.path)
+        log, end = self._table(spark), positions_in(appended)[-1]
         start = begin_of(before, end, self._declared_start(end))
         files = [stop.file for stop in stops(log, start, end) if stop.file is not None]
         check_there(files)
@@ -112,8 +138,9 @@ class DeltaSource(Source):
         known, ends = positions_in(before), positions_in(recorded)
         if known and known[-1] == ends[-1]:
             return None
+        check_recorded_alike(recorded, changes=self.changes, path=self.path)
         check_read_once([*known, *ends], path=self.path)
-        log = SourceTable(spark, self.path)
+        log = self._table(spark)
         start = known[-1] if known else begin_of([], ends[0], self._declared_start(ends[0]))
         files, at = bounded(
             stops(log, start, ends[-1]),
@@ -122,33 +149,40 @@ class DeltaSource(Source):
             max_rows=self.max_rows_per_batch,
         )
         check_there(files)
-        appended: list[Element] = [{"split": self.path, "position": asdict(at)}]
+        appended: list[Element] = [self._element(at)]
         appended += [e for e in schemas_up_to(recorded, at.version) if e not in before]
         return replace(_slice(before, appended, DeltaSlice(files, at.version, log)), more=at != ends[-1])
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         wanted: DeltaSlice = part.detail
-        frame = wanted.log.scan(wanted.files, wanted.version)
-        places = place_columns([f.uri for f in wanted.files], F.col("_metadata.row_index"))
-        return SourceFrame(frame.select("*", *places))
+        return SourceFrame(wanted.log.rows(wanted.files, wanted.version))
 
     def confirm(self, part: Slice) -> None:
         check_there(part.detail.files)
 
     def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
         """``given``: the last version whose rows the state holds; or ``"all"`` for the newest."""
-        log = SourceTable(spark, self.path)
+        log = self._table(spark)
         version = log.version if given == "all" else given
         if type(version) is not int or not 0 <= version <= log.version:
             raise ConfigurationError(
                 f"say up to which version the state holds {self.path}, 0 to {log.version}, or 'all'; not {given!r}"
             )
         at = {"version": version, "schema": log.schema_at(version)}
-        position = asdict(Position(log.table_id, version, None))
-        return [{"split": self.path, "position": position}, {"split": self.path + SCHEMA, "position": at}]
+        begin = Position(log.table_id, version, None)
+        check_begin(log, begin)
+        return [self._element(begin), {"split": self.path + SCHEMA, "position": at}]
 
     def position_text(self, elements: Sequence[Element]) -> str:
         return _summary(elements)
+
+    def _table(self, spark: SparkSession) -> SourceTable:
+        if self.changes:
+            return ChangeTable(spark, self.path, with_metadata=self.with_metadata)
+        return SourceTable(spark, self.path)
+
+    def _element(self, position: Position) -> Element:
+        return {"split": self.path + CHANGES if self.changes else self.path, "position": asdict(position)}
 
     def _declared_start(self, end: Position) -> Position | None:
         """Where a run of this source begins, the first slice of which ends at ``end``; None for a snapshot."""
@@ -231,9 +265,7 @@ class _Draft:
         """Find the schema, and take what is left of a snapshot; False where that fills the slice."""
         at = self.position
         if self.schema is None:
-            self.schema = self.log.schema_at(
-                at.version if at.snapshot else min(at.version + 1, self.log.version)
-            )
+            self.schema = self.log.schema_at(first_read(at, self.log))
         if not at.snapshot or at.files is None:
             return True
         return self._take(self.log.snapshot_files(at.version))
@@ -261,18 +293,16 @@ class _Draft:
 
     def _take(self, files: Sequence[TableFile]) -> bool:
         """Take files of the current version, from where it was left; False where they do not all fit."""
-        taken = {f.uri for f in self.files}
         limit = self.source.max_rows_per_batch
         start = self.position.files or 0
         for index, file in enumerate(files[start:], start):
             rows = file.row_count() if limit is not None else 0
             full = len(self.files) >= self.source.max_files_per_batch
             full |= limit is not None and self.rows + rows > limit
-            if self.files and (full or file.uri in taken):
+            if self.files and (full or file.repeats(self.files)):
                 self.position = replace(self.position, files=index)
                 return False
             self.files.append(file)
-            taken.add(file.uri)
             self.rows += rows
         self.position = replace(self.position, files=None)
         return True
@@ -285,15 +315,27 @@ class _Draft:
         """Begin again with a snapshot, or say why that is needed; always False: the slice ends with it."""
         on_change = self.source.on_change
         if on_change != "restart":
-            skip = "; on_change='skip' passes over commits that take rows away" if on_change == "fail" else ""
+            may_skip = on_change == "fail" and not self.source.changes
+            skip = "; on_change='skip' passes over commits that take rows away" if may_skip else ""
             raise SourceError(
                 f"{why}. Ways out: on_change='restart' delivers the whole table again, to functions that keep their "
                 f"state; a job with a new name begins with empty state{skip}"
             )
         self.files, self.rows, self.schema = [], 0, self.log.schema
         self.position = Position(self.log.table_id, self.log.version, 0, snapshot=True)
+        check_begin(self.log, self.position)
         self._take(self.log.snapshot_files(self.log.version))
         return False
+
+
+def first_read(at: Position, log: SourceTable) -> int:
+    """The first version that is read from a position on; the newest one where that is still to come."""
+    return at.version if at.snapshot else min(at.version + 1, log.version)
+
+
+def check_begin(log: SourceTable, at: Position) -> None:
+    """Raises SourceError where a source cannot begin at a position."""
+    log.check_begin(first_read(at, log))
 
 
 def _slice(before: Sequence[Element], appended: list[Element], detail: DeltaSlice) -> Slice:

@@ -11,6 +11,8 @@ from state_engine.sources.delta_table import SourceTable, TableFile
 
 SCHEMA = "#schema"
 """Ends the name of the element that holds a schema of the table."""
+CHANGES = "#changes"
+"""Ends the name of the element that holds a position among changes: files of a commit are then others."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,35 @@ class Stop:
 def positions_in(elements: Sequence[Element]) -> list[Position]:
     """Positions that checkpoints recorded, oldest first."""
     return [Position(**e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
+
+
+def goes_on(before: Sequence[Element], *, changes: bool, path: str) -> bool:
+    """Whether a source goes on with what it did before; else it begins, with changes or with what is added.
+
+    Raises:
+        SourceError: it is inside of a commit, whose files it counted otherwise until now.
+    """
+    if not before:
+        return False
+    if before[-1]["split"].endswith(CHANGES) == changes:
+        return True
+    at = Position(**before[-1]["position"])
+    if at.files is not None:
+        raise SourceError(
+            f"{path}: version {at.version} was begun with changes={not changes}, and its rest cannot be read "
+            "otherwise: let one run with that setting reach the end of the version, then change it"
+        )
+    return False
+
+
+def check_recorded_alike(recorded: Sequence[Element], *, changes: bool, path: str) -> None:
+    """Refuse to read again what was read as changes, and is not now, or the other way round. Raises SourceError."""
+    own = [e["split"].endswith(CHANGES) for e in recorded if not e["split"].endswith(SCHEMA)]
+    if any(one != changes for one in own):
+        raise SourceError(
+            f"{path} was read with changes={not changes}, so it cannot be read again with changes={changes}: replay "
+            "with the setting that it had"
+        )
 
 
 def begin_of(before: Sequence[Element], end: Position, first: Position | None) -> Position:
@@ -114,7 +145,7 @@ def bounded(
         full = stop.file is not None and (
             len(files) >= max_files
             or (max_rows is not None and rows + count > max_rows)
-            or stop.file.uri in {f.uri for f in files}
+            or stop.file.repeats(files)
         )
         if files and (full or stop.new_schema):
             return files, position

@@ -21,6 +21,7 @@ from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import SourceError
 from state_engine.sources.parquet_files import parquet_row_count
+from state_engine.sources.row_places import place_columns
 from state_engine.spark.spark_names import F
 from state_engine.storage.delta.action_json import (
     SCANNED,
@@ -33,7 +34,7 @@ from state_engine.storage.delta.action_json import (
     with_properties,
 )
 from state_engine.storage.delta.java_calls import java_class
-from state_engine.storage.delta.log import DeltaLog
+from state_engine.storage.delta.log import DeltaLog, LogCommit
 from state_engine.storage.files import open_location
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class TableFile:
         if self.rows is not None:
             return self.rows
         return parquet_row_count(self.uri)
+
+    def repeats(self, files: Sequence[TableFile]) -> bool:
+        """Whether a slice of these files must not hold this one, too: one scan gives a file once."""
+        return any(f.uri == self.uri for f in files)
 
 
 @dataclass(frozen=True)
@@ -112,6 +117,9 @@ class SourceTable:
             metadata = self._newest.metadata()
             self.table_id, self.schema = str(metadata.id()), str(metadata.schemaString())
 
+    def check_begin(self, version: int) -> None:
+        """Refuse to begin with a version. Raises SourceError where what it changed is not recorded."""
+
     def schema_at(self, version: int) -> str:
         """The schema of a version as JSON."""
         return str(self._snapshot(version).metadata().schemaString())
@@ -132,13 +140,7 @@ class SourceTable:
         Raises:
             SourceError: it is not in the log any more.
         """
-        try:
-            entry = DeltaLog(self.uri).commit(version)
-        except FileNotFoundError:
-            raise SourceError(
-                f"{self.uri}: version {version} is not in the log any more (its retention is "
-                "delta.logRetentionDuration), so what it changed is unknown"
-            ) from None
+        entry = self.log_commit(version)
         table_id, schema = entry.described or (None, None)
         return TableCommit(
             files=[self._file(add, recorded_rows(add)) for add in entry.data_added],
@@ -148,6 +150,21 @@ class SourceTable:
             table_id=table_id,
         )
 
+    def log_commit(self, version: int) -> LogCommit:
+        """The entry of a commit. Raises SourceError where it is not in the log any more."""
+        try:
+            return DeltaLog(self.uri).commit(version)
+        except FileNotFoundError:
+            raise SourceError(
+                f"{self.uri}: version {version} is not in the log any more (its retention is "
+                "delta.logRetentionDuration), so what it changed is unknown"
+            ) from None
+
+    def rows(self, files: Sequence[TableFile], version: int) -> DataFrame:
+        """The rows of a slice of files, with its hidden columns, and the columns that the table had in a version."""
+        places = place_columns([f.uri for f in files], F.col("_metadata.row_index"))
+        return self.scan(files, version).select("*", *places)
+
     def scan(self, files: Sequence[TableFile], version: int) -> DataFrame:
         """The rows of files, with the columns that the table had in a version."""
         from_json = self._java("org.apache.spark.sql.delta.actions.Action").fromJson
@@ -156,20 +173,23 @@ class SourceTable:
             adds.add(from_json(file.action))
         with self._explained(f"version {version} cannot be read"):
             sequence = self._java("scala.jdk.javaapi.CollectionConverters").asScala(adds).toSeq()
-            snapshot = self._with_row_index(self._snapshot(version))
+            snapshot = self._described(self._snapshot(version))
             frame = self._log.createDataFrame(snapshot, sequence, False, self._java("scala.Option").empty())
             return self._frame(frame)
 
-    def _with_row_index(self, snapshot: Any) -> Any:
+    def _described(self, snapshot: Any) -> Any:
         """A description of the table with which a scan has ``_metadata.row_index``.
 
-        Delta's scans have it only where the protocol allows deletion vectors; for other tables the same metadata is
-        described anew as such a table's. Nothing of it is written anywhere.
+        Delta's scans have it only where the protocol allows deletion vectors; other tables are described anew.
         """
         if reads_deletion_vectors(snapshot.protocol().json()):
             return snapshot
+        return self._described_anew(snapshot.metadata().json())
+
+    def _described_anew(self, metadata_text: str) -> Any:
+        """A table of this ``metaData``, whose protocol allows deletion vectors. Nothing of it is written anywhere."""
         text = with_properties(
-            snapshot.metadata().json(), kept=_READ_PROPERTIES, added={"delta.enableDeletionVectors": "true"}
+            metadata_text, kept=_READ_PROPERTIES, added={"delta.enableDeletionVectors": "true"}
         )
         metadata = self._java("org.apache.spark.sql.delta.actions.Action").fromJson(text)
         path, none = self._log.logPath(), self._java("scala.Option").empty()

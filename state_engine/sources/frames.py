@@ -10,9 +10,11 @@ that rows which tie are equal and their order cannot matter.
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
+from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -59,7 +61,10 @@ TIME_REFUSAL = HIDDEN + "time_refusal"
 CONTENT = HIDDEN + "content"
 """Hash of a row, which orders rows that tie where a transform lost their places."""
 REFUSED = HIDDEN + "refused"
-"""Of a row that could not be parsed: source, file, row and text as base64, a line each."""
+"""Of a row that could not be parsed, a line each: source, file, row and text as base64; where a source says them, its
+error and the row for people as base64, too."""
+PLACE_COLUMNS = (FILE_COLUMN, ROW_COLUMN)
+"""They order the rows of a source; where these change, what an update replaces comes before what it puts in place."""
 
 
 def order_name(position: int) -> str:
@@ -147,7 +152,7 @@ class StreamFrame:
     source: str | None = None
     sources: tuple[str, ...] = ()
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    refused: tuple[tuple[str, DataFrame], ...] = ()
+    refused: tuple[tuple[str, DataFrame | pa.Table], ...] = ()
     timed_order: bool = False
     small: bool = False
     origin: str | None = None
@@ -348,17 +353,13 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
             f"source '{source}': it says that it changes, and its rows have no column {ROW_KIND} with their kinds: add "
             "it to what read and parse give"
         )
-    unparsable: tuple[tuple[str, DataFrame], ...] = ()
-    if read.refused is not None:
-        text, file, row = read.refused.schema.names
-        packed = F.base64(F.col(text).cast("binary"))  # it may be no UTF-8
-        lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), packed)
-        unparsable = ((source, read.refused.select(lines.alias(REFUSED))),)
+    changing = ROW_KIND in read.rows.schema.names
+    unparsable = () if read.refused is None else ((source, _packed(read.refused, source)),)
     return StreamFrame(
         spark=spark,
         given=read.rows,
         order_by=order_by,
-        hidden_order=(FILE_COLUMN, ROW_COLUMN),
+        hidden_order=(*PLACE_COLUMNS, ROW_KIND) if changing else PLACE_COLUMNS,
         named=len(order_by),
         event_time=event_time,
         source=source,
@@ -370,6 +371,24 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         origin=None if event_time is None else source,
         changing=changing,
     )
+
+
+def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:
+    """Rows that could not be parsed as the column REFUSED."""
+    text, file, row, *said = refused.schema.names
+    if isinstance(refused, pa.Table):
+        parts = [refused[text].cast(pa.binary()), *[refused[name].cast(pa.binary()) for name in said]]
+        encoded = [["" if v is None else b64encode(v).decode() for v in part.to_pylist()] for part in parts]
+        places = [map(str, refused[name].to_pylist()) for name in (file, row)]
+        texts = ["\n".join(line) for line in zip(repeat(source), *places, *encoded)]
+        return pa.table({REFUSED: pa.array(texts, pa.string())})
+    # it may be no UTF-8; Spark breaks its base64 into lines
+    encodings = [
+        F.translate(F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")), "\r\n", "")
+        for name in (text, *said)
+    ]
+    lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), *encodings)
+    return refused.select(lines.alias(REFUSED))
 
 
 def united(frames: Sequence[StreamFrame]) -> StreamFrame:

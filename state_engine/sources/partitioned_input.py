@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
+
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.sources.base import FILE_COLUMN, Element, Slice, Source, SourceFrame, summary
@@ -83,6 +85,10 @@ class PartitionedSource(Source):
         self.column, self._keep_refused, self._job = partitions.column_of(name), keep_refused, job
 
     @property
+    def inner(self) -> Source:
+        return self.source.inner
+
+    @property
     def changing(self) -> bool:
         """Whether the source that is cut changes."""
         return self.source.changing
@@ -134,9 +140,11 @@ class PartitionedSource(Source):
             frame = self.source.read(spark, piece.part, keep_refused=keep_refused)
             rows.append((between(frame.rows, self.column, piece.from_ms, piece.to_ms), first))
             if frame.refused is not None and piece.new:
-                place = (F.col(FILE_COLUMN) + first).cast("int").alias(FILE_COLUMN)
-                text, _, row = frame.refused.columns
-                refused.append(frame.refused.select(text, place, row))
+                place = (F.col(FILE_COLUMN) + first).cast("int")
+                bad_rows = frame.refused
+                if isinstance(bad_rows, pa.Table):
+                    bad_rows = spark.createDataFrame(bad_rows)
+                refused.append(bad_rows.withColumn(FILE_COLUMN, place))
             first += len(piece.part.labels)
         bad = reduce(lambda above, below: above.unionByName(below), refused) if refused else None
         return SourceFrame(joined(spark, rows), bad)
@@ -246,7 +254,8 @@ def _inner(elements: Sequence[Element]) -> list[Element]:
     return [inner for e in elements if e["split"] == SEEN for inner in e["position"]["elements"]]
 
 
-def _check_fits(name: str, source: Source) -> None:
+def _check_fits(name: str, outer: Source) -> None:
+    source = outer.inner
     if type(source).replan is Source.replan or isinstance(source, FunctionSource):
         raise ConfigurationError(
             f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because what it gave "

@@ -14,6 +14,8 @@ from state_engine.storage.storage_errors import java_storage_error
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[^]]*\].*?: (\[.*?\])\.\s", re.DOTALL)
+_IN_TASK = re.compile(r"^state_engine\.core\.errors\.SourceError: (.+)$", re.MULTILINE)
+"""What the code of a source raised in a task."""
 _STATE = re.compile(r"\s+SQLSTATE: \w+$")
 
 
@@ -36,6 +38,9 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         yield
     except (Py4JJavaError, CapturedException) as error:
         texts = messages(error)
+        raised = next((m.group(1) for text in texts if (m := _IN_TASK.search(text))), None)
+        if raised is not None:
+            raise SourceError(f"job '{job}', on the way to {into}: {raised}") from error
         match = next((m for text in texts if (m := _FILE.search(text + " "))), None)
         if match is None:
             raise

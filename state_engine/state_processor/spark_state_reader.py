@@ -126,7 +126,7 @@ class SparkQuery:
             )
         for place, (name, source) in enumerate(sources.items()):
             if name not in by_source:
-                position = self._position(place, source, name)
+                position = self._position(place, source.inner, name)
                 if position is not None:
                     by_source[name] = position
         return by_source

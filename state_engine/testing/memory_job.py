@@ -25,6 +25,7 @@ from state_engine.job.stream_shortcuts import Projection
 from state_engine.sinks.files import FileSink
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.collection import CollectionSource
+from state_engine.sources.decoded_source import DecodedSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import TableCode
 from state_engine.sources.function import FunctionSource
@@ -183,7 +184,12 @@ class _Copies:
 
     def _source(self, node: SourceNode) -> Source:
         """The source itself where it holds its rows; else one that is given rows."""
-        inner = node.source.source if isinstance(node.source, PartitionedSource) else node.source
+        source = node.source.source if isinstance(node.source, PartitionedSource) else node.source
+        if isinstance(source, DecodedSource):
+            return replace(source, source=self._held(node, source.inner))
+        return self._held(node, source)
+
+    def _held(self, node: SourceNode, inner: Source) -> Source:
         if isinstance(inner, CollectionSource | FunctionSource) and node.name not in self._types:
             return inner
         self.given[node.name] = GivenRows(node.name, self._kind(node, inner), changing=inner.changing)

@@ -131,6 +131,23 @@ A file that changed, and a table whose rows were updated or deleted, after they 
   sources/test_file_plan::test_consumed_file_that_changed
   sources/test_file_plan::test_change_between_plan_and_commit
   sources/test_delta::test_a_commit_that_takes_rows_away
+A table without change data feed, and versions before it was on or after it was off, say how to go on
+  sources/test_delta_changes::test_a_table_without_feed_is_refused_with_the_way_to_turn_it_on
+  sources/test_delta_changes::test_changes_begin_where_what_is_added_was_read_up_to
+Changes whose files or log entries are gone are an error
+  sources/test_delta_changes::test_history_that_is_gone_and_schemas_are_handled_as_for_the_plain_source
+A commit is not finished, and a recorded batch not read again, with another value of changes
+  sources/test_delta_changes::test_changes_begin_where_what_is_added_was_read_up_to
+  sources/test_delta_changes::test_slices_that_were_recorded_are_read_again_and_cut_anew
+Options of a source that exclude changes=True are refused
+  sources/test_delta_changes::test_wrong_configuration
+A format that does not fit its feed, or names no operations, is refused with what the feed has
+  sources/test_change_format::test_what_does_not_fit_the_feed_is_refused
+A format for a source that changes already, or that is none, is refused while wiring
+  sources/test_decoded_source::test_a_format_that_does_not_fit_is_refused_when_the_job_is_built
+An operation that cannot be decoded ends the batch with its reason, unless there are dead letters
+  sources/test_decoded_source::test_without_dead_letters_it_ends_the_batch
+  sources/test_decoded_source::test_a_table_of_texts_in_tasks_and_letters_that_are_sent_again
 Hooks that are missing, or give something else, are reported
   misuse/test_operator_state::test_hooks_that_are_written_wrongly_are_reported
   core/operator_state/test_checkpointed::test_a_missing_hook_is_named

@@ -87,7 +87,8 @@ class RoutedLayout:
         order: the total order.
         named: how many columns of the order the user named.
         timed_order: whether the order begins with the event time.
-        positioned: whether the order ends with file and row of a source, and not with a hash of the row.
+        positioned: whether the order ends with file and row of a source (and with the kind, where the stream changes),
+            and not with a hash of the row.
         keys: canonical key columns; none without a key.
         key_schema: names and declared types of the key; None without a key.
         event_time: whether there is an event-time column, and one of the watermark beside it.

@@ -26,11 +26,11 @@ from state_engine.microbatch.routing.routed import (
     payload_name,
     selected_name,
 )
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import (
     EVENT_TIME,
     HIDDEN,
     ORIGIN,
+    PLACE_COLUMNS,
     REFUSED,
     SOURCE,
     TIME_REFUSAL,
@@ -165,7 +165,7 @@ def _common_layout(
         order=tuple(order_name(i) for i in range(order)),
         named=1 if by_time else first.named if alone else shared_names(frames),
         timed_order=by_time or (all(f.timed_order for f in frames) and shared_names(frames) > 0),
-        positioned=alone and first.source is not None and first.hidden_order == (FILE_COLUMN, ROW_COLUMN),
+        positioned=alone and first.source is not None and first.hidden_order[:2] == PLACE_COLUMNS,
         keys=(),
         key_schema=_key_schema(keys, what) if keys else None,
         event_time=timed,

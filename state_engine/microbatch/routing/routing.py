@@ -37,7 +37,7 @@ from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
-from state_engine.sources.frames import EVENT_TIME, StreamFrame, order_name
+from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
 from state_engine.sources.stream_columns import in_arrow
 from state_engine.spark.shipped_code import shipped
 
@@ -156,18 +156,22 @@ class Router:
             _Input(one, edge, KeyFunction.of(one, operator)) for one, edge in zip(ready, edges, strict=True)
         ]
         tables = [one.frame.table for one in ready]
-        if not refused and all(table is not None for table in tables):
+        unparsed = [rows[REFUSED] for rows in refused.values() if isinstance(rows, pa.Table)]
+        if len(unparsed) == len(refused) and all(table is not None for table in tables):
             parts = [
                 self._routed(one, table, parallelism)
                 for one, table in zip(planned_inputs, tables, strict=True)
             ]
             rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
-            return Routed(by_subtask(with_watermarks(rows, layout, origins), parallelism), layout)
+            refusals = [unparsable_rows(one_chunk(column), parallelism) for column in unparsed]
+            every = [with_watermarks(rows, layout, origins), *refusals]
+            together = pa.concat_tables(every, promote_options="default").combine_chunks()
+            return Routed(by_subtask(together, parallelism), layout)
         steps, newest = None, dict[str, int]()
         if collect is not None and layout.event_time and not layout.lead:
             steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)
         parts = [self._blocks(one, layout, parallelism) for one in planned_inputs]
-        parts += [_unparsable_blocks(rows, parallelism) for rows in refused.values()]
+        parts += [self._unparsable_blocks(rows, parallelism) for rows in refused.values()]
         parts.append(self._marker_blocks(planned_inputs, layout, parallelism))
         blocks = reduce(DataFrame.union, parts)
         return Routed(blocks.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
@@ -230,6 +234,18 @@ class Router:
 
         return _needed(one.given.frame, edge).mapInArrow(route_there, _BLOCKS_SCHEMA)
 
+    def _unparsable_blocks(self, refused: DataFrame | pa.Table, parallelism: int) -> DataFrame:
+        """Blocks of rows that could not be parsed."""
+
+        def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for rows in gathered(batches):
+                yield blocks_of(
+                    by_subtask(unparsable_rows(one_chunk(rows.column(0)), parallelism), parallelism)
+                )
+
+        given = self._spark.createDataFrame(refused) if isinstance(refused, pa.Table) else refused
+        return given.mapInArrow(route_there, _BLOCKS_SCHEMA)
+
     def _marker_blocks(self, inputs: Sequence[_Input], layout: RoutedLayout, parallelism: int) -> DataFrame:
         """For every subtask a block without rows."""
         parts = []
@@ -246,14 +262,6 @@ class Router:
 
 def _needed(frame: StreamFrame, edge: Edge) -> DataFrame:
     return frame.rows.select(*[F.col(quoted(name)) for name in edge.needs])
-
-
-def _unparsable_blocks(refused: DataFrame, parallelism: int) -> DataFrame:
-    def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for rows in gathered(batches):
-            yield blocks_of(by_subtask(unparsable_rows(one_chunk(rows.column(0)), parallelism), parallelism))
-
-    return refused.mapInArrow(route_there, _BLOCKS_SCHEMA)
 
 
 def _watermark_steps(

@@ -134,8 +134,9 @@ class RefusedRows:
         if not routed.positioned:
             in_order = order if routed.sources else order[:-1]
             return f"source '{source}', order {tuple(str(o) for o in in_order if o is not None)}"
-        named = f", order {tuple(str(o) for o in order[:-2])}" if order[:-2] else ""
-        return f"source '{source}', {place_of(spec.labels, source, order[-2], order[-1])}{named}"
+        first = len(order) - (3 if routed.changing else 2)
+        named = f", order {tuple(str(o) for o in order[:first])}" if first else ""
+        return f"source '{source}', {place_of(spec.labels, source, order[first], order[first + 1])}{named}"
 
     def _row_text(self, events: pa.Table, index: int) -> str:
         row: dict[str, object] = {}
@@ -157,15 +158,16 @@ def _kind(events: pa.Table, index: int) -> str:
 
 def unparsable(packed: str, labels: dict[str, tuple[str, ...]]) -> tuple[str, Letter]:
     """The source of a row that could not be parsed, and its letter; ``packed`` is of the column REFUSED."""
-    source, file, row, encoded = packed.split("\n", 3)
-    data = b64decode(encoded)
+    source, file, row, *encoded = packed.split("\n")
+    data, *said = map(b64decode, encoded)
     text = text_or_bytes(data)
+    error, shown_row = (part.decode() for part in said) if said else ("", "")
     return source, {
         "subtask": 0,
         "position": f"source '{source}', {place_of(labels, source, int(file), int(row))}",
-        "error": UNPARSABLE,
+        "error": error or UNPARSABLE,
         "traceback": "",
-        "row": text if isinstance(text, str) else json.dumps(text),
+        "row": shown_row or (text if isinstance(text, str) else json.dumps(text)),
         "source": source,
         "data": data,
     }

@@ -20,13 +20,14 @@ from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.refusals import Letter, letters_table, place_of, unparsable
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
-from state_engine.sources.frames import HIDDEN
+from state_engine.sources.frames import HIDDEN, REFUSED
 from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 
+_PACKED = pa.schema([(REFUSED, pa.string())])
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
@@ -92,14 +93,18 @@ def letter_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows that could not be parsed as one file of dead letters."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        packed = [text for batch in batches for text in batch.column(0).to_pylist()]
-        if packed:
-            letters = [unparsable(text, spec.labels)[1] for text in packed]
-            yield _report(
-                SinkReport(letters=_write_letters(spec, letters, this_task()), refused=len(letters))
-            )
+        for report in write_letters(spec, pa.Table.from_batches(batches, _PACKED), this_task()):
+            yield _report(report)
 
     return write
+
+
+def write_letters(spec: SinkRows, packed: pa.Table, attempt: TaskAttempt) -> list[SinkReport]:
+    """Write rows that could not be parsed, the one column REFUSED, as one file of dead letters, if there are any."""
+    letters = [unparsable(text, spec.labels)[1] for text in packed[REFUSED].to_pylist()]
+    if not letters:
+        return []
+    return [SinkReport(letters=_write_letters(spec, letters, attempt), refused=len(letters))]
 
 
 def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> SinkReport:

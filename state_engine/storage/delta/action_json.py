@@ -76,6 +76,18 @@ def statistics_text(file: DataFile, partition: Collection[str]) -> str:
     return json.dumps(stats)
 
 
+def as_add(action: Action) -> Action:
+    """A ``remove`` or ``cdc`` as an ``add`` of the same file, which a scan reads as it was before.
+
+    Example:
+        >>> as_add({"path": "a.parquet", "size": 7, "deletionTimestamp": 5})
+        {'path': 'a.parquet', 'size': 7, 'partitionValues': {}, 'modificationTime': 0, 'dataChange': True}
+    """
+    kept = {k: v for k, v in action.items() if k in SCANNED and v is not None}
+    partition = action.get("partitionValues") or {}
+    return kept | {"partitionValues": partition, "modificationTime": 0, "dataChange": True}
+
+
 def reads_deletion_vectors(protocol: str) -> bool:
     """Whether a ``protocol`` allows deletion vectors.
 
@@ -97,4 +109,18 @@ def with_properties(metadata: str, *, kept: tuple[str, ...], added: dict[str, st
     action: Action = json.loads(metadata)
     properties = action["metaData"]["configuration"]
     action["metaData"]["configuration"] = {k: v for k, v in properties.items() if k.startswith(kept)} | added
+    return json.dumps(action)
+
+
+def with_text_column(metadata: str, name: str) -> str:
+    """A ``metaData`` whose schema has one more column of text, which is no column of the table."""
+    action: Action = json.loads(metadata)
+    schema = json.loads(action["metaData"]["schemaString"])
+    # where columns are mapped each has an id, and a name in files
+    newest = int(action["metaData"]["configuration"].get("delta.columnMapping.maxColumnId", 0)) + 1
+    mapped = {"delta.columnMapping.id": newest, "delta.columnMapping.physicalName": name}
+    is_mapped = action["metaData"]["configuration"].get("delta.columnMapping.mode", "none") != "none"
+    field = {"name": name, "type": "string", "nullable": True, "metadata": mapped if is_mapped else {}}
+    schema["fields"].append(field)
+    action["metaData"]["schemaString"] = json.dumps(schema)
     return json.dumps(action)

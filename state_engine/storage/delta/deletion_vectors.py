@@ -122,6 +122,22 @@ def read_vector(table: str, descriptor: Mapping[str, Any]) -> BitMap64:
     return _parsed(stored, uri)
 
 
+def showing_only(table: str, hidden: Action | None, *, but: Action | None, of: int) -> Action | None:
+    """A vector that shows only the rows which ``hidden`` hides and ``but`` does not.
+
+    Args:
+        hidden, but: as in an ``add`` of the table; None hides nothing.
+        of: rows in the file, hidden ones included.
+
+    Returns:
+        As in an ``add``; None where there is no such row.
+    """
+    if hidden is None:
+        return None
+    shown = read_vector(table, hidden) - (read_vector(table, but) if but else BitMap64())
+    return inline(BitMap64(range(of)) - shown) if shown else None
+
+
 def _uri_of(table: str, storage: str, text: str) -> str:
     if storage == "p":
         return text if "://" in text else f"file://{text.removeprefix('file:')}"

@@ -94,6 +94,12 @@ class LogCommit:
         return bool(self.data_added) or self.removes_data
 
     @property
+    def properties(self) -> Mapping[str, str] | None:
+        """The new properties of the table; None where it left them alone."""
+        metadata = next(self.of("metaData"), None)
+        return None if metadata is None else dict(metadata.get("configuration") or {})
+
+    @property
     def described(self) -> tuple[str, str] | None:
         """Id of the table and its new schema as JSON; None where it left them alone."""
         metadata = next(self.of("metaData"), None)

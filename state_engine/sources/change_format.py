@@ -1,0 +1,390 @@
+"""``ChangeFormat``: how a feed of operations says what was inserted, updated and deleted.
+
+Decodes tables of Arrow rows, wherever they are: the driver's, or those of a task. A row of the feed is none, one or two
+changes: an update with the row as it was before is two. What cannot be decoded is given back with the reason. Plays the
+part of Flink's format ``debezium-json`` and its like, which make ``UPDATE_BEFORE`` and ``UPDATE_AFTER`` of an envelope.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.foreign_json import json_value
+from state_engine.core.types.invalid_text import shown
+from state_engine.core.types.row import RowKind
+from state_engine.core.types.type_parsing import to_type
+
+_INSERT, _BEFORE, _AFTER, _DELETE = (kind.value for kind in RowKind)
+_UNKNOWN = -1
+_DEBEZIUM = {"c": _INSERT, "r": _INSERT, "u": _AFTER, "d": _DELETE}
+_TRUNCATE = (
+    "a truncate (op 't') deletes rows without saying which: delete them one by one, or begin with empty state"
+)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Decoded rows of a feed.
+
+    Attributes:
+        rows: with the user's columns.
+        kinds: of each of them, ``RowKind.value``.
+        origins: of each of them, the row of the feed; in order, and what an update replaces comes first.
+        problems: rows of the feed that could not be decoded, and why.
+    """
+
+    rows: pa.Table
+    kinds: np.ndarray[Any, Any]
+    origins: np.ndarray[Any, Any]
+    problems: Mapping[int, str]
+
+
+class ChangeFormat(ABC):
+    """Decodes a feed of operations: the argument ``format`` of ``StatefulJob.source``.
+
+    Make one by ``ChangeFormat.debezium`` or ``ChangeFormat.columns``.
+
+    Attributes:
+        sequence: column of the decoded rows that orders them; None leaves the order of the source.
+    """
+
+    sequence: str | None = None
+
+    @staticmethod
+    def debezium(*, column: str | None = None, schema: str | None = None) -> ChangeFormat:
+        """Debezium's envelopes, with ``before``, ``after`` and ``op``: c (create), r (read), u (update), d (delete).
+
+        The elements are the rows in ``before`` and ``after``. An update is two changes, the row as it was and as it is;
+        where the database does not log the former (``before`` is null) it is the latter alone. A truncate (t) becomes
+        a dead letter, as does an envelope without the row that its operation needs.
+
+        Args:
+            column: holds the envelope, as a struct or as JSON text; None where ``before``, ``after`` and ``op`` are
+                columns themselves, as structs and text. A null in it is Debezium's tombstone behind a delete, and
+                passed over.
+            schema: DDL of the rows, where envelopes are JSON text. Debezium's own wrapping (``schema``, ``payload``)
+                may be there or not. Dates are text or days, decimals text or numbers, bytes base64, timestamps ISO
+                text; a timestamp that comes as a number is a bigint.
+
+        Raises:
+            ConfigurationError: only one of them is given where both are needed.
+
+        Example:
+            >>> ChangeFormat.debezium(column="value", schema="id bigint, name string")
+            ChangeFormat.debezium(column='value', schema='id bigint, name string')
+        """
+        return DebeziumFormat(column, schema)
+
+    @staticmethod
+    def columns(
+        *,
+        op: str,
+        insert: Iterable[str | int] = (),
+        update: Iterable[str | int] = (),
+        delete: Iterable[str | int] = (),
+        update_before: Iterable[str | int] = (),
+        sequence: str | None = None,
+    ) -> ChangeFormat:
+        """Rows with a column that names the operation.
+
+        The elements are the rows without that column.
+
+        Args:
+            op: the column; text or a number.
+            insert, update, delete: what it holds for such a row. An update is the row as it is after it.
+            update_before: what it holds for a row as it was before an update, where the feed has those.
+            sequence: column that orders the changes, such as the position in the database's log; without it they have
+                the order of the source.
+
+        Raises:
+            ConfigurationError: an operation is named twice, or none is.
+
+        Example:
+            >>> ChangeFormat.columns(op="op", insert=["I"], update=["U"], delete=["D"], sequence="lsn").sequence
+            'lsn'
+        """
+        named = {_INSERT: insert, _BEFORE: update_before, _AFTER: update, _DELETE: delete}
+        kinds: dict[str, int] = {}
+        for kind, values in named.items():
+            if isinstance(values, str | bytes):
+                raise ConfigurationError(
+                    f"ChangeFormat.columns takes lists of operations, not the text {values!r}: write [{values!r}]"
+                )
+            for value in values:
+                if str(value) in kinds:
+                    raise ConfigurationError(f"ChangeFormat.columns: the operation {value!r} is named twice")
+                kinds[str(value)] = kind
+        if not kinds:
+            raise ConfigurationError(
+                "ChangeFormat.columns names no operation: say what the column holds, for example insert=['I'], "
+                "update=['U'], delete=['D']"
+            )
+        return ColumnsFormat(op, kinds, sequence)
+
+    def order_after(self, order_by: Sequence[str]) -> tuple[str, ...]:
+        """Columns of decoded rows that order them after those that a user named."""
+        return () if self.sequence is None or self.sequence in order_by else (self.sequence,)
+
+    @abstractmethod
+    def decoded(self, feed: pa.Schema) -> pa.Schema:
+        """The user's columns of decoded rows. Raises ConfigurationError where the feed lacks what the format names."""
+
+    @abstractmethod
+    def decode(self, feed: pa.Table) -> Changes:
+        """The changes in rows of a feed, which has the columns that ``decoded`` was shown."""
+
+
+@dataclass(frozen=True, repr=False)
+class ColumnsFormat(ChangeFormat):
+    """See ``ChangeFormat.columns``.
+
+    Attributes:
+        op: the column.
+        kinds: by operation, as text.
+    """
+
+    op: str
+    kinds: Mapping[str, int]
+    sequence: str | None = None
+
+    def decoded(self, feed: pa.Schema) -> pa.Schema:
+        _require(feed, [self.op, *([self.sequence] if self.sequence else [])], repr(self))
+        if self.sequence == self.op:
+            raise ConfigurationError(f"{self!r}: one column cannot be both the operation and the sequence")
+        if not (_is_text(feed.field(self.op).type) or pa.types.is_integer(feed.field(self.op).type)):
+            raise ConfigurationError(
+                f"{self!r}: the column '{self.op}' must be text or a whole number, not {feed.field(self.op).type}"
+            )
+        return pa.schema([field for field in feed if field.name != self.op])
+
+    def decode(self, feed: pa.Table) -> Changes:
+        kinds, problems = _kinds(one_chunk(feed[self.op]), self.kinds)
+        for row in np.flatnonzero(kinds == _UNKNOWN):
+            problems[int(row)] += f"; {self!r} knows {sorted(self.kinds)}"
+        known = kinds != _UNKNOWN
+        if self.sequence is not None:
+            placed = _valid(one_chunk(feed[self.sequence]))
+            problems |= {
+                int(row): f"there is no '{self.sequence}'" for row in np.flatnonzero(known & ~placed)
+            }
+            known &= placed
+        origins = np.flatnonzero(known)
+        rows = feed.drop_columns([self.op]).take(pa.array(origins))
+        return Changes(rows, kinds[origins], origins, problems)
+
+    def __repr__(self) -> str:
+        return f"ChangeFormat.columns(op={self.op!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class DebeziumFormat(ChangeFormat):
+    """See ``ChangeFormat.debezium``."""
+
+    column: str | None = None
+    schema: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema is not None:
+            if self.column is None:
+                raise ConfigurationError(
+                    f"{self!r}: schema= is for envelopes that are JSON text: say in which column, column='value'"
+                )
+            if not isinstance(to_type(self.schema, parameter="schema"), StructType):
+                raise ConfigurationError(f"{self!r}: schema must name columns, for example 'id bigint'")
+
+    @property
+    def _row(self) -> StructType:
+        """The type of a row in an envelope of JSON text."""
+        kind = to_type(self.schema, parameter="schema")
+        assert isinstance(kind, StructType)
+        return StructType(kind.names, kind.types)
+
+    def decoded(self, feed: pa.Schema) -> pa.Schema:
+        fields = feed
+        if self.column is not None:
+            _require(feed, [self.column], repr(self))
+            held = feed.field(self.column).type
+            if _is_text(held):
+                if self.schema is None:
+                    raise ConfigurationError(
+                        f"{self!r}: the column '{self.column}' is text, so the columns of its rows must be said: "
+                        "schema='id bigint, name string'"
+                    )
+                return pa.schema(list(self._row.arrow))
+            if not pa.types.is_struct(held):
+                raise ConfigurationError(
+                    f"{self!r}: the column '{self.column}' must be a struct or JSON text, not {held}"
+                )
+            fields = pa.schema(list(held))
+        if self.schema is not None:
+            raise ConfigurationError(
+                f"{self!r}: the column '{self.column}' is a struct, whose rows have their types: leave schema out"
+            )
+        _require(fields, ["before", "after", "op"], repr(self))
+        before, after = fields.field("before").type, fields.field("after").type
+        if not pa.types.is_struct(after) or before != after:
+            raise ConfigurationError(
+                f"{self!r}: 'before' and 'after' must be structs of the same fields, not {before} and {after}"
+            )
+        return pa.schema(list(after))
+
+    def decode(self, feed: pa.Table) -> Changes:
+        if self.schema is not None:
+            texts = one_chunk(feed[self.column]).cast(pa.large_binary()).to_pylist()  # it may be no UTF-8
+            before, after, ops, problems = _parsed(texts, self._row)
+        else:
+            before, after, ops, problems = self._columns_of(feed)
+        kinds, unknown = _kinds(ops, _DEBEZIUM)
+        skipped = np.array([row in problems for row in range(len(ops))], bool)
+        if self.column is not None:
+            skipped |= pc.is_null(one_chunk(feed[self.column])).to_numpy(zero_copy_only=False)
+        known = (kinds != _UNKNOWN) & ~skipped
+        there = _valid(before), _valid(after)
+        problems |= {row: why for row, why in unknown.items() if not skipped[row]}
+        _check_rows(kinds, known, there, problems)
+        known &= np.array([row not in problems for row in range(len(ops))], bool)
+        old = known & there[0] & ((kinds == _AFTER) | (kinds == _DELETE))
+        new = known & (kinds != _DELETE)
+        return _of_images(before, after, kinds, old, new, problems)
+
+    def _columns_of(self, feed: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array, dict[int, str]]:
+        """Rows before and after, and operations, of envelopes that are structs."""
+        if self.column is None:
+            parts = [one_chunk(feed[name]) for name in ("before", "after", "op")]
+        else:
+            whole = one_chunk(feed[self.column])
+            parts = [pc.struct_field(whole, name) for name in ("before", "after", "op")]
+        return parts[0], parts[1], parts[2], {}
+
+    def __repr__(self) -> str:
+        given = {"column": self.column, "schema": self.schema}
+        said = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        return f"ChangeFormat.debezium({said})"
+
+
+def _kinds(ops: pa.Array, known: Mapping[str, int]) -> tuple[np.ndarray[Any, Any], dict[int, str]]:
+    """Kind of each operation, and those that are unknown with the reason."""
+    texts = ops.cast(pa.string())
+    place = pc.index_in(texts, value_set=pa.array(list(known), pa.string()))
+    kinds = np.array([*known.values(), _UNKNOWN], np.int8)[pc.fill_null(place, len(known)).to_numpy()]
+    problems = {}
+    for row in np.flatnonzero(kinds == _UNKNOWN):
+        value = shown(ops, int(row))
+        if value == "t" and known is _DEBEZIUM:
+            problems[int(row)] = _TRUNCATE
+        else:
+            problems[int(row)] = "there is no operation" if value is None else f"unknown operation {value!r}"
+    return kinds, problems
+
+
+def _check_rows(
+    kinds: np.ndarray[Any, Any],
+    known: np.ndarray[Any, Any],
+    there: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]],
+    problems: dict[int, str],
+) -> None:
+    """Find envelopes without the row that their operation needs."""
+    for row in np.flatnonzero(known & (kinds == _DELETE) & ~there[0]):
+        problems[int(row)] = (
+            "a delete (op 'd') without the row before it, so which one is unknown: have the database log whole rows "
+            "(of PostgreSQL REPLICA IDENTITY FULL)"
+        )
+    for row in np.flatnonzero(known & (kinds != _DELETE) & ~there[1]):
+        problems[int(row)] = "an operation without the row after it ('after' is null)"
+
+
+def _of_images(
+    before: pa.Array,
+    after: pa.Array,
+    kinds: np.ndarray[Any, Any],
+    old: np.ndarray[Any, Any],
+    new: np.ndarray[Any, Any],
+    problems: Mapping[int, str],
+) -> Changes:
+    """Changes of rows as they were and as they are, each where its mask says so."""
+    count = len(kinds)
+    both = pa.Table.from_arrays(
+        pa.concat_arrays([before, after.cast(before.type)]).flatten(),
+        schema=pa.schema(list(before.type)),
+    )
+    wanted = np.empty(2 * count, bool)
+    wanted[0::2], wanted[1::2] = old, new
+    chosen = np.flatnonzero(wanted)
+    origins, is_new = chosen // 2, chosen % 2 == 1
+    replaced = (kinds[origins] == _AFTER) & ~is_new
+    of_each = np.where(replaced, _BEFORE, kinds[origins]).astype(np.int8)
+    rows = both.take(pa.array(origins + count * is_new))
+    return Changes(rows, of_each, origins, problems)
+
+
+def _parsed(
+    texts: list[bytes | None], kind: StructType
+) -> tuple[pa.Array, pa.Array, pa.Array, dict[int, str]]:
+    """Rows before and after, and operations, of envelopes that are JSON text."""
+    before: list[Any] = []
+    after: list[Any] = []
+    ops: list[str | None] = []
+    problems: dict[int, str] = {}
+    for place, text in enumerate(texts):
+        old = new = op = None
+        try:
+            if text is not None:
+                old, new, op = _envelope(text, kind)
+        except ValueTypeError as error:
+            problems[place] = str(error)
+        before.append(old)
+        after.append(new)
+        ops.append(op)
+    return (
+        kind.to_arrow(before, storage=False),
+        kind.to_arrow(after, storage=False),
+        pa.array(ops, pa.string()),
+        problems,
+    )
+
+
+def _envelope(text: bytes, kind: StructType) -> tuple[Any, Any, str | None]:
+    """Row before, row after and operation of one envelope."""
+    try:
+        envelope = json.loads(text.decode(), parse_float=Decimal)
+    except (ValueError, RecursionError) as error:
+        raise ValueTypeError(f"the envelope is no JSON: {error}") from None
+    if isinstance(envelope, dict) and "op" not in envelope and isinstance(envelope.get("payload"), dict):
+        envelope = envelope["payload"]
+    if not isinstance(envelope, dict):
+        raise ValueTypeError("the envelope is no JSON object")
+    images = []
+    for name in ("before", "after"):
+        try:
+            images.append(json_value(envelope.get(name), kind))
+        except ValueTypeError as error:
+            raise ValueTypeError(f"'{name}': {error}") from None
+    op = envelope.get("op")
+    return images[0], images[1], op if op is None else str(op)
+
+
+def _require(schema: pa.Schema, names: Iterable[str], what: str) -> None:
+    missing = [name for name in names if name not in schema.names]
+    if missing:
+        raise ConfigurationError(f"{what}: there is no column {missing} in the feed; it has {schema.names}")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _valid(array: pa.Array) -> np.ndarray[Any, Any]:
+    values: np.ndarray[Any, Any] = pc.is_valid(array).to_numpy(zero_copy_only=False)
+    return values
