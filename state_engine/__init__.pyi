@@ -77,6 +77,7 @@ from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
+from state_engine.published.sql import SqlStateTable
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
@@ -114,7 +115,7 @@ __all__ = [
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "CloseableIterator",
     "FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink",
-    "ForeachBatchSink",
+    "ForeachBatchSink", "SqlStateTable",
     # engine
     "StateEngine", "StateProcessor", "JobSavepoints", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",
     "TimePartitions", "DeadLetterLimit", "SparkState",

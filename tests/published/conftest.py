@@ -1,0 +1,39 @@
+"""Databases for tables that show a keyed state: SQLite always, PostgreSQL where its programs are installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.published.sql_world import World
+from tests.support.postgres import PASSWORD_ENV, Server, postgres_binaries
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """A PostgreSQL server of its own."""
+    if postgres_binaries() is None:
+        pytest.skip("PostgreSQL is not installed")
+    with Server.started() as started:
+        yield started
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    """A database without tables."""
+    return request.getfixturevalue("lite" if request.param == "sqlite" else "postgres")
+
+
+@pytest.fixture
+def lite(tmp_path: Path) -> World:
+    """What does not depend on the database."""
+    return World(f"sqlite:///{tmp_path}/out.db")
+
+
+@pytest.fixture
+def postgres(server: Server, monkeypatch: pytest.MonkeyPatch) -> World:
+    """What depends on PostgreSQL."""
+    monkeypatch.setenv(PASSWORD_ENV, server.password)
+    return World(server.new_database(), PASSWORD_ENV, server.password)
