@@ -20,7 +20,13 @@ def server() -> Iterator[Server]:
         yield started
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(scope="session")
+def database(server: Server) -> str:
+    """One database: to make one takes longer than most tests."""
+    return server.new_database()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     """A database without tables."""
     return request.getfixturevalue("lite" if request.param == "sqlite" else "postgres")
@@ -33,7 +39,9 @@ def lite(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def postgres(server: Server, monkeypatch: pytest.MonkeyPatch) -> World:
+def postgres(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> World:
     """What depends on PostgreSQL."""
     monkeypatch.setenv(PASSWORD_ENV, server.password)
-    return World(server.new_database(), PASSWORD_ENV, server.password)
+    world = World(database, PASSWORD_ENV, server.password)
+    world.run("DROP SCHEMA IF EXISTS reports CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return world

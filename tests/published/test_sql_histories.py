@@ -96,7 +96,7 @@ class History:
         try:
             with Failing(self.rng.randrange(25), killed=killed) as failing:
                 self.world.apply(self.shown or 0, checkpoint_id, **change)
-        except error as raised:
+        except (error, TableChangedError) as raised:
             self.count("changed" if isinstance(raised, TableChangedError) else "crashed")
         else:
             assert failing.steps

@@ -232,6 +232,7 @@ def test_no_sink_writes_to_a_table_that_shows_a_state(lite: World) -> None:
         SqlSink(lite.url, "balances").prepare(asked(None, COLUMNS.schema, "w1"))
 
 
+@pytest.mark.long
 def test_a_schema_of_the_database(postgres: World) -> None:
     postgres.run("CREATE SCHEMA reports")
     postgres.schema = "reports"
