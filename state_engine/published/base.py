@@ -83,8 +83,8 @@ class PublishedTable:
         """What to do where somebody else changed the table, for the end of a message."""
         job = self.app.split("/")[1]
         return (
-            f"Build it anew from the state with `statelake rebuild-table {job} {self.name}`, or keep what others wrote, "
-            f"where the state has no other rows, with `statelake accept {job} {self.name}`"
+            f"Build it anew from the state with `statelake rebuild-table {job} {self.name}`, or accept what it is "
+            f"with `statelake accept {job} {self.name}`"
         )
 
 
@@ -104,7 +104,7 @@ class StateTable(ABC):
 
 
 class TableTarget(ABC):
-    """Writes tables of one kind. Every write is one transaction, and records the checkpoint that the table then shows."""
+    """Writes tables of one kind; every write is one transaction, and records the checkpoint that the table then shows."""
 
     @abstractmethod
     def shown(self, table: PublishedTable) -> int | None:

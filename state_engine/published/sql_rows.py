@@ -72,7 +72,7 @@ class RowWriter:
         """Insert rows that are not there."""
         for batch in rows.to_batches(BATCH_ROWS):
             if batch.num_rows:
-                self.connection.execute(sa.insert(self.table), self._values(batch))
+                self._execute(insert_into(self.connection, self.table), batch)
 
     def _upsert(self, batch: pa.RecordBatch) -> None:
         insert = insert_into(self.connection, self.table)
@@ -81,9 +81,7 @@ class RowWriter:
             set_={c.name: insert.excluded[c.name] for c in self.table.c if c.name not in self.identity},
             where=self._ours,
         )
-        done = self.connection.execute(
-            put, self._values(batch), execution_options={"preserve_rowcount": True}
-        ).rowcount
+        done = self._execute(put, batch)
         if done != batch.num_rows:
             rows = pa.Table.from_batches([batch]).select(self.identity)
             for condition in self._conditions(rows):
@@ -93,11 +91,24 @@ class RowWriter:
                 )
             raise self.changed(f"it took {done} of {batch.num_rows} rows (a trigger, or a rule?)")
 
-    def _values(self, batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    def _execute(self, insert: Any, batch: pa.RecordBatch) -> int:
+        """Run an insert for the rows of a batch; how many were written.
+
+        PostgreSQL gets each column as an array, in one statement, which takes a third of the time.
+        """
         values = driver_values(batch, self.connection.dialect.name)
         mark = pa.repeat(pa.scalar(self.checkpoint_id, pa.int64()), batch.num_rows)
-        rows: list[dict[str, Any]] = values.append_column(CHECKPOINT_ID, mark).to_pylist()
-        return rows
+        values = values.append_column(CHECKPOINT_ID, mark)
+        once = {"preserve_rowcount": True}
+        if self.connection.dialect.name == "sqlite":
+            return self.connection.execute(insert, values.to_pylist(), execution_options=once).rowcount
+        names = values.column_names
+        arrays = [sa.literal(values[n].to_pylist(), sa.ARRAY(self.table.c[n].type)) for n in names]
+        columns = (sa.column(n, self.table.c[n].type) for n in names)
+        rows = sa.func.unnest(*arrays).table_valued(*columns).render_derived()
+        return self.connection.execute(
+            insert.from_select(names, sa.select(*rows.c)), execution_options=once
+        ).rowcount
 
     def _conditions(self, rows: pa.Table) -> Iterator[sa.ColumnElement[bool]]:
         """Conditions that select the rows with these values, each of a bounded size."""

@@ -287,7 +287,9 @@ class ShownTable:
 
     def _has_rows(self) -> bool:
         table = sa.table(self.target.table, schema=self.target.schema)
-        return self.connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
+        return (
+            self.connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
+        )
 
     @cached_property
     def _ledger(self) -> PublishedLedger:

@@ -1,4 +1,4 @@
-"""Columns of a database table for the columns of outputs and states: which type holds which, and what a table must not have.
+"""Columns of a database table for the columns of outputs and states: which type holds which, what a table must not have.
 
 | output | PostgreSQL | SQLite |
 |---|---|---|
@@ -109,7 +109,9 @@ def check_table(
         elif wanted is None or not _holds(column["type"], one.type, dialect):
             problems.append(f"has {one.name} {column['type']}, which does not hold every {one.type}")
     if CHECKPOINT_ID in columns and CHECKPOINT_ID not in schema.names:
-        problems.append(f"shows a keyed state, as its column {CHECKPOINT_ID} says, and only its job writes to it")
+        problems.append(
+            f"shows a keyed state, as its column {CHECKPOINT_ID} says, and only its job writes to it"
+        )
     for name, column in columns.items():
         fills = (
             column["nullable"] or column.get("default") or column.get("identity") or column.get("computed")
@@ -119,9 +121,7 @@ def check_table(
     if target.key and set(target.key) not in _unique(target, inspector):
         problems.append(f"has no primary key or unique constraint of exactly {list(target.key)}")
     if problems:
-        raise SinkError(
-            f"{target.shown} cannot take these rows: it {'; it '.join(problems)}. {ways_out}"
-        )
+        raise SinkError(f"{target.shown} cannot take these rows: it {'; it '.join(problems)}. {ways_out}")
 
 
 def _holds(column: Any, kind: pa.DataType, dialect: str) -> bool:

@@ -102,7 +102,7 @@ class SqlWrite:
             ) from unseen
 
     def refused(self, error: DBAPIError) -> SinkError | CommitFailedError:
-        """The error for rows that were not written: another writer or the connection was in the way, or they do not fit."""
+        """The error for rows that were not written: something was in the way, or they do not fit."""
         if isinstance(error, OperationalError | InterfaceError):
             return CommitFailedError(
                 f"{self.who}: checkpoint {self.checkpoint_id} was not written to {self.target.shown} "

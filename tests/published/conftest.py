@@ -39,9 +39,10 @@ def lite(tmp_path: Path) -> World:
 
 
 @pytest.fixture
-def postgres(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> World:
+def postgres(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """What depends on PostgreSQL."""
     monkeypatch.setenv(PASSWORD_ENV, server.password)
     world = World(database, PASSWORD_ENV, server.password)
     world.run("DROP SCHEMA IF EXISTS reports CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    return world
+    yield world
+    world.engine.dispose()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +21,9 @@ COLUMNS = TableColumns(pa.schema([("account", pa.int64()), ("total", pa.string()
 """One row an account."""
 
 
-def rows_of(columns: TableColumns, rows: Iterable[tuple[Any, ...]], names: Iterable[str] | None = None) -> pa.Table:
+def rows_of(
+    columns: TableColumns, rows: Iterable[tuple[Any, ...]], names: Iterable[str] | None = None
+) -> pa.Table:
     """Rows as Arrow, of all columns or of some."""
     schema = columns.schema if names is None else pa.schema([columns.schema.field(n) for n in names])
     values = list(rows)
@@ -38,7 +39,9 @@ class World:
         self.schema: str | None = None
         self.target = SqlStateTarget()
         self.columns = COLUMNS
-        self._user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)
+        user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)
+        # a kept connection would have SQLite's files open
+        self.engine = sa.create_engine(user_url, poolclass=sa.NullPool if self.is_sqlite else sa.QueuePool)
 
     @property
     def is_sqlite(self) -> bool:
@@ -103,20 +106,16 @@ class World:
 
     # -- what the user does ----------------------------------------------------------------------------------------
 
-    @contextmanager
-    def connection(self) -> Iterator[sa.Connection]:
-        engine = sa.create_engine(self._user_url, poolclass=sa.NullPool)
-        with engine.connect() as connection:
-            yield connection
-
     def run(self, statement: str | sa.TextClause) -> Any:
-        with self.connection() as connection:
+        with self.engine.connect() as connection:
             result = connection.execute(sa.text(statement) if isinstance(statement, str) else statement)
             rows = [tuple(row) for row in result.fetchall()] if result.returns_rows else None
             connection.commit()
             return rows
 
-    def rows(self, query: str = "SELECT account, total, _checkpoint_id FROM balances ORDER BY account") -> Any:
+    def rows(
+        self, query: str = "SELECT account, total, _checkpoint_id FROM balances ORDER BY account"
+    ) -> Any:
         return self.run(query)
 
 

@@ -63,7 +63,9 @@ def test_a_key_that_is_cleared_and_comes_again(world: World) -> None:
 def test_what_was_published_is_not_published_again(world: World) -> None:
     world.create()
     world.apply(0, 5, [(1, "a")])
-    world.run("UPDATE balances SET total = 'edited' WHERE account = 1")  # so that a second write would be seen
+    world.run(
+        "UPDATE balances SET total = 'edited' WHERE account = 1"
+    )  # so that a second write would be seen
     world.apply(0, 5, [(1, "a")])
     world.apply(0, 4, [(1, "older")])
     world.apply(3, 5, [(1, "other")])
@@ -86,9 +88,7 @@ def test_a_table_belongs_to_one_application(world: World) -> None:
         lambda: world.apply(1, 2, [(1, "b")], app=OTHER),
     ]
     for one in asked:
-        with pytest.raises(
-            SinkIdentityError, match=f"belongs to '{APP}', and not to '{OTHER}'.*adopt=True"
-        ):
+        with pytest.raises(SinkIdentityError, match=f"belongs to '{APP}', and not to '{OTHER}'.*adopt=True"):
             one()
     world.create(OTHER)
     assert (world.shown(), world.content()) == (1, [(1, "a")]), "one that is there is not made"
@@ -324,7 +324,7 @@ def test_a_table_that_was_dropped_is_made_anew(world: World) -> None:
     world.replace(3, OLD)
     world.run("DROP TABLE balances")
     assert world.shown() is None
-    with pytest.raises(CommitFailedError, match="was dropped in this moment.*run again"):
+    with pytest.raises(CommitFailedError, match=r"was dropped in this moment.*run again"):
         world.apply(3, 4, [(1, "A")])
     world.create()
     assert (world.shown(), world.content()) == (0, [])

@@ -41,7 +41,9 @@ def test_every_type_comes_back_as_it_was(world: World) -> None:
     world.create()
     world.target.check_columns(world.published(), world.columns)
     world.apply(0, 1, rows)
-    rows[0] = tuple(rows_of(world.columns, rows[:1]).to_pylist()[0].values())  # 0.1 of 32 bits is another number
+    rows[0] = tuple(
+        rows_of(world.columns, rows[:1]).to_pylist()[0].values()
+    )  # 0.1 of 32 bits is another number
     assert (world.content(), world.shown()) == (rows, 1)
 
 
@@ -123,7 +125,10 @@ def test_a_table_that_is_taken_over(world: World) -> None:
     world.adopt()
     assert (world.shown(), world.rows()) == (0, [(1, "a", 0), (2, "b", 0)])
     world.apply(0, 4, [(2, "B"), (3, "c")], deleted=[(1,)])
-    assert world.rows("SELECT account, total, seen FROM balances ORDER BY account") == [(2, "B", 7), (3, "c", 7)]
+    assert world.rows("SELECT account, total, seen FROM balances ORDER BY account") == [
+        (2, "B", 7),
+        (3, "c", 7),
+    ]
     world.run("INSERT INTO balances (account, total) VALUES (4, 'theirs')")
     world.adopt()
     assert (world.shown(), world.rows()) == (0, [(2, "B", 0), (3, "c", 0), (4, "theirs", 0)])
@@ -142,7 +147,9 @@ def test_a_table_that_is_taken_over(world: World) -> None:
 def test_what_cannot_be_taken_over(world: World, table: str, why: str) -> None:
     world.run(f"CREATE TABLE balances ({table})")
     for asked_for in (world.adopt, lambda: world.target.check_columns(world.published(), COLUMNS)):
-        with pytest.raises(SinkError, match=rf"cannot take these rows.*{why}.*or drop it, and it is built anew"):
+        with pytest.raises(
+            SinkError, match=rf"cannot take these rows.*{why}.*or drop it, and it is built anew"
+        ):
             asked_for()
     with pytest.raises(SinkIdentityError, match="belongs to nobody"):
         world.shown()
@@ -166,7 +173,9 @@ def test_values_that_the_state_cannot_have(lite: World) -> None:
     lite.columns = TableColumns(pa.schema([("id", pa.int64()), ("n", pa.int8())]), ("id",))
     lite.run("CREATE TABLE balances (id bigint PRIMARY KEY, n bigint)")
     lite.run("INSERT INTO balances VALUES (1, 1000)")
-    with pytest.raises(SinkError, match=r"holds a value that the state cannot have.*rebuild-table job balance"):
+    with pytest.raises(
+        SinkError, match=r"holds a value that the state cannot have.*rebuild-table job balance"
+    ):
         lite.content()
 
 
