@@ -104,7 +104,7 @@ class StateTable(ABC):
 
 
 class TableTarget(ABC):
-    """Writes tables of one kind; every write is one transaction, and records the checkpoint that the table then shows."""
+    """Writes tables of one kind. Every write is one transaction, which also records the checkpoint that is shown."""
 
     @abstractmethod
     def shown(self, table: PublishedTable) -> int | None:

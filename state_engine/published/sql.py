@@ -1,7 +1,8 @@
 """``SqlStateTable``: a keyed state as a table of an SQLite or PostgreSQL database, exactly once.
 
-The table has a row for each row of the state, with its identity as primary key, and one more column, with the checkpoint
-that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and whose it is:
+The table has a row for each row of the state, with its identity as primary key, and one more column, with the
+checkpoint that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and whose
+it is:
 
     _statelake_published(table_name, app, checkpoint_id, has_rows, published_at)      primary key (table_name)
 
@@ -10,7 +11,7 @@ that in the ledger and does nothing. As both lie in one database, a backup of it
 put back, the table shows an earlier checkpoint, and the next publish brings it from there to the head.
 
 Others should only read the table. A row that somebody inserted has no ``_checkpoint_id``, and stops the publish that
-comes upon its key; so does a table that was emptied. Whatever else changes or deletes rows, and leaves ``_checkpoint_id``
+comes upon its key; so does a table that was emptied. What else changes or deletes rows, and leaves ``_checkpoint_id``
 alone, is seen by a full comparison only (``statelake verify-table``).
 
 Flink's JDBC connector writes upserts by key at least once, and cannot go back.

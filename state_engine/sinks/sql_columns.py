@@ -1,4 +1,4 @@
-"""Columns of a database table for the columns of outputs and states: which type holds which, what a table must not have.
+"""Columns of a database table for the columns of outputs and states: which type holds which, and what is refused.
 
 | output | PostgreSQL | SQLite |
 |---|---|---|

@@ -249,7 +249,7 @@ class History:
 
 
 @pytest.mark.parametrize(
-    "block", [b if b < 3 else pytest.param(b, marks=pytest.mark.long) for b in range(10)]
+    "block", [b if b < 2 else pytest.param(b, marks=pytest.mark.long) for b in range(10)]
 )
 def test_the_table_is_what_a_dict_is(lite: World, block: int) -> None:
     counts: dict[str, int] = {}
