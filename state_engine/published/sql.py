@@ -1,8 +1,8 @@
 """``SqlStateTable``: a keyed state as a table of an SQLite or PostgreSQL database, exactly once.
 
 The table has a row for each row of the state, with its identity as primary key, and one more column, with the
-checkpoint that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and whose
-it is:
+checkpoint that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and who
+owns it:
 
     _statelake_published(table_name, app, checkpoint_id, has_rows, published_at)      primary key (table_name)
 
