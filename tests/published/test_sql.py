@@ -394,7 +394,7 @@ def test_a_publisher_waits_for_one_that_takes_over(world: World, monkeypatch: py
 
     monkeypatch.setattr(sql_rows.RowWriter, "insert", slowly)
     with ThreadPoolExecutor(2) as pool:
-        taking = pool.submit(world.replace, 9, [(7, "theirs")], app=OTHER)
+        taking = pool.submit(world.replace, 3, [(7, "theirs")], app=OTHER)
         assert inside.wait(30)
         late = pool.submit(world.apply, 3, 4, [(1, "late")])
         assert not late.done()
@@ -402,4 +402,4 @@ def test_a_publisher_waits_for_one_that_takes_over(world: World, monkeypatch: py
         taking.result(60)
         with pytest.raises(SinkIdentityError, match=f"belongs to '{OTHER}'"):
             late.result(60)
-    assert world.rows() == [(7, "theirs", 9)]
+    assert world.rows() == [(7, "theirs", 3)]

@@ -9,12 +9,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import sqlalchemy as sa
 
 from state_engine import SqlSink, SqlStateTable
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.published.base import TableColumns
-from tests.published.sql_world import APP, COLUMNS, World, rows_of
+from tests.published.sql_world import APP, COLUMNS, Failing, World, rows_of
 from tests.sinks.requests import asked
+from tests.support.killed import Killed
 
 VALUES: dict[str, tuple[pa.DataType, Any]] = {
     "small": (pa.int8(), -128),
@@ -132,6 +134,28 @@ def test_a_table_that_is_taken_over(world: World) -> None:
     world.run("INSERT INTO balances (account, total) VALUES (4, 'theirs')")
     world.adopt()
     assert (world.shown(), world.rows()) == (0, [(2, "B", 0), (3, "c", 0), (4, "theirs", 0)])
+
+
+def test_a_table_is_taken_over_whole_or_not_at_all(world: World) -> None:
+    def raw() -> list[str]:
+        return sorted(c["name"] for c in sa.inspect(world.engine).get_columns("balances"))
+
+    def make() -> None:
+        world.run("DROP TABLE IF EXISTS balances")
+        world.run("CREATE TABLE balances (account bigint PRIMARY KEY)")
+        world.run("INSERT INTO balances VALUES (1), (2)")
+
+    make()
+    with Failing(None, killed=True) as whole:
+        world.adopt()
+    for step in range(whole.steps):
+        make()
+        with Failing(step, killed=True), pytest.raises(Killed):
+            world.adopt()
+        assert raw() == ["account"]
+        world.adopt()
+        assert raw() == ["_checkpoint_id", "account", "total"]
+        assert world.rows() == [(1, None, 0), (2, None, 0)]
 
 
 @pytest.mark.parametrize(
