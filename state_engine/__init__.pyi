@@ -81,6 +81,7 @@ from state_engine.operators.aggregates import avg, count, max_, min_, sum_
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
+from state_engine.published.sql import SqlStateTable
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
@@ -120,8 +121,7 @@ __all__ = [
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "CloseableIterator",
     "FileSource", "DeltaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
-    "DeltaStateTable",
-    "ForeachBatchSink",
+    "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
     # engine
     "StateEngine", "StateProcessor", "JobSavepoints", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",
     "TimePartitions", "DeadLetterLimit", "SparkState",

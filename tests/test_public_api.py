@@ -29,7 +29,7 @@ NAMES = {
     "FunctionInitializationContext", "FunctionSnapshotContext", "KeySelector", "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction", "ListCheckpointed", "MapFunction", "MetricGroup", "OperatorStateStore", "OutputTag",
     "ProcessFunction", "ReadOnlyBroadcastState", "SinkFunction", "SourceFunction",
-    "ValueState", "ValueStateDescriptor", "SqlSink", "ForeachBatchSink",
+    "ValueState", "ValueStateDescriptor", "SqlSink", "ForeachBatchSink", "SqlStateTable",
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
     "CompactionPolicy", "RetentionPolicy", "TimePartitions", "CloseableIterator", "DeadLetterLimit",

@@ -78,6 +78,15 @@ class PublishedTable:
     app: str
     options: dict[str, Any]
 
+    @property
+    def ways_out(self) -> str:
+        """What to do where somebody else changed the table, for the end of a message."""
+        job = self.app.split("/")[1]
+        return (
+            f"Build it anew from the state with `statelake rebuild-table {job} {self.name}`, or accept what it is "
+            f"with `statelake accept {job} {self.name}`"
+        )
+
 
 class StateTable(ABC):
     """Which table a state is published to; holds configuration only."""
@@ -95,7 +104,7 @@ class StateTable(ABC):
 
 
 class TableTarget(ABC):
-    """Writes tables of one kind. Every write is one transaction, which records the checkpoint that the table shows."""
+    """Writes tables of one kind. Every write is one transaction, which also records the checkpoint that is shown."""
 
     @abstractmethod
     def shown(self, table: PublishedTable) -> int | None:
@@ -141,6 +150,7 @@ class TableTarget(ABC):
         Raises:
             TableChangedError: somebody else changed rows of it.
             SinkError: it cannot take the rows.
+            CommitFailedError: it shows neither of the two; nothing was written, so look at it again.
         """
 
     @abstractmethod
@@ -160,6 +170,13 @@ class TableTarget(ABC):
     @abstractmethod
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         """The rows that a table holds now, whoever wrote them."""
+
+    def held(self, table: PublishedTable, rows: pa.Table) -> pa.Table:
+        """Rows of the state as the table gives them back, for a comparison with ``content``.
+
+        Most tables hold every value, so this is what is given.
+        """
+        return rows
 
     @abstractmethod
     def adopt(self, table: PublishedTable, columns: TableColumns) -> None:

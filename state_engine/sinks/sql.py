@@ -36,7 +36,7 @@ from state_engine.sinks.base import (
     verify_files,
     with_lineage,
 )
-from state_engine.sinks.sql_target import SqlTarget, checked_url
+from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
 from state_engine.sinks.staging import Staging, read_note, write_note
 from state_engine.storage.files import join
 
@@ -88,10 +88,7 @@ class SqlSink(Sink):
             raise ConfigurationError(
                 "SqlSink: rows that replace others by key cannot be withdrawn, so lineage=True is of no use with key="
             )
-        if not self.table or "." in self.table:
-            raise ConfigurationError(
-                f"SqlSink: {self.table!r} cannot be the name of the table; its schema goes into schema="
-            )
+        checked_table(self.table)
 
     def place(self, app: str, staging: Staging) -> str:
         return staging.directory(app, self._target().digest)

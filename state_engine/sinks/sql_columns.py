@@ -1,4 +1,4 @@
-"""Columns of a database table for the columns of outputs: which type holds which, and what a table must not have.
+"""Columns of a database table for the columns of outputs and states: which type holds which, and what is refused.
 
 | output | PostgreSQL | SQLite |
 |---|---|---|
@@ -25,6 +25,9 @@ from state_engine.sinks.sql_target import SqlTarget
 
 _SQLITE = "sqlite"
 
+CHECKPOINT_ID = "_checkpoint_id"
+"""The column of a table that shows a keyed state: the checkpoint that wrote a row. No sink writes to such a table."""
+
 
 def sql_type(kind: pa.DataType, dialect: str) -> sa.types.TypeEngine[Any] | None:
     """The type of a column that holds every value of an Arrow type; None where there is none.
@@ -48,8 +51,17 @@ def sql_type(kind: pa.DataType, dialect: str) -> sa.types.TypeEngine[Any] | None
     return next((made for test, made in simple if test(kind)), None)
 
 
-def table_for(target: SqlTarget, schema: pa.Schema, dialect: str) -> sa.Table:
+def table_for(
+    target: SqlTarget,
+    schema: pa.Schema,
+    dialect: str,
+    *,
+    ways_out: str = "turn it into text (to_json in a transform), take it apart, or leave it out",
+) -> sa.Table:
     """The table as it is made where there is none.
+
+    Args:
+        ways_out: what to do about a column that has no counterpart, for the message.
 
     Raises:
         SinkError: a column has no counterpart, or a key is no column.
@@ -63,20 +75,30 @@ def table_for(target: SqlTarget, schema: pa.Schema, dialect: str) -> sa.Table:
     bad = [name for name, kind in kinds.items() if kind is None]
     if bad:
         raise SinkError(
-            f"{target.shown}: a database column cannot hold {bad[0]} {schema.field(bad[0]).type}; turn it into text "
-            "(to_json in a transform), take it apart, or leave it out"
+            f"{target.shown}: a database column cannot hold {bad[0]} {schema.field(bad[0]).type}; {ways_out}"
         )
     columns = [sa.Column(n, k, primary_key=n in target.key, autoincrement=False) for n, k in kinds.items()]
     return sa.Table(target.table, sa.MetaData(), *columns, schema=target.schema)
 
 
-def check_table(target: SqlTarget, schema: pa.Schema, inspector: sa.Inspector) -> None:
+def check_table(
+    target: SqlTarget,
+    schema: pa.Schema,
+    inspector: sa.Inspector,
+    *,
+    ways_out: str = "Change output_type or the table, or name another one, which is then made",
+) -> None:
     """Refuse an existing table that cannot take every row of the output.
 
+    Args:
+        ways_out: what to do about it, for the message.
+
     Raises:
-        SinkError: a column is missing, too narrow or of another type; another one must be filled; or no unique
-            constraint belongs to the key.
+        SinkError: it is a view; a column is missing, too narrow or of another type; another one must be filled; no
+            unique constraint belongs to the key; or it shows a keyed state.
     """
+    if target.table in inspector.get_view_names(target.schema):
+        raise SinkError(f"{target.shown} is a view: name a table")
     dialect = inspector.dialect.name
     columns = {c["name"]: c for c in inspector.get_columns(target.table, target.schema)}
     problems = []
@@ -86,6 +108,10 @@ def check_table(target: SqlTarget, schema: pa.Schema, inspector: sa.Inspector) -
             problems.append(f"has no column '{one.name}'" + (", see lineage=" * (one.name == "_write_id")))
         elif wanted is None or not _holds(column["type"], one.type, dialect):
             problems.append(f"has {one.name} {column['type']}, which does not hold every {one.type}")
+    if CHECKPOINT_ID in columns and CHECKPOINT_ID not in schema.names:
+        problems.append(
+            f"shows a keyed state, as its column {CHECKPOINT_ID} says, and only its job writes to it"
+        )
     for name, column in columns.items():
         fills = (
             column["nullable"] or column.get("default") or column.get("identity") or column.get("computed")
@@ -95,10 +121,7 @@ def check_table(target: SqlTarget, schema: pa.Schema, inspector: sa.Inspector) -
     if target.key and set(target.key) not in _unique(target, inspector):
         problems.append(f"has no primary key or unique constraint of exactly {list(target.key)}")
     if problems:
-        raise SinkError(
-            f"{target.shown} cannot take these rows: it {'; it '.join(problems)}. Change output_type or the table, or "
-            "name another one, which is then made"
-        )
+        raise SinkError(f"{target.shown} cannot take these rows: it {'; it '.join(problems)}. {ways_out}")
 
 
 def _holds(column: Any, kind: pa.DataType, dialect: str) -> bool:

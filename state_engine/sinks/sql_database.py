@@ -13,19 +13,13 @@ from functools import cached_property
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.exc import DBAPIError
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
-from state_engine.core.errors import (
-    CommitFailedError,
-    CommitUnknownError,
-    SinkError,
-    SinkIdentityError,
-)
-from state_engine.core.extras import missing
+from state_engine.core.errors import SinkError, SinkIdentityError
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.sql_columns import check_table, table_for
+from state_engine.sinks.sql_connection import SqlWrite, connected
 from state_engine.sinks.sql_ledger import Ledger, create, exists
 from state_engine.sinks.sql_rows import (
     check_lineage,
@@ -36,37 +30,12 @@ from state_engine.sinks.sql_rows import (
 )
 from state_engine.sinks.sql_target import SqlTarget
 
-_LOCK_TIMEOUT_S = 60
-
 
 @contextmanager
 def opened(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
-    """A connection to the table's database.
-
-    Raises:
-        SinkError: it cannot be reached, or used.
-        MissingPackageError: its driver is not installed.
-    """
-    url, password = sa.make_url(target.url), target.password()
-    try:
-        engine = sa.create_engine(
-            url if password is None else url.set(password=password),
-            poolclass=NullPool,
-            hide_parameters=True,  # thousands of rows would hide the error
-            connect_args={"timeout": _LOCK_TIMEOUT_S} if url.get_backend_name() == "sqlite" else {},
-        )
-    except ModuleNotFoundError as error:
-        raise missing(str(error.name), needed_by=f"sink '{sink}'") from error
-    try:
-        with engine.connect() as connection:
-            yield SqlTable(connection, target, sink)
-    except DBAPIError as error:
-        raise SinkError(
-            f"sink '{sink}': {target.shown} cannot be used: {_one_line(error)}. Repair that and run again; "
-            "nothing is lost"
-        ) from error
-    finally:
-        engine.dispose()
+    """The table, over a connection to its database; raises as ``connected`` does."""
+    with connected(target, f"sink '{sink}'") as connection:
+        yield SqlTable(connection, target, sink)
 
 
 @dataclass(frozen=True)
@@ -174,10 +143,7 @@ class SqlTable:
         return False
 
     def _check_columns(self, schema: pa.Schema) -> None:
-        inspector = sa.inspect(self.connection)
-        if self.target.table in inspector.get_view_names(self.target.schema):
-            raise SinkError(f"sink '{self.sink}': {self.target.shown} is a view: name a table")
-        check_table(self.target, schema, inspector)
+        check_table(self.target, schema, sa.inspect(self.connection))
         self.connection.rollback()
 
     # -- publishing ------------------------------------------------------------------------------------------------
@@ -192,6 +158,12 @@ class SqlTable:
             CommitUnknownError: the connection broke while committing, and the ledger cannot be read.
         """
         self.check(staged)
+        write = SqlWrite(
+            self.target,
+            f"sink '{self.sink}'",
+            checkpoint_id,
+            "restore the checkpoint's parent to drop these rows",
+        )
         try:
             if not self.ledger.take(app, checkpoint_id, note_of(staged)):
                 self.is_published(staged, app, checkpoint_id)
@@ -201,40 +173,8 @@ class SqlTable:
             if staged.files:
                 write_rows(self.connection, self.target, staged)
         except DBAPIError as error:
-            raise self._refused(checkpoint_id, error) from error
-        try:
-            self.connection.commit()
-        except DBAPIError as error:
-            self._look_again(staged, app, checkpoint_id, error)
-
-    def _look_again(self, staged: StagedSink, app: str, checkpoint_id: int, error: DBAPIError) -> None:
-        """The outcome of a commit that failed: in the ledger, or not."""
-        try:
-            with opened(self.target, self.sink) as again:
-                done = again.is_published(staged, app, checkpoint_id)
-        except SinkIdentityError:
-            raise
-        except SinkError as unseen:
-            raise CommitUnknownError(
-                f"sink '{self.sink}': {self.target.shown}: the commit of checkpoint {checkpoint_id} broke off "
-                f"({_one_line(error)}), and the ledger cannot be read. Run again: it is looked up first"
-            ) from unseen
-        if not done:
-            raise self._refused(checkpoint_id, error) from error
-
-    def _refused(self, checkpoint_id: int, error: DBAPIError) -> SinkError | CommitFailedError:
-        if isinstance(error, OperationalError | InterfaceError):
-            return CommitFailedError(
-                f"sink '{self.sink}': checkpoint {checkpoint_id} was not written to {self.target.shown} "
-                f"({_one_line(error)}); run again"
-            )
-        return SinkError(
-            f"sink '{self.sink}': {self.target.shown} does not take the rows of checkpoint {checkpoint_id}: "
-            f"{_one_line(error)}. Nothing was published and nothing is lost: let the table take them and run again, or "
-            "restore the checkpoint's parent to drop these rows"
+            raise write.refused(error) from error
+        write.commit(
+            self.connection,
+            lambda again: SqlTable(again, self.target, self.sink).is_published(staged, app, checkpoint_id),
         )
-
-
-def _one_line(error: DBAPIError) -> str:
-    """What the database said, on one line."""
-    return " ".join(str(error.orig).split())

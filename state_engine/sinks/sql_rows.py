@@ -18,9 +18,9 @@ from state_engine.sinks.sql_target import SqlTarget
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import open_recorded
 
-_BATCH_ROWS = 10_000
-_VALUES = 500
-"""So many values in one condition: databases take some thousands."""
+BATCH_ROWS = 10_000
+VALUES = 500
+"""So many values go into one condition: databases take some thousands."""
 
 
 def staged_schema(staged: StagedSink) -> pa.Schema:
@@ -53,8 +53,8 @@ def lineages_in(connection: sa.Connection, target: SqlTarget, wanted: Sequence[s
     """Which of these values of the lineage column rows of the table have."""
     table = _lineage(target)
     write_ids: set[str] = set()
-    for first in range(0, len(wanted), _VALUES):
-        some = wanted[first : first + _VALUES]
+    for first in range(0, len(wanted), VALUES):
+        some = wanted[first : first + VALUES]
         query = sa.select(table.c[WRITE_ID]).distinct().where(table.c[WRITE_ID].in_(some))
         write_ids.update(connection.execute(query).scalars())
     return write_ids
@@ -82,7 +82,7 @@ def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink)
         insert = insert.on_conflict_do_nothing(index_elements=key)
     for batch in _batches(staged):
         _check_key(target, staged, batch)
-        connection.execute(insert, _values(batch, dialect).to_pylist())
+        connection.execute(insert, driver_values(batch, dialect).to_pylist())
 
 
 def _lineage(target: SqlTarget) -> sa.TableClause:
@@ -96,7 +96,7 @@ def _is_withdrawn(table: sa.TableClause, staged: StagedSink) -> sa.ColumnElement
 def _batches(staged: StagedSink) -> Iterator[pa.RecordBatch]:
     for file in staged.files:
         yield from open_recorded(join(staged.path, file.path), file, of=f"sink '{staged.name}'").batches(
-            _BATCH_ROWS
+            BATCH_ROWS
         )
 
 
@@ -109,7 +109,7 @@ def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> 
         )
 
 
-def _values(batch: pa.RecordBatch, dialect: str) -> pa.Table:
+def driver_values(batch: pa.RecordBatch, dialect: str) -> pa.Table:
     """Values as the driver takes them, see the table in ``sql_columns``."""
     table = pa.Table.from_batches([batch])
     if dialect != "sqlite":
@@ -119,4 +119,13 @@ def _values(batch: pa.RecordBatch, dialect: str) -> pa.Table:
             table = table.set_column(index, column.name, pc.cast(table[index], pa.string()))
         elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
             table = table.set_column(index, column.name, pc.cast(table[index], pa.timestamp("us")))
+    return driver_floats(table)
+
+
+def driver_floats(table: pa.Table) -> pa.Table:
+    """Values as SQLite holds them: null in the place of NaN."""
+    for index, column in enumerate(table.schema):
+        if pa.types.is_floating(column.type):
+            values = pc.if_else(pc.is_nan(table[index]), pa.scalar(None, column.type), table[index])
+            table = table.set_column(index, column.name, values)
     return table

@@ -1,4 +1,4 @@
-"""Which table of which database a ``SqlSink`` writes to, and how: what a checkpoint records of it.
+"""Which table of which database is written to, and how: what a checkpoint records of it.
 
 The URL is recorded without a password. The password is in an environment variable, whose name is recorded, or where
 the driver itself looks for one (for PostgreSQL a ``.pgpass`` file). A URL that holds one is refused: it would end up
@@ -78,8 +78,24 @@ class SqlTarget:
         return value
 
 
-def checked_url(text: str) -> str:
+def checked_table(name: str, *, of: str = "SqlSink") -> str:
+    """The name of a table; raises ConfigurationError where it cannot be one.
+
+    Args:
+        of: class that is given it, for messages.
+    """
+    if not name or "." in name:
+        raise ConfigurationError(
+            f"{of}: {name!r} cannot be the name of the table; its schema goes into schema="
+        )
+    return name
+
+
+def checked_url(text: str, *, of: str = "SqlSink") -> str:
     """A URL that can be recorded.
+
+    Args:
+        of: class that is given it, for messages.
 
     Raises:
         ConfigurationError: it holds a password, or names a database that outputs cannot go to.
@@ -98,27 +114,27 @@ def checked_url(text: str) -> str:
         url = make_url(text)
     except (ArgumentError, ValueError):
         raise ConfigurationError(
-            "the url of a SqlSink is not one: use sqlite:////absolute/path or postgresql://user@host/database"
+            f"the url of a {of} is not one: use sqlite:////absolute/path or postgresql://user@host/database"
         ) from None
     if url.password is not None or any("password" in name.lower() for name in url.query):
         raise ConfigurationError(
-            "the url of a SqlSink holds a password: leave it out, and name the environment variable that holds it "
+            f"the url of a {of} holds a password: leave it out, and name the environment variable that holds it "
             "with password_env="
         )
     backend, driver = url.get_backend_name(), _DRIVERS.get(url.get_backend_name())
     if driver is None or url.get_driver_name() != driver:
         raise ConfigurationError(
-            f"SqlSink does not write to {url.drivername}: it is tested with SQLite (sqlite:////path) and PostgreSQL "
+            f"{of} does not write to {url.drivername}: it is tested with SQLite (sqlite:////path) and PostgreSQL "
             "(postgresql://user@host/database, driver psycopg) only"
         )
     if backend == "postgresql":
         return url.set(drivername=f"{backend}+{driver}").render_as_string()
-    return _sqlite(url)
+    return _sqlite(url, of)
 
 
-def _sqlite(url: URL) -> str:
+def _sqlite(url: URL, of: str) -> str:
     if not url.database or url.database == ":memory:" or url.database.startswith("file:") or url.query:
         raise ConfigurationError(
-            "SqlSink needs an SQLite database in a file that it can find again: sqlite:////absolute/path, no parameters"
+            f"{of} needs an SQLite database in a file that it can find again: sqlite:////absolute/path, no parameters"
         )
     return f"sqlite:///{os.path.realpath(os.path.expanduser(url.database))}"

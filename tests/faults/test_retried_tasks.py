@@ -19,9 +19,9 @@ import pytest
 from tests.faults.child import REPOSITORY
 from tests.faults.retried_tasks import EVERY_SINK, POSTGRES
 from tests.faults.workloads import LETTERS, POSTGRES_PASSWORD, POSTGRES_URL
-from tests.sinks.servers import Server, postgres_binaries
 from tests.support.clusters import Cluster
 from tests.support.java import SHORT_LIVED_JAVA
+from tests.support.postgres import Server, postgres_binaries
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(2400), pytest.mark.xdist_group("retried tasks")]
 

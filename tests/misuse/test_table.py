@@ -237,6 +237,24 @@ A sink of other columns is reported with both sides
 A sink that was made anew, or is another job's, is refused
   sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
   sinks/test_files::test_another_job_is_refused
+A table that shows a state belongs to one root, job and state
+  published/test_sql::test_a_table_belongs_to_one_application
+  published/test_sql::test_a_table_of_nobody_is_refused
+What others changed in such a table stops what is published to it, with the ways out
+  published/test_sql::test_a_row_of_somebody_else_stops_what_comes_upon_it
+  published/test_sql::test_a_row_that_somebody_inserted
+  published/test_sql::test_a_table_that_was_emptied_or_filled
+  published/test_sql::test_a_table_that_was_dropped_is_made_anew
+A state of other columns than its table is reported with both sides
+  published/test_sql_tables::test_a_state_whose_columns_do_not_fit_any_more
+  published/test_sql_tables::test_states_that_no_table_can_show
+  published/test_sql_tables::test_what_cannot_be_taken_over
+  published/test_sql_tables::test_a_view_shows_no_state
+A sink does not write to such a table
+  published/test_sql_tables::test_no_sink_writes_to_a_table_that_shows_a_state
+The URL of a database holds no password, and is of a database that was tried
+  sinks/test_sql::test_what_cannot_be_a_sql_sink
+  published/test_sql_tables::test_what_cannot_be_a_table
 State files that are gone or damaged are reported by readers and by the next batch
   queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sinks.databases import Database
-from tests.sinks.servers import PASSWORD_ENV, Server, postgres_binaries
+from tests.support.postgres import PASSWORD_ENV, Server, postgres_binaries
 
 
 @pytest.fixture(scope="session")

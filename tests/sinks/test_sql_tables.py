@@ -20,7 +20,7 @@ from state_engine.core.errors import (
 from state_engine.sinks.sql_ledger import LEDGER
 from tests.sinks.databases import APP, KERNEL, SCHEMA, Database
 from tests.sinks.requests import asked
-from tests.sinks.servers import PASSWORD_ENV, Server, postgres_binaries
+from tests.support.postgres import PASSWORD_ENV, Server, postgres_binaries
 
 
 def test_a_key_of_two_columns_that_a_unique_index_knows(db: Database) -> None:

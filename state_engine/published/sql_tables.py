@@ -1,0 +1,316 @@
+"""A table of a database that shows a keyed state: made, checked, taken over, and brought to a checkpoint.
+
+Each is one transaction. Its first statement writes the table's row of the ledger, which lets one publisher in at a time
+and says whether the table is what the caller takes it for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError
+
+from state_engine.core.errors import (
+    CommitFailedError,
+    SinkError,
+    SinkIdentityError,
+    TableChangedError,
+)
+from state_engine.published.base import PublishedTable, TableChange, TableColumns
+from state_engine.published.sql_ledger import PublishedLedger, Shown
+from state_engine.published.sql_rows import RowWriter
+from state_engine.sinks.sql_columns import CHECKPOINT_ID, check_table, table_for
+from state_engine.sinks.sql_connection import SqlWrite, connected
+from state_engine.sinks.sql_ledger import create
+from state_engine.sinks.sql_rows import BATCH_ROWS
+from state_engine.sinks.sql_target import SqlTarget
+
+_MARK = pa.field(CHECKPOINT_ID, pa.int64())
+
+
+@contextmanager
+def opened(target: SqlTarget, published: PublishedTable) -> Iterator[ShownTable]:
+    """The table, over a connection to its database; raises as ``connected`` does."""
+    with connected(target, _who(published)) as connection:
+        yield ShownTable(connection, target, published)
+
+
+@dataclass(frozen=True)
+class ShownTable:
+    """One table, over one connection; each method ends with no transaction open, or raises."""
+
+    connection: sa.Connection
+    target: SqlTarget
+    published: PublishedTable
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    def shown(self) -> int | None:
+        """The checkpoint that the table shows, see ``TableTarget.shown``."""
+        if not self._is_there():
+            self.connection.rollback()
+            return None
+        shown = self._mine(self._ledger.read())
+        self._refuse_changed(shown)
+        self.connection.rollback()
+        return shown.checkpoint_id
+
+    def check(self, columns: TableColumns) -> None:
+        """Refuse a table that cannot hold the columns, see ``TableTarget.check_columns``."""
+        self._table(columns)
+        if self._is_there():
+            self._check(columns)
+        self.connection.rollback()
+
+    def content(self, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        """The rows that the table holds; null in columns that it does not have yet."""
+        self._check(columns)
+        table, there = self._table(columns), self._names()
+        query = sa.select(*(table.c[n] for n in columns.schema.names if n in there))
+        result = self.connection.execute(query, execution_options={"stream_results": True})
+        try:
+            for part in result.partitions(BATCH_ROWS):
+                values = dict(zip(result.keys(), zip(*part, strict=True), strict=True))
+                arrays = [_array(values.get(f.name, [None] * len(part)), f.type) for f in columns.schema]
+                yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            raise SinkError(
+                f"{self._where} holds a value that the state cannot have: {error}. Nothing was changed. "
+                f"{self.published.ways_out}"
+            ) from error
+
+    # -- what becomes of it ----------------------------------------------------------------------------------------
+
+    def create(self, columns: TableColumns) -> None:
+        """Make the table, and its row of the ledger; nothing where there is one."""
+        table = self._table(columns)
+        self._ledger.prepare()
+        self._ledger.claim(self.published.app, checkpoint_id=0, at=datetime.now(UTC))
+        if self._is_there():
+            self.connection.rollback()
+        else:
+            create(self.connection, table)
+
+    def apply(self, columns: TableColumns, change: TableChange, *, since: int, checkpoint_id: int) -> None:
+        """Bring the table from one checkpoint to another, see ``TableTarget.apply``."""
+        table, at = self._table(columns), datetime.now(UTC)
+        self._mine(self._ledger.read())
+        self.connection.rollback()
+        with self._writing(checkpoint_id, at, or_later=True):
+            if not self._ledger.advance(self.published.app, since=since, checkpoint_id=checkpoint_id, at=at):
+                self.connection.rollback()
+                self._refuse_behind(since, checkpoint_id)
+                return
+            self._refuse_gone()
+            self._refuse_changed(self._mine(self._ledger.read()))
+            self._add_columns(columns)
+            rows = self._rows(table, columns, since, checkpoint_id)
+            rows.delete(change.cleared)
+            rows.delete(change.deleted)
+            rows.put(change.rows)
+            self._ledger.note_rows(bool(change.rows.num_rows) or self._has_rows())
+
+    def replace(
+        self, columns: TableColumns, batches: Iterable[pa.RecordBatch], *, checkpoint_id: int
+    ) -> None:
+        """Put rows in the place of all, see ``TableTarget.replace``."""
+        table, at = self._table(columns), datetime.now(UTC)
+        self._ledger.prepare()
+        with self._writing(checkpoint_id, at):
+            self._ledger.claim(self.published.app, checkpoint_id=checkpoint_id, at=at)
+            if self._is_there():
+                self._check(columns)
+                self._add_columns(columns)
+                self.connection.execute(sa.delete(table))
+            else:
+                table.create(self.connection)
+            rows = self._rows(table, columns, 0, checkpoint_id)
+            for batch in batches:
+                rows.insert(pa.Table.from_batches([batch]))
+            self._ledger.note_rows(self._has_rows())
+
+    def adopt(self, columns: TableColumns) -> None:
+        """Take the table over with the rows that it holds, see ``TableTarget.adopt``."""
+        table, at = self._table(columns), datetime.now(UTC)
+        self._refuse_texts(columns)
+        self._ledger.prepare()
+        with self._writing(0, at):
+            self._ledger.claim(self.published.app, checkpoint_id=0, at=at)
+            self._refuse_gone()
+            self._check(columns)
+            self._add_columns(columns)
+            mark = table.c[CHECKPOINT_ID]
+            self.connection.execute(
+                sa.update(table).where(mark.is_distinct_from(0)).values({CHECKPOINT_ID: 0})
+            )
+            self._ledger.note_rows(self._has_rows())
+
+    @contextmanager
+    def _writing(self, checkpoint_id: int, at: datetime, *, or_later: bool = False) -> Iterator[None]:
+        """A transaction, committed in the end; where the answer to that is lost, the ledger says what happened.
+
+        Args:
+            at: the moment by which the ledger knows the transaction.
+            or_later: whether a table that shows the checkpoint, or a later one, has what the transaction was to write.
+        """
+
+        def is_done(again: sa.Connection) -> bool:
+            ledger = PublishedLedger(again, self.target.schema, self.target.table)
+            shown, app = ledger.read(), self.published.app
+            if shown is None or shown.app != app:
+                return False
+            return (or_later and shown.checkpoint_id >= checkpoint_id) or ledger.is_written(app, at)
+
+        write = SqlWrite(self.target, _who(self.published), checkpoint_id, "drop it, and it is built anew")
+        try:
+            yield
+        except DBAPIError as error:
+            raise write.refused(error) from error
+        write.commit(self.connection, is_done)
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _mine(self, shown: Shown | None) -> Shown:
+        """The table's row of the ledger; raises SinkIdentityError where the table is not ours."""
+        if shown is None or shown.app != self.published.app:
+            owner = "nobody" if shown is None else f"'{shown.app}'"
+            raise SinkIdentityError(
+                f"{self._where} belongs to {owner}, and not to '{self.published.app}'. Nothing was changed. Name "
+                "another table, which is then made; or take this one over with adopt=True: its rows are compared "
+                "with the state, and become those of the state"
+            )
+        return shown
+
+    def _refuse_behind(self, since: int, checkpoint_id: int) -> None:
+        """Refuse a table that shows another checkpoint than expected, unless somebody was faster."""
+        shown = self._mine(self._ledger.read())
+        self.connection.rollback()
+        if shown.checkpoint_id < checkpoint_id:
+            raise CommitFailedError(
+                f"{self._where} shows checkpoint {shown.checkpoint_id}, and not {since} any more: another runner "
+                "published, or the database was put back from a backup. Nothing was written; run again, and it follows "
+                "from there"
+            )
+
+    def _refuse_gone(self) -> None:
+        if not self._is_there():
+            raise CommitFailedError(
+                f"{self._where} was dropped in this moment. Nothing was written; run again, and it is built anew"
+            )
+
+    def _refuse_changed(self, shown: Shown) -> None:
+        """Refuse a table that can be seen to be another than the ledger says, without a look at all of its rows."""
+        if CHECKPOINT_ID not in self._names():
+            raise self._changed(f"it has no column {CHECKPOINT_ID}, so it was made anew")
+        has_rows = self._has_rows()
+        if has_rows != shown.has_rows:
+            raise self._changed(
+                "it has rows, and had none when it was last published to"
+                if has_rows
+                else "it is empty, and was not when it was last published to"
+            )
+
+    def _changed(self, what: str) -> TableChangedError:
+        return TableChangedError(
+            f"{self._where} was changed by somebody else: {what}. Nothing was written. {self.published.ways_out}"
+        )
+
+    def _check(self, columns: TableColumns) -> None:
+        """Refuse a table whose columns do not fit; those that can be added may be missing."""
+        there = self._names()
+        fields = [*columns.schema, *([_MARK] if CHECKPOINT_ID in there else [])]
+        wanted = pa.schema([f for f in fields if f.name in there or f.name in columns.identity])
+        key = replace(self.target, key=columns.identity)
+        check_table(
+            key,
+            wanted,
+            sa.inspect(self.connection),
+            ways_out="Alter the table; or drop it, and it is built anew from the state; or name another one",
+        )
+
+    def _refuse_texts(self, columns: TableColumns) -> None:
+        """Refuse to take over identities that SQLite holds as text, which others may have written in other words."""
+        kinds = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal)
+        names = [
+            n for n in columns.identity if any(is_kind(columns.schema.field(n).type) for is_kind in kinds)
+        ]
+        if names and self._dialect == "sqlite":
+            raise SinkError(
+                f"{self._where} cannot be taken over: SQLite holds the key column '{names[0]}' as text, and one value "
+                "can be written in several ways. Name another table, which is then built from the state"
+            )
+
+    # -- parts -----------------------------------------------------------------------------------------------------
+
+    def _table(self, columns: TableColumns) -> sa.Table:
+        """The table as it is made: with a primary key, or a unique constraint where part of the key may be null."""
+        if CHECKPOINT_ID in columns.schema.names:
+            raise SinkError(f"{self._where}: the state has a field {CHECKPOINT_ID} itself; rename it")
+        nullable = len(columns.key) > 1
+        made = table_for(
+            replace(self.target, key=() if nullable else columns.identity),
+            columns.schema.append(_MARK),
+            self._dialect,
+            ways_out="publish a state without it, or to a DeltaStateTable",
+        )
+        if nullable:
+            made.append_constraint(sa.UniqueConstraint(*columns.identity))
+        return made
+
+    def _add_columns(self, columns: TableColumns) -> None:
+        """Add the columns that the table lacks; they are null in rows that are not written again."""
+        table, there = self._table(columns), self._names()
+        quoted = self.connection.dialect.identifier_preparer
+        for column in table.c:
+            if column.name not in there and column.name not in columns.identity:
+                kind = column.type.compile(self.connection.dialect)
+                what = f"{quoted.format_table(table)} ADD COLUMN {quoted.format_column(column)} {kind}"
+                self.connection.exec_driver_sql(f"ALTER TABLE {what}")
+
+    def _rows(self, table: sa.Table, columns: TableColumns, since: int, checkpoint_id: int) -> RowWriter:
+        return RowWriter(self.connection, table, columns.identity, since, checkpoint_id, self._changed)
+
+    def _is_there(self) -> bool:
+        return sa.inspect(self.connection).has_table(self.target.table, self.target.schema)
+
+    def _names(self) -> set[str]:
+        """The columns that the table has."""
+        columns = sa.inspect(self.connection).get_columns(self.target.table, self.target.schema)
+        return {column["name"] for column in columns}
+
+    def _has_rows(self) -> bool:
+        table = sa.table(self.target.table, schema=self.target.schema)
+        return (
+            self.connection.execute(sa.select(sa.literal(1)).select_from(table).limit(1)).first() is not None
+        )
+
+    @cached_property
+    def _ledger(self) -> PublishedLedger:
+        return PublishedLedger(self.connection, self.target.schema, self.target.table)
+
+    @property
+    def _dialect(self) -> str:
+        return self.connection.dialect.name
+
+    @property
+    def _where(self) -> str:
+        return f"{_who(self.published)}: {self.target.shown}"
+
+
+def _who(published: PublishedTable) -> str:
+    return f"state table '{published.name}'"
+
+
+def _array(values: Iterable[Any], kind: pa.DataType) -> pa.Array:
+    """Values as a database gives them, as Arrow has them; the reverse of ``driver_values``."""
+    values = list(values)
+    if pa.types.is_decimal(kind) and any(isinstance(v, str) for v in values):
+        return pa.array(values, pa.string()).cast(kind)
+    return pa.array(values, kind)
