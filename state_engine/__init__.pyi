@@ -81,6 +81,7 @@ from state_engine.operators.aggregates import avg, count, max_, min_, sum_
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
+from state_engine.published.delta import DeltaStateTable
 from state_engine.published.sql import SqlStateTable
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
@@ -89,7 +90,6 @@ from state_engine.replay.differences import StateDiff
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
 from state_engine.replay.replay import ReplayReport
-from state_engine.published.delta import DeltaStateTable
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink

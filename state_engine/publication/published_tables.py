@@ -24,6 +24,7 @@ from state_engine.core.checkpoints.published_states import (
     state_of,
     state_way,
 )
+from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.job.job_tables import JobTables
@@ -31,6 +32,7 @@ from state_engine.publication.sink_places import Declared, SinkPlaces
 from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
 from state_engine.published.delta import DeltaStateTarget
 from state_engine.published.difference import StateReader, compared
+from state_engine.published.sql import SqlStateTarget
 from state_engine.storage.delta.kernel import DeltaKernel
 
 _LOG = logging.getLogger(__name__)
@@ -66,8 +68,13 @@ class PublishedTables:
 
     def __init__(self, kernel: DeltaKernel, tables: JobTables, places: SinkPlaces) -> None:
         self._tables, self._places = tables, places
-        self._targets: dict[str, TableTarget] = {SinkKind.DELTA_STATE: DeltaStateTarget(kernel)}
+        self._targets: dict[str, TableTarget] = {
+            SinkKind.DELTA_STATE: DeltaStateTarget(kernel),
+            SinkKind.SQL_STATE: SqlStateTarget(),
+        }
         self._shown: dict[str, int] = {}
+        self.code: dict[SinkKey, PublishedState] = {}
+        """Tables as today's code has them, which may say more than the newest row."""
         self.moved: list[TableMove] = []
         """What the last ``follow`` changed."""
 
@@ -84,7 +91,7 @@ class PublishedTables:
             SinkError: a table cannot take the rows.
         """
         self.moved = []
-        for state in published_states(history, declared):
+        for state in self._states(history, declared):
             self.moved += self._follow(history, state)
         return self.moved
 
@@ -96,7 +103,7 @@ class PublishedTables:
         declared: Declared,
     ) -> list[TableMove]:
         """What tables get where the head moves to another checkpoint; looks only."""
-        states = [one for one in published_states(history, declared) if policy_of(one.name) != "keep"]
+        states = [one for one in self._states(history, declared) if policy_of(one.name) != "keep"]
         return [
             self._planned(history, one, to_id)
             for one in states
@@ -146,7 +153,7 @@ class PublishedTables:
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
         rewritten = 0
-        for state in published_states(history, declared):
+        for state in self._states(history, declared):
             target, table = self._table(state)
             head = history.head
             if head is None or state_of(head, state.operator, state.state) is None:
@@ -154,6 +161,9 @@ class PublishedTables:
             if isinstance(target, DeltaStateTarget) and target.shown(table):
                 rewritten += target.tidy(table, self._reader(history, head.checkpoint_id, state).form.columns)
         return rewritten
+
+    def _states(self, history: History, declared: Declared) -> list[PublishedState]:
+        return [self.code.get(one.key, one) for one in published_states(history, declared)]
 
     # -- one table -------------------------------------------------------------------------------------------------
 
@@ -270,7 +280,7 @@ class PublishedTables:
         columns = reader.form.columns
         empty = columns.schema.empty_table()
         old = pa.concat_tables([empty, *(pa.Table.from_batches([b]) for b in target.content(table, columns))])
-        new = pa.concat_tables([empty, *reader.whole()])
+        new = target.held(table, pa.concat_tables([empty, *reader.whole()]))
         return compared(columns, old.combine_chunks(), new.combine_chunks())
 
     def _planned(self, history: History, state: PublishedState, to_id: int) -> TableMove:
@@ -300,7 +310,7 @@ class PublishedTables:
         return next((row for row in rows if state_of(row, state.operator, state.state)), None)
 
     def _named(self, history: History, name: str, declared: Declared) -> tuple[PublishedState, CheckpointRow]:
-        known = published_states(history, declared)
+        known = self._states(history, declared)
         head = history.head
         for state in known:
             if state.name == name and head is not None:

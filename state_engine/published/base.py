@@ -84,7 +84,7 @@ class PublishedTable:
         job = self.app.split("/")[1]
         return (
             f"Build it anew from the state with `statelake rebuild-table {job} {self.name}`, or accept what it is "
-            f"with `statelake accept {job} {self.name}`"
+            f"with `statelake accept-table {job} {self.name}`"
         )
 
 

@@ -29,6 +29,7 @@ from state_engine.published.key_columns import (
     hashes_in,
     key_hashes,
     may_hold,
+    read_columns,
     same_rows,
     sorted_with_hashes,
 )
@@ -122,8 +123,8 @@ class DeltaStateTarget(TableTarget):
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         files = self._files(table)
         for add in files.adds:
-            rows = _rows_left(files.uri, add, columns.schema.names)
-            yield from rows.select(columns.schema.names).cast(columns.schema).to_batches()
+            rows = _rows_left(files.uri, add, columns.schema)
+            yield from rows.to_batches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +213,7 @@ class DeltaStateTarget(TableTarget):
         chosen += [add for add in files.adds if add not in chosen and _deleted_share(add) > DELETED_SHARE]
         if not chosen:
             return 0
-        rows = (b for add in chosen for b in _rows_left(files.uri, add, columns.schema.names).to_batches())
+        rows = (b for add in chosen for b in _rows_left(files.uri, add, columns.schema).to_batches())
         adds = [self._new_file(table, part, columns) for part in _parts(rows, columns.schema)]
         actions = [*(_removed(add) for add in chosen), *adds]
         for action in actions:
@@ -256,8 +257,7 @@ class DeltaStateTarget(TableTarget):
                 raise TableChangedError(
                     f"table '{table.name}': version {number} of {table.place}, {commit.operation or 'a change'} by "
                     f"{commit.maker or 'an unknown writer'}, changed rows that the state published. Nothing was "
-                    f"written. Put the state's rows back with `statelake rebuild-table`, or leave the change and go on "
-                    "with `statelake accept-table`"
+                    f"written. {table.ways_out}"
                 )
         self._ours[table.place] = version
 
@@ -307,7 +307,7 @@ class DeltaStateTarget(TableTarget):
         actions: list[Action] = []
         for hit in hits:
             actions.append(_removed(hit.add))
-            rows = _rows_left(files.uri, hit.add, columns.schema.names, also=hit.positions)
+            rows = _rows_left(files.uri, hit.add, columns.schema, also=hit.positions)
             if rows.num_rows:
                 actions.append(self._new_file(table, rows, columns))
         return actions
@@ -364,13 +364,13 @@ def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iter
         file = _opened(uri, add)
         if not may_hold(file, wanted):
             continue
-        places = np.flatnonzero(among(hashes_in(file, columns.key), wanted))
+        places = np.flatnonzero(among(hashes_in(file, columns.key, columns.schema), wanted))
         gone = _vector(files.uri, add)
         if gone is not None and len(places):
             places = np.array([p for p in places.tolist() if p not in gone], np.int64)
         if not len(places):
             continue
-        rows = file.read(list(columns.identity)).take(pa.array(places))
+        rows = read_columns(file, columns.identity, columns.schema).take(pa.array(places))
         doomed = same_rows(rows, change.cleared, columns.key)
         doomed |= same_rows(rows, change.deleted, columns.identity)
         doomed |= same_rows(rows, replaced, columns.identity)
@@ -440,9 +440,9 @@ def _vector(table: str, add: Action) -> BitMap64 | None:
     return read_vector(table, descriptor) if descriptor else None
 
 
-def _rows_left(table: str, add: Action, names: Sequence[str], *, also: BitMap64 | None = None) -> pa.Table:
+def _rows_left(table: str, add: Action, schema: pa.Schema, *, also: BitMap64 | None = None) -> pa.Table:
     """The rows of a file that count, without further ones."""
-    rows = _opened(uri_of(add, table), add).read(list(names))
+    rows = read_columns(_opened(uri_of(add, table), add), schema.names, schema)
     gone = (_vector(table, add) or BitMap64()) | (also or BitMap64())
     if not gone:
         return rows

@@ -1,8 +1,8 @@
 """Which rows of a table have certain keys: by the hash of the key first, and then by the whole key.
 
 Data files of a published table hold the hash of each row's key in a column that is not in the table's schema, so
-readers of the table never see it, and are sorted by it. A file without it, because somebody rewrote the table, is hashed
-anew.
+readers of the table never see it, and are sorted by it. A file without it, because somebody rewrote the table, is
+hashed anew.
 """
 
 from __future__ import annotations
@@ -37,12 +37,17 @@ def sorted_with_hashes(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     return rows.append_column(KEY_HASH, pa.array(hashes)).take(order)
 
 
-def hashes_in(file: OpenParquet, key: Sequence[str]) -> np.ndarray[Any, Any]:
+def read_columns(file: OpenParquet, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+    """Some columns of a data file in the types of the table: other writers may store theirs otherwise."""
+    return file.read(list(names)).cast(pa.schema([schema.field(name) for name in names]))
+
+
+def hashes_in(file: OpenParquet, key: Sequence[str], schema: pa.Schema) -> np.ndarray[Any, Any]:
     """The hash of each row's key in a data file."""
     if KEY_HASH in file.schema.names:
         hashes: np.ndarray[Any, Any] = file.read([KEY_HASH])[KEY_HASH].to_numpy()
         return hashes
-    return key_hashes(file.read(list(key)), key)
+    return key_hashes(read_columns(file, key, schema), key)
 
 
 def may_hold(file: OpenParquet, ordered: np.ndarray[Any, Any]) -> bool:

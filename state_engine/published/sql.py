@@ -158,6 +158,10 @@ class SqlStateTarget(TableTarget):
         with _opened(table) as there:
             there.adopt(columns)
 
+    def accept(self, table: PublishedTable) -> None:
+        with _opened(table) as there:
+            there.accept()
+
 
 @contextmanager
 def _opened(table: PublishedTable) -> Iterator[ShownTable]:

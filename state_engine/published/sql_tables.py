@@ -152,6 +152,20 @@ class ShownTable:
             )
             self._ledger.note_rows(self._has_rows())
 
+    def accept(self) -> None:
+        """Have rows that others wrote count as those of the checkpoint that the table shows."""
+        at, shown = datetime.now(UTC), self._mine(self._ledger.read())
+        self.connection.rollback()
+        mark: sa.ColumnClause[Any] = sa.column(CHECKPOINT_ID, sa.BigInteger())
+        table = sa.table(self.target.table, mark, schema=self.target.schema)
+        with self._writing(shown.checkpoint_id, at):
+            self._ledger.claim(self.published.app, checkpoint_id=shown.checkpoint_id, at=at)
+            others = sa.or_(mark.is_(None), ~mark.between(0, shown.checkpoint_id))
+            self.connection.execute(
+                sa.update(table).where(others).values({CHECKPOINT_ID: shown.checkpoint_id})
+            )
+            self._ledger.note_rows(self._has_rows())
+
     @contextmanager
     def _writing(self, checkpoint_id: int, at: datetime, *, or_later: bool = False) -> Iterator[None]:
         """A transaction, committed in the end; where the answer to that is lost, the ledger says what happened.

@@ -102,7 +102,8 @@ def has_lineage(schema_text: str) -> bool:
 def _other_columns(path: str, facts: TableFacts, schema_text: str) -> SinkError:
     return SinkError(
         f"{path} has the columns {short_schema(facts.schema)}, the output has "
-        f"{short_schema(json.loads(schema_text))}: names (also their case) and types must be equal. Change output_type, or write to another table"
+        f"{short_schema(json.loads(schema_text))}: names (also their case) and types must be equal. Change "
+        "output_type, or write to another table"
         + (
             ""
             if has_lineage(schema_text) == (WRITE_ID in _names(facts))

@@ -397,7 +397,7 @@ def test_late_elements_pass_by_the_function_and_their_keys_are_not_touched(
         streams = {}
         for name in ("events", "rules"):
             given = [row for source, row in rows[:end] if source == name]
-            late_to = {"late_to": LATE} if name == "events" else {}
+            late_to: Any = {"late_to": LATE} if name == "events" else {}
             streams[name] = job.from_collection(
                 given, ROW, name=name, event_time="at", order_by=["at"], **late_to
             )

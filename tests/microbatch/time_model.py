@@ -50,7 +50,7 @@ class Visible(CollectionSource):
         """Let the rows of a collection be there as the test says."""
         held = node.source
         assert isinstance(held, CollectionSource)
-        node.source = cls(held.name, held.elements, held.kind, held.max_rows_per_batch, there)
+        node.source = cls(held.name, held.elements, held.kind, held.max_rows_per_batch, there=there)
 
     def plan(self, spark: Any, elements: Sequence[Element]) -> Slice | None:
         return self._up_to(self.there[0], elements)

@@ -316,7 +316,7 @@ class Everywhere:
         files = write_base(
             self.spark, tables.layout, rows, "sums", base_id=base_id, max_parallelism=max_parallelism,
             clock_ms=rows[-1].clock_ms, watermark_ms=rows[-1].watermark_ms, key_groups=key_groups,
-        )  # fmt: skip
+        ).files  # fmt: skip
         operator_after = compacted(
             operator, files, base_id=base_id, checkpoint_id=as_of, max_parallelism=max_parallelism,
             key_groups=key_groups,

@@ -214,7 +214,7 @@ def fold_base(
     files = [f.listed for f in state_files(layout, path, uid)]
     groups = KeyGroups(max_parallelism, tuple(key_groups or [KeyGroupRange(0, max_parallelism - 1)]))
     base_files = reported(
-        "fold", lambda attempt: write_base_files(spec, files, groups, task=0, attempt=attempt)
+        "fold", lambda attempt: write_base_files(spec, files, groups, task=0, attempt=attempt)[0]
     )
     step("after fold")
     return base_files

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -51,11 +52,12 @@ class Site:
 
     def publication(self) -> Publication:
         """As in a new process."""
-        tables: Any = SimpleNamespace(layout=JobLayout(self.root, "job"), log=SimpleNamespace(app=APP))
+        log = SimpleNamespace(app=APP, history=History())
+        tables: Any = SimpleNamespace(layout=JobLayout(self.root, "job"), log=log)
         return Publication(NO_KERNEL, tables)
 
     def code(self, *names: Name) -> Declared:
-        return self.publication().places.declared(map(self.node, names))
+        return self.publication().places.declared(code_of(map(self.node, names)))
 
     def node(self, name: Name) -> Any:
         return SimpleNamespace(name=name, sink=self.sinks[name])
@@ -292,13 +294,18 @@ def test_a_root_that_was_moved_knows_its_sinks(site: Site) -> None:
     assert site.shown("sql") == [1, 2, 3]
 
 
+def code_of(sinks: Iterable[Any]) -> Any:
+    """A job with these sinks."""
+    return SimpleNamespace(sinks={node.name: node for node in sinks}, published={})
+
+
 def test_a_place_is_what_checkpoints_record(tmp_path: Path) -> None:
     staging = Staging("file:///root")
     assert DeltaSink(str(tmp_path / "t")).place(f"{APP}/out", staging) == f"file://{tmp_path}/t"
     function = ForeachBatchSink(lambda rows, checkpoint_id: None, name="place_of_a_function")
     assert function.place(f"{APP}/out", staging) == "file:///root/job/sinks/out/place_of_a_function"
     publication = Site(tmp_path).publication()
-    assert list(publication.places.declared([])) == [
+    assert list(publication.places.declared(code_of([]))) == [
         (DEAD_LETTERS, f"file://{tmp_path}/root/job/dead_letters")
     ]
     assert issubclass(SinkBehindError, SinkError)

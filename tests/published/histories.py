@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from state_engine import (
     MapStateDescriptor,
     RetentionPolicy,
     RuntimeContext,
-    StatefulJob,
     StateEngine,
+    StatefulJob,
     ValueStateDescriptor,
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -192,9 +192,8 @@ class Site:
 
     def crash(self) -> None:
         """A publish ends in the middle, before its commit or right after it."""
-        with crashing(after=self.chance.random() < 0.5), pytest.raises(Crash):
+        with crashing(after=self.chance.random() < 0.5), suppress(Crash):  # or nothing is published
             self.engine.run(self.job(), max_batches=1)
-            raise Crash  # nothing was published
         self.engine.close()
         self.engine = StateEngine(self.directory / "root", spark=self.engine.context.session)
         self.engine.publish_pending("shops")

@@ -60,7 +60,9 @@ def base(
         clock_ms=clock_ms,
         watermark_ms=watermark_ms,
     )
-    return write_base_files(spec, files, groups, task=3, attempt=7)
+    written, expired = write_base_files(spec, files, groups, task=3, attempt=7)
+    assert not expired, "nobody asked for a list of what is left out"
+    return written
 
 
 def listed(directory: Path, files: Sequence[DataFile]) -> list[ListedFile]:

@@ -144,8 +144,8 @@ def refusal_of_changes(
             what
             + _INSTEAD.get(shortcut, "")
             + (
-                f"As it is, it cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and says "
-                "accepts_changes = True, or one in front of it that makes inserts of them"
+                f"As it is, it cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and "
+                "says accepts_changes = True, or one in front of it that makes inserts of them"
             )
         )
     if keeps_kinds(function):
