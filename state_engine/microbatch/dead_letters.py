@@ -139,6 +139,7 @@ class LettersSlice:
             event_time=EVENT_TIME if timed else None,
             timed_order=chained or (bool(order_by) and order_by[0] == event_time),
             small=True,
+            changing=ROW_KIND in table.column_names,
         )
         node = operator.inputs[self.input].parent
         untimed = any(one.error.startswith(NO_TIME) for one in self.letters)

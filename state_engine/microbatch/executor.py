@@ -205,7 +205,7 @@ class GraphExecutor:
             sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
             again = from_source(
                 self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
-                labels=batch.letters.labels, small=True,
+                labels=batch.letters.labels, small=True, changing=node.source.changing,
             )  # fmt: skip
             return with_assigned_time(again, node)
         if part is None:
@@ -214,6 +214,7 @@ class GraphExecutor:
         frame = from_source(
             self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
             labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,
+            changing=node.source.changing,
         )  # fmt: skip
         return with_assigned_time(frame, node)
 
@@ -323,6 +324,7 @@ class GraphExecutor:
             small=small,
             origin=origin_of(operator),
             lead=lead,
+            changing=output.changing,
         )
 
     def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
@@ -140,6 +140,7 @@ class StreamFrame:
         origin: of all rows, see ``microbatch.routing.origins``; None where rows carry their own, or have none.
         lead: hidden columns that come before all others in the order, as long as the stream is not merged.
         small: whether it is known to be so little that compiling expressions for it costs more than it saves.
+        changing: whether the rows have the column ROW_KIND.
     """
 
     spark: SparkSession
@@ -156,6 +157,7 @@ class StreamFrame:
     small: bool = False
     origin: str | None = None
     lead: tuple[str, ...] = ()
+    changing: bool = False
 
     @cached_property
     def schema(self) -> T.StructType:
@@ -309,14 +311,9 @@ class StreamFrame:
     @property
     def row_kind(self) -> Rule:
         """The kind of each row; that of inserts where the stream has no other."""
-        return self._own(ROW_KIND, pa.int8(), RowKind.INSERT.value)
+        return Taken(ROW_KIND) if self.changing else Constant(RowKind.INSERT.value, pa.int8())
 
-    @property
-    def changing(self) -> bool:
-        """Whether the rows have kinds."""
-        return ROW_KIND in self.schema.names
-
-    def _own(self, column: str, kind: pa.DataType, value: str | int | None = None) -> Rule:
+    def _own(self, column: str, kind: pa.DataType, value: str | None = None) -> Rule:
         """A hidden column, or what stands for it where the rows do not have it."""
         return Taken(column) if column in self.schema.names else Constant(value, kind)
 
@@ -344,9 +341,18 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 
 
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
-                source: str, labels: tuple[str, ...], small: bool = False) -> StreamFrame:  # fmt: skip
-    """The frame of a source's slice."""
-    changing = ROW_KIND in read.rows.schema.names
+                source: str, labels: tuple[str, ...], small: bool = False, changing: bool = False,
+                ) -> StreamFrame:  # fmt: skip
+    """The frame of a source's slice.
+
+    Raises:
+        SourceError: the source says that it changes, and its rows have no kinds.
+    """
+    if changing and ROW_KIND not in read.rows.schema.names:
+        raise SourceError(
+            f"source '{source}': it says that it changes, and its rows have no column {ROW_KIND} with their kinds: add "
+            "it to what read and parse give"
+        )
     unparsable = () if read.refused is None else ((source, _packed(read.refused, source)),)
     return StreamFrame(
         spark=spark,
@@ -362,6 +368,7 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         timed_order=bool(order_by) and order_by[0] == event_time,
         small=small,
         origin=None if event_time is None else source,
+        changing=changing,
     )
 
 
@@ -428,6 +435,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         refused=tuple(one for f in frames for one in f.refused),
         timed_order=named > 0 and all(f.timed_order for f in frames),
         small=all(f.small for f in frames),
+        changing=changing,
     )
 
 

@@ -79,8 +79,9 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
             return None
         read = node.source.read(spark, part, keep_refused=job.on_error == "dead_letter")
         frame = from_source(
-            spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=()
-        )
+            spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=(),
+            changing=node.source.changing,
+        )  # fmt: skip
         return with_assigned_time(frame, node)  # a transform sees the hidden column
     if isinstance(node, TransformNode):
         parent = _frame(spark, job, node.parent)
