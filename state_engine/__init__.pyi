@@ -88,7 +88,7 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.sql import SqlSink
-from state_engine.sources.change_format import ChangeFormat
+from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.python_data_source import PythonDataSource
