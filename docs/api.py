@@ -31,12 +31,12 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     ),
     "Reading and writing": (
         "Sources and sinks are made here and used by the engine.",
-        ["FileSource", "DeltaSource", "PythonDataSource", "DeltaSink", "FileSink", "SqlSink", "ForeachBatchSink",
-         "SqlStateTable"],
+        ["FileSource", "DeltaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
+         "ForeachBatchSink", "DeltaStateTable", "SqlStateTable"],
     ),
     "Running, looking, operating": (
         "Every operation on the jobs of a state root. `job` is a job, or its name where the code takes no part.",
-        ["StateEngine", "JobSavepoints", "StateProcessor", "SparkState", "RetentionPolicy", "Settings",
+        ["StateEngine", "JobSavepoints", "JobPublished", "StateProcessor", "SparkState", "RetentionPolicy", "Settings",
          "SparkSettings", "load_settings", "local_session"],
     ),
     "What calls return and report": (

@@ -63,6 +63,7 @@ from state_engine.core.types.types_namespace import Types
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.engine import StateEngine
 from state_engine.engine.rescaling import RescaleReport
+from state_engine.engine.published import JobPublished
 from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -94,7 +95,7 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.sql import SqlSink
-from state_engine.sources.change_format import ChangeFormat
+from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.python_data_source import PythonDataSource
@@ -123,7 +124,7 @@ __all__ = [
     "FileSource", "DeltaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
     "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
     # engine
-    "StateEngine", "StateProcessor", "JobSavepoints", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",
+    "StateEngine", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",
     "TimePartitions", "DeadLetterLimit", "SparkState",
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give

@@ -34,7 +34,7 @@ NAMES = {
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
     "CompactionPolicy", "RetentionPolicy", "TimePartitions", "CloseableIterator", "DeadLetterLimit",
     "TimestampAssigner", "WatermarkStrategy", "TtlTime", "TtlUpdateType", "TtlVisibility",
-    "StateProcessor", "JobSavepoints", "SparkState", "Settings", "SparkSettings", "load_settings", "local_session",
+    "StateProcessor", "JobSavepoints", "JobPublished", "SparkState", "Settings", "SparkSettings", "load_settings", "local_session",
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
     "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport", "TransformReport",
     "UpgradeReport", "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
@@ -171,7 +171,7 @@ CALLS = {
 }
 LOOKS = {
     "branches", "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters",
-    "partitions", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor",
+    "partitions", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor", "published",
 }  # fmt: skip
 RUNS = {"run", "replay", "create"}
 """A replay is what a run would do; a savepoint adds files of its own."""

@@ -65,7 +65,7 @@ class JobPublished:
 
 
 def tidy_quietly(context: EngineContext, job: StatefulJob | str) -> None:
-    """Have published tables rearranged; what fails there is told by the next publish, and fails nothing now."""
+    """Have published tables rearranged; what fails there fails nothing else: the next publish says it."""
     try:
         JobPublished(context, job).tidy()
     except SinkError as error:

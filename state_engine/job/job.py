@@ -30,9 +30,9 @@ from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy
 from state_engine.sources.base import Source
-from state_engine.sources.change_format import ChangeFormat
+from state_engine.sources.changes.change_format import ChangeFormat
+from state_engine.sources.changes.decoded_source import decoded
 from state_engine.sources.collection import CollectionSource
-from state_engine.sources.decoded_source import decoded
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.partitioned_input import PartitionedSource

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.published_states import PublishedState
+from state_engine.published.states import PublishedState
 from state_engine.job.graph import SinkNode
 from state_engine.microbatch.failed_attempts import delete_beside, delete_directory, delete_partition
 from state_engine.publication.publication import Publication

@@ -19,8 +19,8 @@ from state_engine.microbatch.dead_letters import DeadLetter, letters_of
 from state_engine.publication.publishers import seen_without_java
 from state_engine.publication.sink_places import SinkPlaces
 from state_engine.sources.base import Element, Source
+from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.collection import CollectionSource
-from state_engine.sources.decoded_source import DecodedSource
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.delta_position import positions_in
 from state_engine.sources.file import FileSource

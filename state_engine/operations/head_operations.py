@@ -18,7 +18,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.core.checkpoints.published_states import published_states
+from state_engine.published.states import published_states
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, with_withdrawn, without_sink
 from state_engine.core.checkpoints.sink_moves import moves, newest_sinks

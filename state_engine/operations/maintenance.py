@@ -23,7 +23,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.core.checkpoints.published_states import published_on
+from state_engine.published.states import published_on
 from state_engine.core.checkpoints.retention import RetentionPolicy, plan, restore_refusal
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.checkpoints.updates import (

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from state_engine.core.checkpoints.published_states import TablePolicy
+from state_engine.published.states import TablePolicy
 from state_engine.core.errors import ConfigurationError
 
 Policy = Literal["withdraw", "keep", "follow", "rebuild"]

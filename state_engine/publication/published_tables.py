@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.published_states import (
+from state_engine.published.states import (
     PublishedState,
     StateWay,
     TablePolicy,

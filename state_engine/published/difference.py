@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.published_states import StateWay, state_of
+from state_engine.published.states import StateWay, state_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
-from state_engine.sources.delta_changes import ChangeTable
+from state_engine.sources.changes.delta_changes import ChangeTable
 from state_engine.sources.delta_position import (
     CHANGES,
     SCHEMA,

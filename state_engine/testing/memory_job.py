@@ -24,8 +24,8 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import Projection
 from state_engine.sinks.files import FileSink
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
+from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.collection import CollectionSource
-from state_engine.sources.decoded_source import DecodedSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import TableCode
 from state_engine.sources.function import FunctionSource

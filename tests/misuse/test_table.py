@@ -134,6 +134,8 @@ A file that changed, and a table whose rows were updated or deleted, after they 
 A table without change data feed, and versions before it was on or after it was off, say how to go on
   sources/test_delta_changes::test_a_table_without_feed_is_refused_with_the_way_to_turn_it_on
   sources/test_delta_changes::test_changes_begin_where_what_is_added_was_read_up_to
+So are the changes of a table whose columns are mapped by id
+  sources/test_delta_changes::test_columns_that_are_mapped_by_id_are_refused
 Changes whose files or log entries are gone are an error
   sources/test_delta_changes::test_history_that_is_gone_and_schemas_are_handled_as_for_the_plain_source
 A commit is not finished, and a recorded batch not read again, with another value of changes

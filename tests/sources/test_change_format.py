@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from state_engine import ChangeFormat, RowKind
 from state_engine.core.errors import ConfigurationError
-from state_engine.sources.change_format import Changes
+from state_engine.sources.changes.change_format import Changes
 
 INS, OLD_ROW, NEW_ROW, DEL = RowKind
 ROW = pa.struct([("id", pa.int64()), ("name", pa.string())])

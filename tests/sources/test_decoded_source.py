@@ -23,7 +23,10 @@ from state_engine import (
     StatefulJob,
 )
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.sources.base import Source
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame
+from state_engine.sources.frames import from_source
+from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.spark.no_spark import NO_SPARK
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.changes import (
     ACCOUNT,
@@ -267,3 +270,20 @@ def test_a_table_of_texts_in_tasks_and_letters_that_are_sent_again(
         SourceError, match=r"job 'totals', on the way to .*: source 'accounts': the envelope is no JSON"
     ):
         engine.run(stopping)
+
+
+def test_the_order_puts_what_an_update_replaces_before_it_however_rows_come() -> None:
+    names = {"id": [1, 1], FILE_COLUMN: [0, 0], ROW_COLUMN: [7, 7], ROW_KIND: [AFTER.value, BEFORE.value]}
+    frame = from_source(
+        NO_SPARK,
+        SourceFrame(pa.table(names)),
+        order_by=(),
+        event_time=None,
+        source="s",
+        labels=(),
+        changing=True,
+    )
+    given = frame.table
+    assert given is not None
+    in_order = given.sort_by([(name, "ascending") for name, _ in frame.order])
+    assert in_order[ROW_KIND].to_pylist() == [BEFORE.value, AFTER.value]

@@ -21,7 +21,9 @@ from pyspark.sql import SparkSession
 from state_engine import DeltaSource, RowKind
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice
+from state_engine.sources.changes.delta_changes import ChangeFile, _changes_nothing, _scans
 from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.storage.delta.log import LogCommit
 
 BEFORE = (RowKind.DELETE.value, RowKind.UPDATE_BEFORE.value)
 TYPES = {"insert": 0, "update_preimage": 1, "update_postimage": 2, "delete": 3}
@@ -339,10 +341,17 @@ def test_history_that_is_gone_and_schemas_are_handled_as_for_the_plain_source(
     assert len(rows_of(spark, restarting, next(slices(spark, restarting, elements)))) == 7
 
 
+def test_columns_that_are_mapped_by_id_are_refused(spark: SparkSession, table: str) -> None:
+    create(spark, table, mapping="id")
+    with pytest.raises(
+        SourceError, match=r"its columns are mapped by id .*: changes are read of tables whose columns"
+    ):
+        DeltaSource(table, changes=True).plan(spark, [])
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("mapping", ["name", "id"])
-def test_mapped_columns(spark: SparkSession, table: str, mapping: str) -> None:
-    create(spark, table, vectors=True, mapping=mapping)
+def test_columns_that_are_mapped_by_name(spark: SparkSession, table: str) -> None:
+    create(spark, table, vectors=True, mapping="name")
     name = f"delta.`{table}`"
     spark.sql(f"INSERT INTO {name} SELECT id, 'a', 0 FROM range(0, 4)")
     spark.sql(f"UPDATE {name} SET v = 1 WHERE id = 2")
@@ -366,3 +375,30 @@ def test_wrong_configuration() -> None:
     with pytest.raises(ConfigurationError, match="with_metadata is about what a commit did to a row"):
         DeltaSource("/t", with_metadata=True)
     assert (DeltaSource("/t", changes=True).changing, DeltaSource("/t").changing) == (True, False)
+
+
+def changed(part: Any, version: int, uri: str = "file:///t/a", action: str = "") -> ChangeFile:
+    return ChangeFile(uri, 1, 1, action or f"{uri}@{version}", part, version, None)
+
+
+def test_a_slice_holds_rows_of_one_file_from_several_commits_each_with_a_scan_of_its_own() -> None:
+    many = [changed("delete", version) for version in range(40)]
+    assert [file.repeats(many[:place]) for place, file in enumerate(many)] == [False] * 16 + [True] * 24
+    before, after = changed("before", 1, action="cdc"), changed("after", 1, action="cdc")
+    assert not after.repeats([before])
+    other = changed("insert", 1, uri="file:///t/b")
+    assert _scans([before, other, after, many[2]]) == [
+        {"file:///t/a": [0, 2], "file:///t/b": [1]},
+        {"file:///t/a": [3]},
+    ]
+
+
+def test_a_merge_that_changed_nothing_has_no_changes() -> None:
+    def commit_of(operation: str, updated: str) -> LogCommit:
+        metrics = {"numTargetRowsInserted": "0", "numTargetRowsUpdated": updated, "numTargetRowsDeleted": "0"}
+        return LogCommit([{"commitInfo": {"operation": operation, "operationMetrics": metrics}}])
+
+    assert _changes_nothing(commit_of("MERGE", "0"))
+    assert not _changes_nothing(commit_of("MERGE", "1"))
+    assert not _changes_nothing(commit_of("WRITE", "0"))
+    assert not _changes_nothing(LogCommit([{"commitInfo": {"operation": "MERGE"}}]))

@@ -32,7 +32,8 @@ def json_value(value: Any, kind: TypeInformation) -> Any:
 
     Example:
         >>> from state_engine.core.types.type_parsing import to_type
-        >>> json_value({"at": "2026-01-02", "price": "1.50", "new": 7}, to_type("at date, price decimal(9,2)"))
+        >>> kind = to_type("at date, price decimal(9,2)", parameter="p")
+        >>> json_value({"at": "2026-01-02", "price": "1.50", "new": 7}, kind)
         (datetime.date(2026, 1, 2), Decimal('1.50'))
     """
     if value is None:

@@ -78,12 +78,12 @@ class CommitActions:
         """What the log says of every active file, statistics and deletion vector included."""
         classes = self._classes
         batches = snapshot.getScanBuilder().build().getScanFiles(self._engines.of(uri), True)
-        found: list[Action] = []
+        adds: list[Action] = []
         while batches.hasNext():
             rows = batches.next().getRows()
             while rows.hasNext():
-                found.append(json.loads(classes.scan_rows.rowToJson(rows.next()))["add"])
-        return found
+                adds.append(json.loads(classes.scan_rows.rowToJson(rows.next()))["add"])
+        return adds
 
     def rows(self, actions: Sequence[Action]) -> Any:
         """Actions as Kernel commits them.

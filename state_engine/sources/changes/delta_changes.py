@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 FEED = "delta.enableChangeDataFeed"
 """The property of a table that has a change data feed."""
+MAPPING = "delta.columnMapping.mode"
 CHANGE_TYPE = "_change_type"
 METADATA = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 """Columns that say of a row what its commit did; the names are Delta's."""
@@ -109,6 +110,12 @@ class ChangeTable(SourceTable):
         self._with_metadata = with_metadata
 
     def check_begin(self, version: int) -> None:
+        if self._property(self.version, MAPPING) == "id":
+            raise SourceError(
+                f"{self.uri}: its columns are mapped by id ('{MAPPING}'), and files of changes have a column without "
+                "one: changes are read of tables whose columns are mapped by name, or not at all. Read what is added "
+                "(changes=False), or copy the table"
+            )
         if self._has_feed(version):
             return
         way_out = (
@@ -152,10 +159,13 @@ class ChangeTable(SourceTable):
     # -- commits -------------------------------------------------------------------------------------------------------
 
     def _has_feed(self, version: int) -> bool:
-        configuration = self._java("scala.jdk.javaapi.CollectionConverters").asJava(
-            self._snapshot(version).metadata().configuration()
-        )
-        return str(configuration.get(FEED)).lower() == "true"
+        return self._property(version, FEED).lower() == "true"
+
+    def _property(self, version: int, name: str) -> str:
+        """A property of the table in a version; empty where it has none."""
+        given = self._snapshot(version).metadata().configuration()
+        value = self._java("scala.jdk.javaapi.CollectionConverters").asJava(given).get(name)
+        return "" if value is None else str(value)
 
     def _changed(self, version: int, entry: LogCommit) -> TableCommit:
         properties = entry.properties

@@ -20,7 +20,7 @@ from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, BadFile, Element, Slice, Source, SourceFrame
-from state_engine.sources.change_format import ChangeFormat
+from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.partition_rows import as_frame
 from state_engine.sources.stream_columns import ROW_KIND
