@@ -29,7 +29,7 @@ FIRST, SECOND = "first", "second"
 def of_job(tmp_path: Path) -> OutputsOfJob:
     kernel: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None, write_new=None)
     layout = JobLayout(f"file://{tmp_path}/root", "job")
-    tables: Any = SimpleNamespace(layout=layout, log=SimpleNamespace(app="0123/job"))
+    tables: Any = SimpleNamespace(layout=layout, log=SimpleNamespace(app="0123/job", history=History()))
     return OutputsOfJob(kernel, Publication(kernel, tables), layout)
 
 

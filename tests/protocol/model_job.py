@@ -37,6 +37,7 @@ from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
+from state_engine.operations.compaction import WrittenBase
 from state_engine.storage.files import join, local_path, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.state.base import BaseSpec, write_base_files
@@ -197,7 +198,8 @@ def fold_base(
     watermark_ms: int | None,
     key_groups: Sequence[KeyGroupRange] = (),
     savepoint: str | None = None,
-) -> list[BaseFile]:
+    listing: Sequence[str] = (),
+) -> WrittenBase:
     """In place of ``compaction.write_base``: the same fold, without a Spark job around it."""
     step("before fold")
     operator = path[-1].operator(uid)
@@ -217,7 +219,7 @@ def fold_base(
         "fold", lambda attempt: write_base_files(spec, files, groups, task=0, attempt=attempt)[0]
     )
     step("after fold")
-    return base_files
+    return WrittenBase(base_files, [])
 
 
 def numbers_read(path: Sequence[CheckpointRow]) -> Iterator[int]:

@@ -45,6 +45,7 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
                 "uid": "o",
                 "states": [{"name": "s", "kind": "value", "type": "int", "ttl": "", "stored_as": None}],
                 "base_files": [],
+                "expired": [],
                 "directory": None,
                 "entries": {},
             }
