@@ -62,8 +62,8 @@ from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.types_namespace import Types
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.engine import StateEngine
-from state_engine.engine.rescaling import RescaleReport
 from state_engine.engine.published import JobPublished
+from state_engine.engine.rescaling import RescaleReport
 from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams

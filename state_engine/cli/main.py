@@ -37,7 +37,7 @@ _PANELS = {
         "dead_letters.dead_letters",
     ),
     "Go back, or try again": ("operations.restore", "savepoints.savepoint", "branches.branch"),
-    "Published tables": ("published.verify_table", "published.rebuild_table", "published.accept_table"),
+    "Published tables": ("operations.verify_table", "operations.rebuild_table", "operations.accept_table"),
     "Change": ("operations.rescale", "state.change_key_type", "machine.upgrade"),
     "Upkeep": ("operations.compact", "operations.expire_checkpoints", "operations.vacuum"),
 }

@@ -23,6 +23,7 @@ from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.publication.published_tables import TableMove
 from state_engine.spark.task_progress import task_progress
 
 
@@ -211,3 +212,44 @@ def _vacuumed(done: VacuumReport) -> Iterator[str]:
 
 def _step(file: Disposal) -> tuple[str, str]:
     return file.step, f"({file.why.partition(' of ')[0]})"  # not which attempt
+
+
+# -- published tables -------------------------------------------------------------------------------------------------
+
+Table = Annotated[str, typer.Argument(help="Name of the table among the sinks of the job.")]
+
+
+def rebuild_table(job: Job, table: Table) -> None:
+    """Put the state as of the head in the place of all that a published table holds."""
+    code = known(job)
+    with opened(f"{job}: rebuilding {table}") as engine:
+        done = engine.published(code).rebuild(table)
+    report({"job": job, **plain(done)}, [f"{table}: {done.rows:,} rows, as of the head; {done.place}"])
+
+
+def verify_table(job: Job, table: Table) -> None:
+    """Compare a published table with the state that it shows. Ends with 1 where they differ."""
+    code = known(job)
+    with opened(f"{job}: comparing {table}") as engine:
+        done = engine.published(code).verify(table)
+    report({"job": job, **plain(done)}, [_compared_table(done)])
+    if done.rows or done.deleted:
+        raise typer.Exit(1)
+
+
+def accept_table(job: Job, table: Table) -> None:
+    """Leave what others changed in a published table as it is, and go on from there."""
+    code = known(job)
+    with opened(f"{job}: accepting {table}") as engine:
+        engine.published(code).accept(table)
+    text = f"{table}: what others changed stays, until the state of its keys changes"
+    report({"job": job, "table": table}, [text])
+
+
+def _compared_table(done: TableMove) -> str:
+    if not done.rows and not done.deleted:
+        return f"{done.name}: equal to the state"
+    return (
+        f"{done.name}: differs from the state: {done.rows:,} rows are missing or other ones, {done.deleted:,} are too "
+        f"many; `statelake rebuild-table` puts the state's rows there"
+    )

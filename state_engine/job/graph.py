@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_engine.published.states import PublishedState
 from state_engine.core.functions.function import Function
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.output_tag import OutputTag
@@ -20,6 +19,7 @@ from state_engine.core.time.watermark_strategy import TimestampAssigner, Timesta
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.published.base import StateTable
+from state_engine.published.states import PublishedState
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.output_type import OutputType

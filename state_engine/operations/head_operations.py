@@ -18,7 +18,6 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.published.states import published_states
 from state_engine.core.checkpoints.retention import restore_refusal
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, with_withdrawn, without_sink
 from state_engine.core.checkpoints.sink_moves import moves, newest_sinks
@@ -33,6 +32,7 @@ from state_engine.publication.publication import Publication
 from state_engine.publication.published_tables import TableMove
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
+from state_engine.published.states import published_states
 
 
 @dataclass(frozen=True)

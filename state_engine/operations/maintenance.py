@@ -23,7 +23,6 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
-from state_engine.published.states import published_on
 from state_engine.core.checkpoints.retention import RetentionPolicy, plan, restore_refusal
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.checkpoints.updates import (
@@ -42,6 +41,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
+from state_engine.published.states import published_on
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.located_files import state_files

@@ -12,8 +12,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from state_engine.published.states import TablePolicy
 from state_engine.core.errors import ConfigurationError
+from state_engine.published.states import TablePolicy
 
 Policy = Literal["withdraw", "keep", "follow", "rebuild"]
 OutputsPolicy = Policy | Mapping[str, Policy]

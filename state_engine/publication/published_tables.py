@@ -15,15 +15,6 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
-from state_engine.published.states import (
-    PublishedState,
-    StateWay,
-    TablePolicy,
-    moves_of,
-    published_states,
-    state_of,
-    state_way,
-)
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
@@ -33,6 +24,15 @@ from state_engine.published.base import PublishedTable, TableChange, TableColumn
 from state_engine.published.delta import DeltaStateTarget
 from state_engine.published.difference import StateReader, compared
 from state_engine.published.sql import SqlStateTarget
+from state_engine.published.states import (
+    PublishedState,
+    StateWay,
+    TablePolicy,
+    moves_of,
+    published_states,
+    state_of,
+    state_way,
+)
 from state_engine.storage.delta.kernel import DeltaKernel
 
 _LOG = logging.getLogger(__name__)

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.published.states import StateWay, state_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.published.base import TableChange, TableColumns
 from state_engine.published.state_form import StateForm
+from state_engine.published.states import StateWay, state_of
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, SomeKeys, entries_of, read_changes

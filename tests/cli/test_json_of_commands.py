@@ -96,5 +96,8 @@ def test_no_command_is_forgotten_above() -> None:
     tried = {" ".join(line.split() if isinstance(line, str) else line) for line in LINES}
     # what setup does takes minutes, and is done in the set-up of this project
     assert [name for name in every_command() if not any(one.startswith(name) for one in tried)] == [
-        "setup", "verify-table", "rebuild-table", "accept-table",
+        "setup",
+        "verify-table",
+        "rebuild-table",
+        "accept-table",
     ]

@@ -72,9 +72,7 @@ def test_a_policy_names_sinks_that_there_are() -> None:
 
 @pytest.mark.parametrize("wrong", ["drop", {"mail": "drop"}, {"mail": None}, None])
 def test_a_policy_is_one_of_two(wrong: Any) -> None:
-    with pytest.raises(
-        ConfigurationError, match="outputs must be 'withdraw' or 'keep', or a policy by name"
-    ):
+    with pytest.raises(ConfigurationError, match="outputs must be 'withdraw' or 'keep', or a policy by name"):
         outputs_of(wrong)
 
 

@@ -24,7 +24,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, DataFile
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange, subtask_for_key_group
 from state_engine.core.keys.key_schema import KeySchema
