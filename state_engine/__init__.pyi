@@ -124,7 +124,8 @@ __all__ = [
     "FileSource", "DeltaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
     "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
     # engine
-    "StateEngine", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow", "CompactionPolicy", "RetentionPolicy",
+    "StateEngine", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow",
+    "CompactionPolicy", "RetentionPolicy",
     "TimePartitions", "DeadLetterLimit", "SparkState",
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give

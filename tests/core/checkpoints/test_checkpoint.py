@@ -102,7 +102,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             f"`changelog`: {file}, "
             "`bases`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, `base_id`: string, "
             "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "
-            f"`next_timers_ms`: map<string, bigint>, `base_files`: {base_file}, `expired`: {file}, `directory`: string, "
+            f"`next_timers_ms`: map<string, bigint>, `base_files`: {base_file}, `expired`: {file}, "
+            "`directory`: string, "
             "`entries`: map<string, bigint>>>"
         ),
         "operator_state": (

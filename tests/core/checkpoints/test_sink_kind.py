@@ -16,6 +16,8 @@ FACTS = {
     "files": {"marks_files"},
     "sql": {"holds_copy", "is_staged_in_root"},
     "foreach_batch": {"holds_copy", "is_staged_in_root"},
+    "delta_state": {"shows_state"},
+    "sql_state": {"shows_state"},
 }
 PROPERTIES = [name for name, one in vars(SinkKind).items() if isinstance(one, property)]
 
