@@ -91,7 +91,7 @@ class Site:
 
 def waiting(site: Site, *names: Name) -> list[tuple[int, str]]:
     """Unpublished checkpoints of sinks: a runner and a reader agree."""
-    job: Any = SimpleNamespace(sinks={name: site.node(name) for name in names})
+    job: Any = SimpleNamespace(sinks={name: site.node(name) for name in names}, published={})
     history = JobHistory(JobLayout(site.root, "job"), "0123", History(site.path))
     looked_up = history.unpublished(job if names else None)
     declared = site.code(*names) if names else None

@@ -277,7 +277,11 @@ def test_a_row_of_somebody_else_stops_what_comes_upon_it(world: World, edit: str
     change: dict[str, Any] = {touch: [(2, "B")] if touch == "rows" else [(2,)]}
     with pytest.raises(TableChangedError, match="was changed by somebody else: ") as caught:
         world.apply(3, 4, **{"rows": [(1, "A")], **change})
-    ways = ["`statelake rebuild-table job balance`", "`statelake accept job balance`", "Nothing was written"]
+    ways = [
+        "`statelake rebuild-table job balance`",
+        "`statelake accept-table job balance`",
+        "Nothing was written",
+    ]
     assert all(way in str(caught.value) for way in ways)
     if (edit, touch) != ("4", "rows"):  # such a row looks like one that this publish has written
         assert "the row with account=2 has " in str(caught.value)
