@@ -146,6 +146,8 @@ def test_a_table_is_taken_over_whole_or_not_at_all(world: World) -> None:
         world.run("INSERT INTO balances VALUES (1), (2)")
 
     make()
+    world.adopt()  # the ledger is there from now on
+    make()
     with Failing(None, killed=True) as whole:
         world.adopt()
     for step in range(whole.steps):
