@@ -27,7 +27,7 @@ from state_engine.engine.context import EngineContext
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.explaining import explain
 from state_engine.engine.guard import guarded
-from state_engine.engine.published import JobPublished, tidy_quietly
+from state_engine.engine.published import JobPublished
 from state_engine.engine.queries import PastOf
 from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
 from state_engine.engine.rescaling import RescaleReport
@@ -696,11 +696,15 @@ class StateEngine:
             ConfigurationError: the job never ran, or has no such operator.
         """
         with task_progress(self.spark, on_progress):
-            maintenance = self.context.maintenance(job, requested_by)
-            done = maintenance.compact(operators, policy=policy, full=full, dry_run=dry_run)
-            if not dry_run:
-                tidy_quietly(self.context, job)
-            return done
+            return running.compact(
+                self.context,
+                job,
+                operators,
+                policy=policy,
+                full=full,
+                dry_run=dry_run,
+                requested_by=requested_by,
+            )
 
     @renamed_parameters(given_up="drop_branches")
     def expire_checkpoints(

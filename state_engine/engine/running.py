@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.compaction_policy import compaction_due
+from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
@@ -119,8 +119,24 @@ def _compacted(
         return []
     facts = {"job": job.name, "checkpoint_id": checkpoint_id, "step": "compact"}
     _LOG.info("job '%s': compacting: %s", job.name, due.reason, extra=facts)
-    done = [context.maintenance(job, requested_by).compact(list(due.reasons))]
-    tidy_quietly(context, job)
+    return [compact(context, job, list(due.reasons), requested_by=requested_by)]
+
+
+def compact(
+    context: EngineContext,
+    job: StatefulJob | str,
+    operators: Collection[str] | None,
+    *,
+    policy: CompactionPolicy | None = None,
+    full: bool = False,
+    dry_run: bool = False,
+    requested_by: str | None = None,
+) -> CompactionReport:
+    """See ``StateEngine.compact``; published tables are rearranged with it."""
+    maintenance = context.maintenance(job, requested_by)
+    done = maintenance.compact(operators, policy=policy, full=full, dry_run=dry_run)
+    if not dry_run:
+        tidy_quietly(context, job)
     return done
 
 

@@ -128,9 +128,8 @@ class CheckpointCoordinator:
         self._positions = positions
         self._executor = GraphExecutor(spark, job, layout=tables.layout, router=router)
         self._publication = publication
-        self._declared = publication.places.declared(job)
+        self._declared = publication.declared(job)
         recorded = tuple(node.recorded for node in job.published.values())
-        publication.tables.code = {one.key: one for one in recorded}
         self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared, recorded)
         self._script: Script = options.script or InputPlanner(
             job,

@@ -32,7 +32,6 @@ from state_engine.publication.publication import Publication
 from state_engine.publication.published_tables import TableMove
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
-from state_engine.published.states import published_states
 
 
 @dataclass(frozen=True)
@@ -177,7 +176,7 @@ class HeadOperations:
         Raises:
             ConfigurationError: a table is to follow to a checkpoint that does not know its state.
         """
-        states = published_states(history, self._declared)
+        states = self._publication.tables.states(history, self._declared)
         for state in states:
             self._publication.tables.check_known(
                 history, state, target.checkpoint_id, policy.of_table(state.name)
@@ -188,7 +187,7 @@ class HeadOperations:
     def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
         """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""
         keys = {*newest_sinks(history.values()), *(self._declared or ())}
-        tables = {state.name for state in published_states(history, self._declared)}
+        tables = {state.name for state in self._publication.tables.states(history, self._declared)}
         policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS} - tables, tables)
 
     def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:

@@ -23,10 +23,12 @@ from state_engine.core.checkpoints.pending import (
 from state_engine.core.checkpoints.row_outputs import SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
+from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.publishers import publishers
 from state_engine.publication.sink_places import Declared, SinkPlaces
+from state_engine.published.states import published_in
 from state_engine.sinks.base import Publisher
 from state_engine.storage.delta.kernel import DeltaKernel
 
@@ -56,13 +58,21 @@ class Publication:
         Raises:
             ConfigurationError: there is no sink of such a name; names those that there are.
         """
-        sinks = {(one.name, one.path) for row in rows for one in self.staged(row)}
+        kept = list(rows)
+        sinks = {(one.name, one.path) for row in kept for one in self.staged(row)}
+        sinks |= {one.key for row in kept for one in published_in(row)}
+        self.tables.code = None
         if unknown := sorted(set(but) - {name for name, _ in sinks}):
             raise ConfigurationError(
                 f"job '{self._tables.layout.job}' never wrote to sinks {unknown}; it did to "
                 f"{sorted({name for name, _ in sinks})}"
             )
         return frozenset(key for key in sinks if key[0] not in but)
+
+    def declared(self, job: StatefulJob) -> frozenset[SinkKey]:
+        """Name and path of the sinks and published tables of a job's code, and its dead letters."""
+        self.tables.code = {node.recorded.key: node.recorded for node in job.published.values()}
+        return self.places.declared(job)
 
     def publish_pending(
         self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None

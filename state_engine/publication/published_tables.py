@@ -8,7 +8,7 @@ compared with the state.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -73,8 +73,8 @@ class PublishedTables:
             SinkKind.SQL_STATE: SqlStateTarget(),
         }
         self._shown: dict[str, int] = {}
-        self.code: dict[SinkKey, PublishedState] = {}
-        """Tables as today's code has them, which may say more than the newest row."""
+        self.code: Mapping[SinkKey, PublishedState] | None = None
+        """Tables as today's code has them, which may say more than the newest row; None where it is not known."""
         self.moved: list[TableMove] = []
         """What the last ``follow`` changed."""
 
@@ -91,7 +91,7 @@ class PublishedTables:
             SinkError: a table cannot take the rows.
         """
         self.moved = []
-        for state in self._states(history, declared):
+        for state in self.states(history, declared):
             self.moved += self._follow(history, state)
         return self.moved
 
@@ -103,7 +103,7 @@ class PublishedTables:
         declared: Declared,
     ) -> list[TableMove]:
         """What tables get where the head moves to another checkpoint; looks only."""
-        states = [one for one in self._states(history, declared) if policy_of(one.name) != "keep"]
+        states = [one for one in self.states(history, declared) if policy_of(one.name) != "keep"]
         return [
             self._planned(history, one, to_id)
             for one in states
@@ -122,18 +122,8 @@ class PublishedTables:
     def rebuild(self, history: History, name: str, declared: Declared) -> TableMove:
         """Make a table anew from the state as of the head, whoever wrote it; what it holds then."""
         state, head = self._named(history, name, declared)
-        target, table = self._table(state)
         reader = self._reader(history, head.checkpoint_id, state)
-        count = 0
-
-        def counted() -> Iterator[pa.RecordBatch]:
-            nonlocal count
-            for rows in reader.whole():
-                count += rows.num_rows
-                yield from rows.to_batches()
-
-        target.replace(table, reader.form.columns, counted(), checkpoint_id=head.checkpoint_id)
-        return TableMove(name, state.place, count, 0, "it was made anew")
+        return self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
@@ -153,27 +143,35 @@ class PublishedTables:
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
         rewritten = 0
-        for state in self._states(history, declared):
+        for state in self.states(history, declared):
             target, table = self._table(state)
             head = history.head
             if head is None or state_of(head, state.operator, state.state) is None:
                 continue
-            if isinstance(target, DeltaStateTarget) and target.shown(table):
+            if target.shown(table):
                 rewritten += target.tidy(table, self._reader(history, head.checkpoint_id, state).form.columns)
         return rewritten
 
-    def _states(self, history: History, declared: Declared) -> list[PublishedState]:
-        return [self.code.get(one.key, one) for one in published_states(history, declared)]
+    def states(self, history: History, declared: Declared) -> list[PublishedState]:
+        """The tables that follow the head; a job whose code has none is not looked through.
+
+        Args:
+            history, declared: see ``follow``.
+        """
+        if self.code is None:
+            return published_states(history, declared)
+        wanted = None if declared is None else self.code.keys() & declared
+        known = [] if wanted == set() else published_states(history, wanted)
+        return [self.code.get(one.key, one) for one in known]
 
     # -- one table -------------------------------------------------------------------------------------------------
 
     def _follow(self, history: History, state: PublishedState) -> Iterator[TableMove]:
         head = history.head
         assert head is not None
-        target, table = self._table(state)
         if self._shown.get(state.name) == head.checkpoint_id:
             return
-        shown = self._looked_up(target, table)
+        shown = self._looked_up(history, state)
         if shown is not None:
             for row, policy in moves_of(history, state.key, shown):
                 yield from self._at_move(history, state, row, policy, shown)
@@ -183,13 +181,19 @@ class PublishedTables:
             yield move
         self._shown[state.name] = head.checkpoint_id
 
-    def _looked_up(self, target: TableTarget, table: PublishedTable) -> int | None:
+    def _looked_up(self, history: History, state: PublishedState) -> int | None:
+        """What a table shows; one that it may take over becomes the job's, once the head knows the state."""
+        target, table = self._table(state)
         try:
             return target.shown(table)
         except SinkIdentityError:
-            if not table.options.get("adopt"):
+            head = history.head
+            if not state.options.get("adopt") or head is None:
                 raise
-            return -1
+            if state_of(head, state.operator, state.state) is None:
+                return None
+            target.adopt(table, self._reader(history, head.checkpoint_id, state).form.columns)
+            return 0
 
     def _at_move(
         self, history: History, state: PublishedState, row: CheckpointRow, policy: TablePolicy, shown: int
@@ -208,11 +212,25 @@ class PublishedTables:
         columns = reader.form.columns
         if policy == "rebuild":
             rows = reader.whole() if known is row else iter(())
-            batches = (batch for part in rows for batch in part.to_batches())
-            target.replace(table, columns, batches, checkpoint_id=row.checkpoint_id)
-            yield TableMove(state.name, state.place, 0, 0, "it was made anew")
+            yield self._made_anew(state, columns, rows, row.checkpoint_id)
         else:
             target.apply(table, columns, _nothing(columns), since=shown, checkpoint_id=row.checkpoint_id)
+
+    def _made_anew(
+        self, state: PublishedState, columns: TableColumns, rows: Iterable[pa.Table], checkpoint_id: int
+    ) -> TableMove:
+        """Put rows in the place of all that a table holds, whoever wrote it; how many these are."""
+        target, table = self._table(state)
+        count = 0
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            nonlocal count
+            for part in rows:
+                count += part.num_rows
+                yield from part.to_batches()
+
+        target.replace(table, columns, batches(), checkpoint_id=checkpoint_id)
+        return TableMove(state.name, state.place, count, 0, "it was made anew")
 
     def _bring(
         self, history: History, state: PublishedState, shown: int | None, to_id: int
@@ -225,9 +243,6 @@ class PublishedTables:
         columns = reader.form.columns
         if shown is None:
             target.create(table, columns)
-            shown = 0
-        elif shown < 0:
-            target.adopt(table, columns)
             shown = 0
         elif shown > history.newest_id:
             raise SinkError(
@@ -310,7 +325,7 @@ class PublishedTables:
         return next((row for row in rows if state_of(row, state.operator, state.state)), None)
 
     def _named(self, history: History, name: str, declared: Declared) -> tuple[PublishedState, CheckpointRow]:
-        known = self._states(history, declared)
+        known = self.states(history, declared)
         head = history.head
         for state in known:
             if state.name == name and head is not None:

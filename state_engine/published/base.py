@@ -185,6 +185,10 @@ class TableTarget(ABC):
         The caller compares its content next, and applies the difference.
         """
 
+    def tidy(self, table: PublishedTable, columns: TableColumns) -> int:
+        """Rearrange a table where that pays, changing no row; how many files were rewritten: most kinds have none."""
+        return 0
+
     @abstractmethod
     def accept(self, table: PublishedTable) -> None:
         """Leave what others changed in a table as it is, and go on from there."""

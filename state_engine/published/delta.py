@@ -25,7 +25,6 @@ from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityE
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.published.base import PublishedTable, StateTable, TableChange, TableColumns, TableTarget
 from state_engine.published.key_columns import (
-    among,
     hashes_in,
     key_hashes,
     may_hold,
@@ -41,6 +40,7 @@ from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFile
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, normal_uri, write_parquet
 from state_engine.storage.parquet_reading import OpenParquet, open_parquet
+from state_engine.storage.state.changelog import KeyHashes
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""
@@ -50,7 +50,6 @@ SMALL_BYTES, SMALL_FILES = 2**25, 16
 DELETED_SHARE = 0.2
 """A file of whose rows so many are deleted is rewritten."""
 _ATTEMPTS = 10
-_ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
@@ -90,11 +89,18 @@ class _Hits:
 
     Attributes:
         add: what the log says of the file.
+        gone: positions of rows that went before.
         positions: of the rows.
     """
 
     add: Action
+    gone: BitMap64
     positions: BitMap64
+
+    @property
+    def vector(self) -> BitMap64:
+        """Positions of all rows that do not count afterwards."""
+        return self.gone | self.positions
 
 
 class DeltaStateTarget(TableTarget):
@@ -139,13 +145,11 @@ class DeltaStateTarget(TableTarget):
         properties = {OWNER: table.app}
         if table.options.get("deletion_vectors", True):
             properties["delta.enableDeletionVectors"] = "true"
-        version = self._kernel.commit_upon(files, [], properties=properties)
-        self._ours[table.place] = version
+        self._commit(table, files, [], transaction=_accepted(table, files), properties=properties)
 
     def accept(self, table: PublishedTable) -> None:
         files = self._files(table)
-        accepted = Transaction(f"{table.app}/{_ACCEPTED}", files.facts.version + 1)
-        self._ours[table.place] = self._kernel.commit_upon(files, [], transaction=accepted)
+        self._commit(table, files, [], transaction=_accepted(table, files))
 
     def apply(
         self,
@@ -187,26 +191,18 @@ class DeltaStateTarget(TableTarget):
         self.create(table, columns)
         files = self._files(table)
         _check_fits(table, files.facts, columns)
-        removes = [_removed(add) for add in files.adds]
-        adds = [self._new_file(table, part, columns) for part in _parts(rows, columns.schema)]
-        owner = {} if files.facts.properties.get(OWNER) == table.app else {OWNER: table.app}
-        transaction = None
-        if files.transaction < checkpoint_id:
-            transaction = Transaction(table.app, checkpoint_id)
-        elif files.transaction > checkpoint_id:
+        if files.transaction > checkpoint_id:
             raise SinkError(
                 f"table '{table.name}': {table.place} shows checkpoint {files.transaction}, which this root does not "
                 "have: it was put back from a backup. Publish to a new table, or delete this one"
             )
-        else:
-            transaction = Transaction(f"{table.app}/{_ACCEPTED}", files.facts.version + 1)
-        self._commit(table, files, [*removes, *adds], transaction=transaction, properties=owner)
+        again = files.transaction == checkpoint_id
+        transaction = _accepted(table, files) if again else Transaction(table.app, checkpoint_id)
+        owner = {} if files.facts.properties.get(OWNER) == table.app else {OWNER: table.app}
+        actions = [*(_removed(add) for add in files.adds), *self._new_files(table, rows, columns)]
+        self._commit(table, files, actions, transaction=transaction, properties=owner)
 
     def tidy(self, table: PublishedTable, columns: TableColumns) -> int:
-        """Rewrite files of which much is deleted, and put small ones together; how many were rewritten.
-
-        Changes no row: readers and other writers see a rearrangement.
-        """
         files = self._files(table)
         small = [add for add in files.adds if int(add["size"]) < SMALL_BYTES]
         chosen = small if len(small) >= SMALL_FILES else []
@@ -214,8 +210,7 @@ class DeltaStateTarget(TableTarget):
         if not chosen:
             return 0
         rows = (b for add in chosen for b in _rows_left(files.uri, add, columns.schema).to_batches())
-        adds = [self._new_file(table, part, columns) for part in _parts(rows, columns.schema)]
-        actions = [*(_removed(add) for add in chosen), *adds]
+        actions = [*(_removed(add) for add in chosen), *self._new_files(table, rows, columns)]
         for action in actions:
             next(iter(action.values()))["dataChange"] = False
         self._commit(table, files, actions)
@@ -249,9 +244,7 @@ class DeltaStateTarget(TableTarget):
         log = DeltaLog(table.place)
         for number in reversed(log.versions):
             commit = log.commit(number)
-            ours = any(app == table.app or app.startswith(f"{table.app}/") for app in commit.transactions)
-            made = commit.described is not None and not commit.changes_data
-            if ours or made:
+            if {table.app, _accepting(table)} & commit.transactions.keys():
                 break
             if commit.changes_data:
                 raise TableChangedError(
@@ -274,9 +267,7 @@ class DeltaStateTarget(TableTarget):
             actions, written_files = _marked(files.uri, hits)
         else:
             actions, written_files = self._rewritten(table, files, columns, hits), []
-        actions += [
-            self._new_file(table, part, columns) for part in _parts(change.rows.to_batches(), columns.schema)
-        ]
+        actions += self._new_files(table, change.rows.to_batches(), columns)
         transaction = Transaction(table.app, checkpoint_id)
         self._commit(table, files, actions, transaction=transaction, written_files=written_files)
 
@@ -290,9 +281,9 @@ class DeltaStateTarget(TableTarget):
         properties: dict[str, str] | None = None,
         written_files: Sequence[str] = (),
     ) -> None:
-        new = [unquote(one["add"]["path"]) for one in actions if "add" in one and one["add"].get("new")]
-        for action in actions:
-            action.get("add", {}).pop("new", None)
+        known = {add["path"] for add in files.adds}
+        added = (action["add"]["path"] for action in actions if "add" in action)
+        new = [unquote(path) for path in added if path not in known]
         self._ours[table.place] = self._kernel.commit_upon(
             files,
             actions,
@@ -307,10 +298,15 @@ class DeltaStateTarget(TableTarget):
         actions: list[Action] = []
         for hit in hits:
             actions.append(_removed(hit.add))
-            rows = _rows_left(files.uri, hit.add, columns.schema, also=hit.positions)
+            rows = _rows_but(files.uri, hit.add, columns.schema, hit.vector)
             if rows.num_rows:
                 actions.append(self._new_file(table, rows, columns))
         return actions
+
+    def _new_files(
+        self, table: PublishedTable, rows: Iterable[pa.RecordBatch], columns: TableColumns
+    ) -> list[Action]:
+        return [self._new_file(table, part, columns) for part in _parts(rows)]
 
     def _new_file(self, table: PublishedTable, rows: pa.Table, columns: TableColumns) -> Action:
         name = f"part-{uuid4().hex}.parquet"
@@ -324,9 +320,17 @@ class DeltaStateTarget(TableTarget):
                 "modificationTime": _now_ms(),
                 "dataChange": True,
                 "stats": f'{{"numRecords": {rows.num_rows}, "tightBounds": true}}',
-                "new": True,
             }
         }
+
+
+def _accepting(table: PublishedTable) -> str:
+    """The application of commits of ours that bring a table to no other checkpoint."""
+    return f"{table.app}/accepted"
+
+
+def _accepted(table: PublishedTable, files: TableFiles) -> Transaction:
+    return Transaction(_accepting(table), files.facts.version + 1)
 
 
 def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns) -> None:
@@ -355,19 +359,16 @@ def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns)
 def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[_Hits]:
     """The rows that a change takes away or replaces, file by file."""
     parts = [change.cleared, change.deleted.select(columns.key), change.rows.select(columns.key)]
-    wanted = np.unique(np.concatenate([key_hashes(part, columns.key) for part in parts]))
-    if not len(wanted):
-        return
+    wanted = KeyHashes.of(np.concatenate([key_hashes(part, columns.key) for part in parts]))
     replaced = change.rows.select(columns.identity)
     for add in files.adds:
         uri = uri_of(add, files.uri)
         file = _opened(uri, add)
         if not may_hold(file, wanted):
             continue
-        places = np.flatnonzero(among(hashes_in(file, columns.key, columns.schema), wanted))
-        gone = _vector(files.uri, add)
-        if gone is not None and len(places):
-            places = np.array([p for p in places.tolist() if p not in gone], np.int64)
+        places = np.flatnonzero(wanted.hold(hashes_in(file, columns.key, columns.schema)))
+        gone = _vector(files.uri, add) if len(places) else BitMap64()
+        places = np.array([p for p in places.tolist() if p not in gone], np.int64)
         if not len(places):
             continue
         rows = read_columns(file, columns.identity, columns.schema).take(pa.array(places))
@@ -375,75 +376,68 @@ def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iter
         doomed |= same_rows(rows, change.deleted, columns.identity)
         doomed |= same_rows(rows, replaced, columns.identity)
         if doomed.any():
-            yield _Hits(add, BitMap64(places[doomed].tolist()))
+            yield _Hits(add, gone, BitMap64(places[doomed].tolist()))
 
 
 def _marked(table: str, hits: Sequence[_Hits]) -> tuple[list[Action], list[str]]:
     """Actions that take rows away by deletion vectors, and the file of these if they do not stand in the log."""
-    whole = [hit for hit in hits if _rows_after(table, hit) == 0]
-    actions = [_removed(hit.add) for hit in whole]
-    rest = [hit for hit in hits if hit not in whole]
-    vectors = [hit.positions | (_vector(table, hit.add) or BitMap64()) for hit in rest]
+    actions = [_removed(hit.add) for hit in hits]
+    counts = [_rows_in(table, hit.add) for hit in hits]
+    left = [(hit.add, rows, hit.vector) for hit, rows in zip(hits, counts, strict=True)]
+    left = [(add, rows, vector) for add, rows, vector in left if len(vector) < rows]
+    vectors = [vector for _, _, vector in left]
     descriptors = [inline(vector) for vector in vectors]
     files: list[str] = []
     if sum(one["sizeInBytes"] for one in descriptors) > INLINE_BYTES:
         descriptors, path = written(table, vectors)
         files = [path]
-    for hit, descriptor in zip(rest, descriptors, strict=True):
-        actions += [_removed(hit.add), _added_again(table, hit.add, descriptor)]
+    for (add, rows, _), descriptor in zip(left, descriptors, strict=True):
+        actions.append(_added_again(add, rows, descriptor))
     return actions, files
-
-
-def _rows_after(table: str, hit: _Hits) -> int:
-    return _rows_in(table, hit.add) - len(_vector(table, hit.add) or ()) - len(hit.positions)
 
 
 def _rows_in(table: str, add: Action) -> int:
     """Rows of a file, deleted ones included."""
     left = recorded_rows(add)
-    deleted = int((add.get("deletionVector") or {}).get("cardinality", 0))
-    return _opened(uri_of(add, table), add).metadata.num_rows if left is None else left + deleted
+    return _opened(uri_of(add, table), add).metadata.num_rows if left is None else left + _deleted(add)
+
+
+def _deleted(add: Action) -> int:
+    return int((add.get("deletionVector") or {}).get("cardinality", 0))
 
 
 def _removed(add: Action) -> Action:
-    kept = (
-        "path",
-        "partitionValues",
-        "size",
-        "deletionVector",
-        "tags",
-        "baseRowId",
-        "defaultRowCommitVersion",
-    )
-    fields = {name: add[name] for name in kept if add.get(name) is not None}
     extra = {"deletionTimestamp": _now_ms(), "dataChange": True, "extendedFileMetadata": True}
-    return {"remove": fields | extra}
+    return {"remove": _kept(add, "deletionVector") | extra}
 
 
-def _added_again(table: str, add: Action, descriptor: Action) -> Action:
-    kept = (
-        "path",
-        "partitionValues",
-        "size",
-        "modificationTime",
-        "tags",
-        "baseRowId",
-        "defaultRowCommitVersion",
-    )
-    fields = {name: add[name] for name in kept if add.get(name) is not None}
-    stats = f'{{"numRecords": {_rows_in(table, add)}, "tightBounds": false}}'
-    return {"add": fields | {"dataChange": True, "deletionVector": descriptor, "stats": stats}}
+def _added_again(add: Action, rows: int, descriptor: Action) -> Action:
+    """A file of so many rows, deleted ones included, with another deletion vector."""
+    stats = f'{{"numRecords": {rows}, "tightBounds": false}}'
+    extra = {"dataChange": True, "deletionVector": descriptor, "stats": stats}
+    return {"add": _kept(add, "modificationTime") | extra}
 
 
-def _vector(table: str, add: Action) -> BitMap64 | None:
+def _kept(add: Action, more: str) -> Action:
+    """What stays of an action on a file, whatever becomes of it, and one field more."""
+    names = ("path", "partitionValues", "size", "tags", "baseRowId", "defaultRowCommitVersion", more)
+    return {name: add[name] for name in names if add.get(name) is not None}
+
+
+def _vector(table: str, add: Action) -> BitMap64:
+    """Positions of the rows of a file that do not count."""
     descriptor = add.get("deletionVector")
-    return read_vector(table, descriptor) if descriptor else None
+    return read_vector(table, descriptor) if descriptor else BitMap64()
 
 
-def _rows_left(table: str, add: Action, schema: pa.Schema, *, also: BitMap64 | None = None) -> pa.Table:
-    """The rows of a file that count, without further ones."""
+def _rows_left(table: str, add: Action, schema: pa.Schema) -> pa.Table:
+    """The rows of a file that count."""
+    return _rows_but(table, add, schema, _vector(table, add))
+
+
+def _rows_but(table: str, add: Action, schema: pa.Schema, gone: BitMap64) -> pa.Table:
+    """The rows of a file without those at some positions."""
     rows = read_columns(_opened(uri_of(add, table), add), schema.names, schema)
-    gone = (_vector(table, add) or BitMap64()) | (also or BitMap64())
     if not gone:
         return rows
     mask = np.ones(rows.num_rows, bool)
@@ -456,12 +450,11 @@ def _opened(uri: str, add: Action) -> OpenParquet:
 
 
 def _deleted_share(add: Action) -> float:
-    deleted = int((add.get("deletionVector") or {}).get("cardinality", 0))
     left = recorded_rows(add)
-    return deleted / (left + deleted) if left is not None and left + deleted else 0.0
+    return _deleted(add) / (left + _deleted(add)) if left is not None and left + _deleted(add) else 0.0
 
 
-def _parts(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows in portions of a file each."""
     waiting: list[pa.RecordBatch] = []
     count = 0

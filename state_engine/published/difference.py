@@ -21,37 +21,24 @@ from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.published.base import TableChange, TableColumns
-from state_engine.published.state_form import StateForm
 from state_engine.published.states import StateWay, state_of
+from state_engine.published.table_form import TableForm
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, SomeKeys, entries_of, read_changes
-from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile
+from state_engine.storage.state.base import (
+    NOTHING_EXPIRES_MS,
+    BaseSpec,
+    ChangeOps,
+    SomeKeys,
+    entries_of,
+    read_changes,
+)
+from state_engine.storage.state.changelog import Hashes, KeyGroups, KeyHashes, ListedFile
 from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.located_files import state_files
 
 KEY_GROUPS_AT_ONCE = 8
 """So many key groups of a state that is read as a whole are in memory at a time."""
-
-
-@dataclass(frozen=True)
-class _Hashes:
-    """Keys with one of these hashes.
-
-    Attributes:
-        ordered: smallest first.
-    """
-
-    ordered: Hashes
-
-    def hold(self, hashes: Hashes) -> Hashes:
-        """Which keys are among them."""
-        if not len(self.ordered):
-            return np.zeros(len(hashes), bool)
-        at = np.searchsorted(self.ordered, hashes)
-        at[at == len(self.ordered)] = 0
-        same: Hashes = self.ordered[at] == hashes
-        return same
 
 
 @dataclass(frozen=True)
@@ -67,7 +54,7 @@ class StateReader:
         layout: of the job.
         path: to the checkpoint whose form the rows have.
         uid, state: of the state, which that checkpoint knows.
-        map_key: see ``StateForm``.
+        map_key: see ``TableForm``.
 
     Attributes:
         form: of the state.
@@ -79,7 +66,7 @@ class StateReader:
         known = state_of(path[-1], uid, state)
         assert known is not None
         self._operator, self._schema = known
-        self.form = StateForm.of(self._operator, self._schema, map_key=map_key)
+        self.form = TableForm.of(self._operator, self._schema, map_key=map_key)
         self._layout, self._path, self._uid, self._state = layout, path, uid, state
 
     def whole(self) -> Iterator[pa.Table]:
@@ -109,17 +96,15 @@ class StateReader:
     def _forth(self, changes: pa.Table) -> TableChange:
         """Changes that follow each other, as what is left of them."""
         form, keys = self.form, entry_codes([one_chunk(changes["key"])])
-        ops = one_chunk(changes["op"])
-        clears = np.flatnonzero(_are(ops, CLEAR))
-        cleared = np.full(int(keys.max()) + 1 if len(keys) else 0, -1)
-        cleared[keys[clears]] = clears  # the last one stays
-        counting = np.flatnonzero((np.arange(len(keys)) > cleared[keys]) & ~_are(ops, CLEAR))
+        done = ChangeOps(keys, one_chunk(changes["op"]))
+        clears = np.flatnonzero(done.are(CLEAR))
+        counting = np.flatnonzero(done.after_clear() & ~done.are(CLEAR))
         live = changes.take(pa.array(counting))
         codes = [pa.array(keys[counting])]
         if form.shape == "map":
             codes.append(one_chunk(live[form.column]).field("key"))
         last = _last_of_each(entry_codes(codes))
-        puts, gone = (last[_are(ops, op)[counting[last]]] for op in (PUT, DELETE))
+        puts, gone = (last[done.are(op)[counting[last]]] for op in (PUT, DELETE))
         once = _last_of_each(keys[clears])
         return TableChange(
             cleared=form.identity_rows(changes.take(pa.array(clears[once])), key_only=True),
@@ -128,7 +113,7 @@ class StateReader:
         )
 
     def _compared(self, way: StateWay, before: Sequence[CheckpointRow]) -> TableChange:
-        hashes = _Hashes(np.unique(self._changes(way)["key_hash"].to_numpy()))
+        hashes = KeyHashes.of(self._changes(way)["key_hash"].to_numpy())
         shown = self._rows_of(before, hashes, expired=True)
         alive, new = (self._rows_of(path, hashes) for path in (before, self._path))
         columns = self.form.columns
@@ -226,11 +211,6 @@ def _equal(old: pa.Array, new: pa.Array) -> np.ndarray[Any, Any]:
     equal: np.ndarray[Any, Any] = pc.or_(pc.fill_null(pc.equal(old, new), False), both).to_numpy(
         zero_copy_only=False
     )
-    return equal
-
-
-def _are(ops: pa.Array, op: str) -> np.ndarray[Any, Any]:
-    equal: np.ndarray[Any, Any] = pc.equal(ops, op).to_numpy(zero_copy_only=False)
     return equal
 
 

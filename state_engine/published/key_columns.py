@@ -16,6 +16,7 @@ import pyarrow as pa
 from state_engine.core.keys.key_arrays import canonical_array, hash_columns
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.parquet_reading import OpenParquet
+from state_engine.storage.state.changelog import KeyHashes
 from state_engine.storage.state.entry_codes import entry_codes
 
 KEY_HASH = "_key_hash"
@@ -50,12 +51,8 @@ def hashes_in(file: OpenParquet, key: Sequence[str], schema: pa.Schema) -> np.nd
     return key_hashes(read_columns(file, key, schema), key)
 
 
-def may_hold(file: OpenParquet, ordered: np.ndarray[Any, Any]) -> bool:
-    """Whether a data file may hold one of these hashes, by the statistics in its footer.
-
-    Args:
-        ordered: hashes, smallest first; at least one.
-    """
+def may_hold(file: OpenParquet, keys: KeyHashes) -> bool:
+    """Whether a data file may hold one of some keys, by the statistics in its footer."""
     if KEY_HASH not in file.schema.names:
         return True
     last = file.metadata.num_columns - 1  # of the columns inside of records, too
@@ -64,18 +61,10 @@ def may_hold(file: OpenParquet, ordered: np.ndarray[Any, Any]) -> bool:
         statistics = column.statistics if column.path_in_schema == KEY_HASH else None
         if statistics is None or not statistics.has_min_max:
             return True
-        first, after = np.searchsorted(ordered, [statistics.min, statistics.max + 1])
+        first, after = np.searchsorted(keys.ordered, [statistics.min, statistics.max + 1])
         if first < after:
             return True
     return False
-
-
-def among(hashes: np.ndarray[Any, Any], ordered: np.ndarray[Any, Any]) -> Mask:
-    """Which of many hashes are among a few, which are ordered; at least one of these."""
-    at = np.searchsorted(ordered, hashes)
-    at[at == len(ordered)] = 0
-    same: Mask = ordered[at] == hashes
-    return same
 
 
 def same_rows(rows: pa.Table, wanted: pa.Table, names: Sequence[str]) -> Mask:

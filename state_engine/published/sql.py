@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.published.base import PublishedTable, StateTable, TableChange, TableColumns, TableTarget
 from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
 
@@ -61,7 +62,7 @@ class SqlStateTable(StateTable):
     schema: str | None = None
     password_env: str | None = None
     adopt: bool = False
-    kind = "sql_state"
+    kind = SinkKind.SQL_STATE.value
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", checked_url(self.url, of="SqlStateTable"))

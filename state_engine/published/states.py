@@ -89,23 +89,24 @@ def published_on(path: Sequence[CheckpointRow]) -> list[PublishedState]:
     return published_in(newest) if newest else []
 
 
-def published_states(history: History, declared: Collection[SinkKey] | None) -> list[PublishedState]:
+def published_states(history: History, wanted: Collection[SinkKey] | None) -> list[PublishedState]:
     """The tables that follow the head of ``main``, each as the newest row records it.
 
     Args:
-        declared: name and place of the sinks of today's code; None where it is not known: those of the newest
-            micro-batch.
+        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch.
     """
     known: dict[SinkKey, PublishedState] = {}
-    newest: Collection[SinkKey] = ()
-    for row in history.values():
+    for checkpoint_id in reversed(list(history)):
+        row = history[checkpoint_id]
         if row.branch != MAIN:
             continue
-        known |= {one.key: replace(one, policy="follow") for one in published_in(row)}
-        if row.kind is CheckpointKind.CHECKPOINT:
-            newest = {one.key for one in published_in(row)}
-    wanted = newest if declared is None else declared
-    return [one for key, one in known.items() if key in wanted]
+        for one in published_in(row):
+            known.setdefault(one.key, replace(one, policy="follow"))
+        if wanted is None and row.kind is CheckpointKind.CHECKPOINT:
+            return [known[one.key] for one in published_in(row)]
+        if wanted is not None and set(wanted) <= known.keys():
+            break
+    return [one for key, one in known.items() if wanted is not None and key in wanted]
 
 
 def moves_of(history: History, table: SinkKey, since_id: int) -> list[tuple[CheckpointRow, TablePolicy]]:

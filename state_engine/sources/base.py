@@ -91,8 +91,9 @@ class Source(ABC):
     def changing(self) -> bool:
         """Whether its rows are inserts, updates and deletes; then its frames have the column ``ROW_KIND``.
 
-        The rows of any other source are inserts. A row of kind ``UPDATE_BEFORE`` stands directly before that of kind
-        ``UPDATE_AFTER`` which replaces it. Mirrors ``ScanTableSource.getChangelogMode`` of Flink.
+        The rows of any other source are inserts. A row of kind ``UPDATE_BEFORE`` comes before that of kind
+        ``UPDATE_AFTER`` which replaces it, not always directly: a change feed gives all that a commit takes away before
+        what it puts in place. Mirrors ``ScanTableSource.getChangelogMode`` of Flink.
         """
         return False
 

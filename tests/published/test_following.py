@@ -137,6 +137,21 @@ def test_a_change_by_somebody_else_stops_the_publish_and_names_him(site: Site) -
     assert site.path[-1].rows_in == 1, "the checkpoint is committed all the same"
 
 
+def test_a_change_shows_behind_one_that_only_sets_a_property(site: Site) -> None:
+    path = site.table("per_shop")
+    DeltaTable(path).delete()
+    DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
+    site.rows += [("a", 1, "x")]
+    with pytest.raises(TableChangedError, match="DELETE by delta-rs"):
+        site.engine.run(site.job())
+
+
+def test_a_restore_without_the_code_moves_tables_beside_a_sink_that_is_left_alone(site: Site) -> None:
+    shown = site.shown()["balance"]
+    site.engine.restore("shops", checkpoint_id=site.path[1].checkpoint_id, leave_alone=["balance"])
+    assert site.shown() == site.expected() | {"balance": shown}
+
+
 def test_a_table_that_somebody_changed_is_rebuilt(site: Site) -> None:
     path = site.table("per_shop")
     DeltaTable(path).delete()
@@ -316,23 +331,25 @@ class Latest(KeyedProcessFunction):
         yield value
 
 
+def latest_job(rows: list[tuple[str, int]], path: str) -> StatefulJob:
+    """A micro-batch a row."""
+    job = StatefulJob("latest", compaction=None)
+    events = job.from_collection(rows, "k string, n bigint", name="events", max_rows_per_batch=1)
+    outputs = events.key_by("k").process(Latest(), output_type="k string, n bigint", uid="latest")
+    outputs.publish_state("latest", DeltaStateTable(path))
+    return job
+
+
 def test_what_expired_leaves_the_table_with_the_publish_after_a_compaction(
     tmp_path: Path, spark: SparkSession
 ) -> None:
     rows = [("a", 1), ("b", 2), ("c", 3), ("b", 4), ("d", 5), ("a", 6)]
     path = str(tmp_path / "latest")
 
-    def job() -> StatefulJob:
-        job = StatefulJob("latest", compaction=None)
-        events = job.from_collection(rows, "k string, n bigint", name="events", max_rows_per_batch=1)
-        outputs = events.key_by("k").process(Latest(), output_type="k string, n bigint", uid="latest")
-        outputs.publish_state("latest", DeltaStateTable(path))
-        return job
-
     engine = StateEngine(tmp_path / "root", spark=spark)
 
     def run(at: int) -> list[tuple[Any, ...]]:
-        engine.run(job(), max_batches=1, clock=at * MINUTE)
+        engine.run(latest_job(rows, path), max_batches=1, clock=at * MINUTE)
         return rows_of(pl.read_delta(path))
 
     for at in (0, 1, 2):
@@ -345,7 +362,7 @@ def test_what_expired_leaves_the_table_with_the_publish_after_a_compaction(
     assert rows_of(pl.read_delta(path)) == [("a", 1), ("b", 2), ("c", 3)], "they are back with the state"
     assert run(30) == [("a", 1), ("b", 4), ("c", 3)]
     engine.compact("latest")
-    engine.run(job(), clock=31 * MINUTE)
+    engine.run(latest_job(rows, path), clock=31 * MINUTE)
     assert rows_of(pl.read_delta(path)) == [("a", 6), ("b", 4), ("d", 5)]
 
 
@@ -354,26 +371,19 @@ def test_a_key_that_came_back_after_its_expiry_stays(tmp_path: Path, spark: Spar
     rows = [("a", 1), ("b", 2), ("a", 3), ("c", 4)]
     path = str(tmp_path / "latest")
 
-    def job() -> StatefulJob:
-        job = StatefulJob("latest", compaction=None)
-        events = job.from_collection(rows, "k string, n bigint", name="events", max_rows_per_batch=1)
-        outputs = events.key_by("k").process(Latest(), output_type="k string, n bigint", uid="latest")
-        outputs.publish_state("latest", DeltaStateTable(path))
-        return job
-
     engine = StateEngine(tmp_path / "root", spark=spark)
-    engine.run(job(), max_batches=1, clock=0)
-    engine.run(job(), max_batches=1, clock=11 * MINUTE)
+    engine.run(latest_job(rows, path), max_batches=1, clock=0)
+    engine.run(latest_job(rows, path), max_batches=1, clock=11 * MINUTE)
     from state_engine.operations.maintenance import Maintenance
 
     commit, other = Maintenance._commit, StateEngine(tmp_path / "root", spark=spark)
 
     def late(self: Maintenance, *given: Any, **options: Any) -> Any:
-        other.run(job(), max_batches=1, clock=12 * MINUTE)
+        other.run(latest_job(rows, path), max_batches=1, clock=12 * MINUTE)
         return commit(self, *given, **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Maintenance, "_commit", late)
         engine.compact("latest")
-    engine.run(job(), max_batches=1, clock=13 * MINUTE)
+    engine.run(latest_job(rows, path), max_batches=1, clock=13 * MINUTE)
     assert rows_of(pl.read_delta(path)) == [("a", 3), ("b", 2), ("c", 4)]

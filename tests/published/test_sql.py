@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 
 from state_engine.core.errors import (
     CommitFailedError,
@@ -26,6 +25,7 @@ from state_engine.published.base import TableColumns
 from state_engine.published.sql_ledger import LEDGER
 from tests.published.sql_world import APP, COLUMNS, Failing, World, rows_of
 from tests.support.killed import Killed
+from tests.support.lost_answers import commit_that
 
 OTHER = "4567/job/balance"
 
@@ -175,17 +175,6 @@ def test_the_first_table_is_made_whole(world: World) -> None:
         assert world.shown() is None
         world.create()
         assert (world.shown(), world.content()) == (0, [])
-
-
-def commit_that(does: Callable[[Callable[[], None]], None]) -> Callable[[sa.Connection], None]:
-    """A commit whose answer is lost, whether it happened or not."""
-    real = sa.Connection.commit
-
-    def commit(self: sa.Connection) -> None:
-        does(lambda: real(self))
-        raise OperationalError("COMMIT", {}, Exception("the connection was closed"))
-
-    return commit
 
 
 def test_the_outcome_of_a_broken_commit_is_looked_up(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

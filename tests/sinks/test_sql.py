@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.exc import OperationalError
 
 from state_engine import SqlSink
 from state_engine.core.errors import (
@@ -30,6 +29,7 @@ from state_engine.storage.layout import JobLayout
 from tests.sinks.databases import APP, Database
 from tests.sinks.requests import move
 from tests.support.killed import Killed
+from tests.support.lost_answers import commit_that
 
 
 def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
@@ -162,17 +162,6 @@ def test_crash_at_every_step_and_publish_again(
     db.run("DELETE FROM delays WHERE id = 1")  # so that a second insert would be seen
     db.publisher.publish(mine, APP, 1)
     assert db.ids() == ([2] if step == "after" else [1, 2])
-
-
-def commit_that(does: Callable[[Callable[[], None]], None]) -> Callable[[sa.Connection], None]:
-    """A commit whose answer is lost, whether it happened or not."""
-    real = sa.Connection.commit
-
-    def commit(self: sa.Connection) -> None:
-        does(lambda: real(self))
-        raise OperationalError("COMMIT", {}, Exception("the connection was closed"))
-
-    return commit
 
 
 def test_the_outcome_of_a_broken_commit_is_looked_up(lite: Database, monkeypatch: pytest.MonkeyPatch) -> None:

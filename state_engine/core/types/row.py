@@ -19,7 +19,7 @@ from typing import Any
 class RowKind(Enum):
     """What a row says about a table that changes. It travels with the rows of a stream that changes; states keep none.
 
-    Of an update, the row ``UPDATE_BEFORE`` that it replaces stands directly before the row ``UPDATE_AFTER``.
+    Of an update, the row ``UPDATE_BEFORE`` that it replaces comes before the row ``UPDATE_AFTER``.
 
     Example:
         >>> str(RowKind.UPDATE_AFTER)

@@ -215,22 +215,16 @@ def _read_file(listed: ListedFile, groups: SomeKeys, schema: pa.Schema) -> Itera
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """Rows of one state in path order.
+class ChangeOps:
+    """What changes of one state, in path order, do to which keys.
 
     Attributes:
-        table: hash, key, value and time of each.
         keys: number of each row's key, from 0 on.
         ops: what each row does.
-        column: the one of the state's values.
-        alive: by the state's time to live.
     """
 
-    table: pa.Table
     keys: Hashes
     ops: pa.Array
-    column: str
-    alive: Alive
 
     def are(self, op: str) -> Hashes:
         """Which rows do this."""
@@ -244,6 +238,21 @@ class _Rows:
         cleared[self.keys[clears]] = clears  # the last one stays
         after: Hashes = np.arange(len(self.keys)) > cleared[self.keys]
         return after
+
+
+@dataclass(frozen=True)
+class _Rows(ChangeOps):
+    """Rows of one state in path order.
+
+    Attributes:
+        table: hash, key, value and time of each.
+        column: the one of the state's values.
+        alive: by the state's time to live.
+    """
+
+    table: pa.Table
+    column: str
+    alive: Alive
 
 
 def entries_of(

@@ -60,6 +60,35 @@ class KeyGroups:
 
 
 @dataclass(frozen=True)
+class KeyHashes:
+    """Keys with one of some hashes; the hash only narrows.
+
+    Attributes:
+        ordered: smallest first, each once.
+
+    Example:
+        >>> KeyHashes.of(np.array([5, -1, 5])).hold(np.array([-1, 0, 5])).tolist()
+        [True, False, True]
+    """
+
+    ordered: Hashes
+
+    @classmethod
+    def of(cls, hashes: Hashes) -> KeyHashes:
+        """These hashes, in any order."""
+        return cls(np.unique(hashes))
+
+    def hold(self, hashes: Hashes) -> Hashes:
+        """Which keys have one of them, given their hashes."""
+        if not len(self.ordered):
+            return np.zeros(len(hashes), bool)
+        at_or_after = np.searchsorted(self.ordered, hashes)
+        at_or_after[at_or_after == len(self.ordered)] = 0
+        equal: Hashes = self.ordered[at_or_after] == hashes
+        return equal
+
+
+@dataclass(frozen=True)
 class ListedFile:
     """A file to read.
 
@@ -142,17 +171,7 @@ class TouchedState(StoredState):
         key_schema: KeySchema,
         is_touched: Callable[[Any], bool],
     ) -> None:
-        ordered = np.sort(touched)
-
-        def wanted(hashes: Hashes) -> Hashes:
-            if not len(ordered):
-                return np.zeros(len(hashes), bool)
-            at_or_after = np.searchsorted(ordered, hashes)
-            at_or_after[at_or_after == len(ordered)] = 0
-            equal: Hashes = ordered[at_or_after] == hashes
-            return equal
-
-        super().__init__(files, wanted, key_schema)
+        super().__init__(files, KeyHashes.of(touched).hold, key_schema)
         self._is_touched = is_touched
 
     def load(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:

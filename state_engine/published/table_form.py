@@ -29,7 +29,7 @@ VALUE = "value"
 
 
 @dataclass(frozen=True)
-class StateForm:
+class TableForm:
     """See the module docstring.
 
     Attributes:
@@ -43,7 +43,7 @@ class StateForm:
     map_key: str = "map_key"
 
     @classmethod
-    def of(cls, operator: OperatorCheckpoint, schema: StateSchema, *, map_key: str) -> StateForm:
+    def of(cls, operator: OperatorCheckpoint, schema: StateSchema, *, map_key: str) -> TableForm:
         """The form of a state that a checkpoint declares.
 
         Raises:
