@@ -25,9 +25,7 @@ CASES: Mapping[str, Callable[[Bed], dict[str, Any]]] = {
 }
 
 
-def main(
-    directory: str, master: str, options: dict[str, str], postgres: bool, cases: Sequence[str] = tuple(CASES)
-) -> None:
+def main(directory: str, master: str, options: dict[str, str], cases: Sequence[str] = tuple(CASES)) -> None:
     from state_engine.machine.settings import SparkSettings
     from state_engine.spark.session import local_session
 
@@ -35,12 +33,12 @@ def main(
     spark = local_session(settings, app_name="statelake-retries")
     result: dict[str, Any] = {"calm": {}, "failures": {}}
     try:
-        sinks = (*EVERY_SINK, f"{POSTGRES}_calm") if postgres else EVERY_SINK
+        sinks = (*EVERY_SINK, f"{POSTGRES}_calm")
         calm = PostgresSite(Path(directory) / "calm", workload(sinks), spark, cut=CUT)
         for checkpoint_id in ALL:
             calm.run(max_batches=1)
             result["calm"][checkpoint_id] = shown(calm)
-        bed = Bed(Path(directory), spark, postgres=postgres)
+        bed = Bed(Path(directory), spark)
         bed.site().run(max_batches=1)
         bed.save("one")
         bed.run_retried()

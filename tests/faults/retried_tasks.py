@@ -163,14 +163,12 @@ class Bed:
     Args:
         directory: of the bed, and of what is saved.
         spark: on a master that runs tasks again.
-        postgres: whether there is a server.
     """
 
-    def __init__(self, directory: Path, spark: SparkSession, *, postgres: bool) -> None:
+    def __init__(self, directory: Path, spark: SparkSession) -> None:
         self.directory, self.spark = directory, spark
         self.work = directory / "work"
-        self._sinks = (*EVERY_SINK, f"{POSTGRES}_bed") if postgres else EVERY_SINK
-        self._postgres, self._deaths = postgres, 0
+        self._sinks, self._deaths = (*EVERY_SINK, f"{POSTGRES}_bed"), 0
 
     def site(self, *, dying: Dying | None = None, function: bool = True) -> PostgresSite:
         """The job, as another process would have it."""
@@ -191,22 +189,20 @@ class Bed:
     def save(self, name: str) -> None:
         """Save the present content."""
         shutil.copytree(self.work, self.directory / f"saved-{name}")
-        if self._postgres:
-            with _database() as connection:
-                for table in self._tables():
-                    connection.execute(sa.text(f"CREATE TABLE saved_{name}_{table} AS SELECT * FROM {table}"))
-                connection.commit()
+        with _database() as connection:
+            for table in self._tables():
+                connection.execute(sa.text(f"CREATE TABLE saved_{name}_{table} AS SELECT * FROM {table}"))
+            connection.commit()
 
     def put_back(self, name: str) -> None:
         """Restore the saved content, and forget what is cached of later content."""
         shutil.rmtree(self.work)
         shutil.copytree(self.directory / f"saved-{name}", self.work)
-        if self._postgres:
-            with _database() as connection:
-                for table in self._tables():
-                    connection.execute(sa.text(f"DELETE FROM {table}"))
-                    connection.execute(sa.text(f"INSERT INTO {table} SELECT * FROM saved_{name}_{table}"))
-                connection.commit()
+        with _database() as connection:
+            for table in self._tables():
+                connection.execute(sa.text(f"DELETE FROM {table}"))
+                connection.execute(sa.text(f"INSERT INTO {table} SELECT * FROM saved_{name}_{table}"))
+            connection.commit()
         self.forget()
 
     def forget(self) -> None:

@@ -21,7 +21,7 @@ from tests.faults.retried_tasks import EVERY_SINK, POSTGRES
 from tests.faults.workloads import LETTERS, POSTGRES_PASSWORD, POSTGRES_URL
 from tests.support.clusters import Cluster
 from tests.support.java import SHORT_LIVED_JAVA
-from tests.support.postgres import Server, postgres_binaries
+from tests.support.postgres import Server
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(2400), pytest.mark.xdist_group("retried tasks")]
 
@@ -40,30 +40,24 @@ NEVER_WITHDRAWN = "function"
 def result(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
-    """The results of a process of its own on a master; with PostgreSQL where its programs are installed."""
+    """The results of a process of its own on a master; with PostgreSQL."""
     directory, options, master = tmp_path_factory.mktemp("retried"), {}, request.param
     with ExitStack() as stack:
-        server = None if postgres_binaries() is None else stack.enter_context(Server.started())
+        server = stack.enter_context(Server.started())
         if master == "cluster":
             master, options = Cluster(directory, stack).master, OF_A_CLUSTER
         yield run(directory, master, server, options)
 
 
-def run(directory: Path, master: str, server: Server | None, options: dict[str, str]) -> dict[str, Any]:
+def run(directory: Path, master: str, server: Server, options: dict[str, str]) -> dict[str, Any]:
     options = {
         "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.local.dir": str(directory / "local"),
     } | options
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    if server is not None:
-        environment |= {POSTGRES_URL: server.new_database(), POSTGRES_PASSWORD: server.password}
-    given = {
-        "directory": str(directory),
-        "master": master,
-        "options": options,
-        "postgres": server is not None,
-    }
+    environment |= {POSTGRES_URL: server.new_database(), POSTGRES_PASSWORD: server.password}
+    given = {"directory": str(directory), "master": master, "options": options}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.faults.retried_child", json.dumps(given)],
         cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False,
@@ -80,8 +74,7 @@ def case(result: dict[str, Any], name: str) -> Any:
 
 def test_every_kind_of_sink_has_rows_of_each_micro_batch(result: dict[str, Any]) -> None:
     calm = result["calm"]
-    kinds = {name.split("_")[0] for name in EVERY_SINK} | {LETTERS}
-    kinds |= {POSTGRES} if postgres_binaries() is not None else set()
+    kinds = {name.split("_")[0] for name in EVERY_SINK} | {LETTERS, POSTGRES}
     for shown, before in ((calm["2"], calm["1"]), (calm["3"], calm["2"])):
         assert set(shown["outputs"]) == kinds
         assert all(shown["outputs"][kind] != before["outputs"][kind] for kind in kinds - {LETTERS})

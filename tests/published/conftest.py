@@ -1,4 +1,4 @@
-"""Databases for tables that show a keyed state: SQLite always, PostgreSQL where its programs are installed."""
+"""Databases for tables that show a keyed state: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.published.sql_world import World
-from tests.support.postgres import PASSWORD_ENV, Server, postgres_binaries
+from tests.support.postgres import PASSWORD_ENV, Server
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """A PostgreSQL server of its own."""
-    if postgres_binaries() is None:
-        pytest.skip("PostgreSQL is not installed")
     with Server.started() as started:
         yield started
 

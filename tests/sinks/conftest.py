@@ -1,4 +1,4 @@
-"""Databases for tests of ``SqlSink``: SQLite always, PostgreSQL where its programs are installed."""
+"""Databases for tests of ``SqlSink``: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.sinks.databases import Database
-from tests.support.postgres import PASSWORD_ENV, Server, postgres_binaries
+from tests.support.postgres import PASSWORD_ENV, Server
 
 
 @pytest.fixture(scope="session")
@@ -18,19 +18,7 @@ def server() -> Iterator[Server]:
         yield started
 
 
-DATABASES = [
-    "sqlite",
-    pytest.param(
-        "postgresql",
-        marks=[
-            pytest.mark.long,
-            pytest.mark.skipif(postgres_binaries() is None, reason="PostgreSQL is not installed"),
-        ],
-    ),
-]
-
-
-@pytest.fixture(params=DATABASES)
+@pytest.fixture(params=["sqlite", "postgresql"])
 def db(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     """An empty database, and a root to stage in."""
     if request.param == "sqlite":

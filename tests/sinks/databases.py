@@ -54,7 +54,12 @@ class Database:
         return [row[0] for row in self.rows()]
 
     def run(self, statement: str) -> Any:
-        engine = sa.create_engine(self._user_url, poolclass=sa.NullPool)
-        with engine.begin() as connection:
+        with self.connected() as connection:
             result = connection.execute(sa.text(statement))
-            return result.fetchall() if result.returns_rows else None
+            rows = result.fetchall() if result.returns_rows else None
+            connection.commit()
+            return rows
+
+    def connected(self) -> sa.Connection:
+        """A connection of the user."""
+        return sa.create_engine(self._user_url, poolclass=sa.NullPool).connect()

@@ -1,4 +1,4 @@
-"""``SqlSink`` on real databases: SQLite always, PostgreSQL where its programs are installed."""
+"""``SqlSink`` on real databases: SQLite and PostgreSQL."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from state_engine.core.errors import (
 from state_engine.sinks.sql_ledger import LEDGER
 from tests.sinks.databases import APP, KERNEL, SCHEMA, Database
 from tests.sinks.requests import asked
-from tests.support.postgres import PASSWORD_ENV, Server, postgres_binaries
+from tests.support.postgres import PASSWORD_ENV, Server
 
 
 def test_a_key_of_two_columns_that_a_unique_index_knows(db: Database) -> None:
@@ -186,8 +186,6 @@ def test_a_database_that_cannot_be_reached(tmp_path: Path) -> None:
         Database(tmp_path, f"sqlite:///{tmp_path}/no/such/directory.db").staged("w1", [1])
 
 
-@pytest.mark.long
-@pytest.mark.skipif(postgres_binaries() is None, reason="PostgreSQL is not installed")
 def test_the_password_is_nowhere(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db = Database(tmp_path, server.new_database(), PASSWORD_ENV, server.password)
     monkeypatch.delenv(PASSWORD_ENV, raising=False)
@@ -204,8 +202,6 @@ def test_the_password_is_nowhere(server: Server, tmp_path: Path, monkeypatch: py
     assert not [text for text in shown if "s3cret" in text or server.password in text]
 
 
-@pytest.mark.long
-@pytest.mark.skipif(postgres_binaries() is None, reason="PostgreSQL is not installed")
 def test_narrow_columns_and_schemas_of_postgresql(postgres: Database) -> None:
     db = postgres
     db.run("CREATE SCHEMA reports")
