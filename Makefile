@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-core test-ui check ui bench bench-all dist clean
+.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-matrix test-core test-ui check ui bench bench-all dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test-stores: $(VENV)/.s3 $(VENV)/.servers $(VENV)/.azurite ## put whole jobs, ma
 
 test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with the root in a store and every kind of sink
 	$(BIN)/python -m pytest tests/cluster
+
+test-matrix: $(VENV)/.installed ## run the core suite on PySpark 4.1 and 4.2 with Python 3.11 and 3.13, where the interpreter is there
+	$(BIN)/python -m tests.matrix
 
 test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 	$(BIN)/python -m pytest -m "not spark"
@@ -80,7 +83,7 @@ bench-all: $(READY) .venv-flink/.ready ## the same with PyFlink and Flink SQL, w
 	@touch $@
 
 clean: ## remove the environment and the caches of tools; state and data stay
-	rm -rf $(VENV) .venv-flink dist spark-warehouse metastore_db derby.log \
+	rm -rf $(VENV) .venv-flink .venv-matrix dist spark-warehouse metastore_db derby.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

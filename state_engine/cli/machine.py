@@ -20,9 +20,10 @@ from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, errors, loaded_settings, opened, progressed, say
 from state_engine.cli.tables import table
 from state_engine.engine.engine import StateEngine
-from state_engine.machine.jars import DELTA_JARS, S3_JARS, jars_of
+from state_engine.machine.jars import delta_jars, jars_of, s3_jars
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import FILE_NAME, FILE_VARIABLE
+from state_engine.machine.spark_versions import installed_spark
 from state_engine.monitoring import doctor as checks
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.spark.class_archive import make_class_archive
@@ -52,14 +53,15 @@ def setup(
     """Find or make a Java, fetch Delta's jars, and have Java keep Spark's classes; a second run only checks."""
     s3 = s3 or urlparse(store).scheme in S3_SCHEMES
     settings = loaded_settings().settings.spark
+    spark = installed_spark()
     java = find_java_home(environ=os.environ, explicit=settings.java_home)
     progressed(f"Java {java.version}, {java.origin}: {java.path}")
     with errors.status("Delta's jars: checking, and fetching what is missing (once, about ten seconds) …"):
-        jars = jars_of(DELTA_JARS, settings.jars_dir, java=java)
+        jars = jars_of(delta_jars(spark), settings.jars_dir, java=java)
     progressed(f"Delta's jars: {len(jars)} in {jars[0].parent}")
     if s3:
         with errors.status("The jars of S3A: checking, and fetching what is missing (once, 13 MB) …"):
-            more = jars_of(S3_JARS, settings.jars_dir, java=java)
+            more = jars_of(s3_jars(spark), settings.jars_dir, java=java)
         progressed(f"The jars of S3A: {len(more)} in {more[0].parent}")
         jars += more
     with errors.status(

@@ -26,9 +26,9 @@ import platformdirs
 from state_engine.core.errors import JarsError
 from state_engine.machine import trust_store
 from state_engine.machine.java import JavaHome, find_java_home
+from state_engine.machine.spark_versions import SPARK_VERSIONS, SparkVersion
 
 DELTA_VERSION = "4.4.0"
-HADOOP_VERSION = "3.5.0"
 
 
 @dataclass(frozen=True)
@@ -75,42 +75,58 @@ def _pins(file: str) -> dict[str, str]:
     return dict(line.split() for line in lines if not line.startswith("#"))
 
 
-DELTA_JARS = JarSet(
-    name="Delta's jars",
-    directory=DELTA_VERSION,
-    pinned=_pins("delta_jars.txt"),
-    # Everything but io.delta. A local Maven repository that holds a pom without its jar makes Ivy fail on artifacts
-    # that Spark has anyway, so nothing of the kind may be looked up.
-    excludes=(
-        "com.*:*",
-        "commons-*:*",
-        "io.airlift*:*",
-        "io.unitycatalog*:*",
-        "jakarta.*:*",
-        "javax.*:*",
-        "net.*:*",
-        "org.*:*",
-        "io.delta:delta-kernel-unitycatalog",
-    ),
-    setup="statelake setup",
-)
+def delta_package(spark: SparkVersion) -> str:
+    """``group:artifact:version`` of Delta for a version of Spark.
 
-S3_JARS = JarSet(
-    name="the jars of S3A",
-    directory=f"s3a-{HADOOP_VERSION}",
-    pinned=_pins("s3_jars.txt"),
-    # What Spark has, and the bundle in whose place the modules come.
-    excludes=(
-        "com.*:*",
-        "commons-*:*",
-        "io.netty*:*",
-        "org.apache.httpcomponents*:*",
-        "org.slf4j:*",
-        "org.wildfly*:*",
-        "software.amazon.awssdk:bundle",
-    ),
-    setup="statelake setup --s3",
-)
+    >>> delta_package(SPARK_VERSIONS["4.2"])
+    'io.delta:delta-spark_4.2_2.13:4.4.0'
+    """
+    return f"io.delta:delta-spark_{spark.name}_2.13:{DELTA_VERSION}"
+
+
+def delta_jars(spark: SparkVersion) -> JarSet:
+    """Delta and its Kernel, which is the same for every version of Spark."""
+    others = {delta_package(one) for one in SPARK_VERSIONS.values() if one != spark}
+    return JarSet(
+        name="Delta's jars",
+        directory=DELTA_VERSION,
+        pinned={jar: digest for jar, digest in _pins("delta_jars.txt").items() if jar not in others},
+        # Everything but io.delta. A local Maven repository that holds a pom without its jar makes Ivy fail on
+        # artifacts that Spark has anyway, so nothing of the kind may be looked up.
+        excludes=(
+            "com.*:*",
+            "commons-*:*",
+            "io.airlift*:*",
+            "io.unitycatalog*:*",
+            "jakarta.*:*",
+            "javax.*:*",
+            "net.*:*",
+            "org.*:*",
+            "io.delta:delta-kernel-unitycatalog",
+        ),
+        setup="statelake setup",
+    )
+
+
+def s3_jars(spark: SparkVersion) -> JarSet:
+    """S3A, of the Hadoop that Spark brings."""
+    return JarSet(
+        name="the jars of S3A",
+        directory=f"s3a-{spark.hadoop}",
+        pinned=_pins(f"s3_jars_hadoop_{spark.hadoop}.txt"),
+        # What Spark has, and the bundle in whose place the modules come.
+        excludes=(
+            "com.*:*",
+            "commons-*:*",
+            "io.netty*:*",
+            "org.apache.httpcomponents*:*",
+            "org.slf4j:*",
+            "org.wildfly*:*",
+            "software.amazon.awssdk:bundle",
+        ),
+        setup="statelake setup --s3",
+    )
+
 
 DOWNLOAD_TIMEOUT_SECONDS = 600
 

@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 import psutil
 
-from state_engine.core.errors import MissingPackageError, RootError, StatelakeError
-from state_engine.machine.jars import DELTA_JARS, DELTA_VERSION, jar_problems
+from state_engine.core.errors import MissingPackageError, RootError, SetupError, StatelakeError
+from state_engine.machine.jars import DELTA_VERSION, delta_jars, jar_problems
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings, SparkSettings
+from state_engine.machine.spark_versions import installed_spark
 from state_engine.monitoring.repairs import damages
 from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.file_systems import mount_of, mounts, refuse_network_root
@@ -31,7 +32,6 @@ from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, read_marker
 
 MINIMUM_PYTHON = (3, 11)
-SPARK_VERSION = "4.2.0"
 LOW_DISK_BYTES = 2 * 1024**3
 PROBE_TIMEOUT_SECONDS = 180
 
@@ -97,9 +97,13 @@ def check_packages() -> Check:
     """PySpark and delta-spark must be of the versions that the jars belong to."""
     versions = {name: _installed(name) for name in ("pyspark", "delta-spark")}
     text = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
-    if versions == {"pyspark": SPARK_VERSION, "delta-spark": DELTA_VERSION}:
+    try:
+        spark = installed_spark()
+    except SetupError as error:
+        return Check(name="Packages", status="missing", detail=text, fix=str(error))
+    if versions["delta-spark"] == DELTA_VERSION:
         return Check(name="Packages", status="ok", detail=text)
-    fix = f"pip install pyspark=={SPARK_VERSION} delta-spark=={DELTA_VERSION}"
+    fix = f"pip install pyspark=={spark.pyspark} delta-spark=={DELTA_VERSION}"
     return Check(name="Packages", status="missing", detail=text, fix=fix)
 
 
@@ -114,8 +118,12 @@ def check_java(settings: SparkSettings, *, environ: Mapping[str, str]) -> Check:
 
 def check_jars(settings: SparkSettings) -> Check:
     """Whether Delta's jars are there, with the hashes that they should have."""
-    directory = settings.jars_dir or DELTA_JARS.cache
-    problems = jar_problems(DELTA_JARS, directory)
+    try:
+        jars = delta_jars(installed_spark())
+    except SetupError as error:
+        return Check(name="Delta's jars", status="missing", detail="none that fit", fix=str(error))
+    directory = settings.jars_dir or jars.cache
+    problems = jar_problems(jars, directory)
     if not problems:
         return Check(
             name="Delta's jars", status="ok", detail=f"{DELTA_VERSION}, hashes as pinned: {directory}"

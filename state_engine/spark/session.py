@@ -8,6 +8,7 @@ JVM), has Delta's extension and catalog, and has Delta Kernel on its class path.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,9 +22,17 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SessionError
-from state_engine.machine.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, jars_of, jars_that_are_there
+from state_engine.machine.jars import (
+    DELTA_VERSION,
+    delta_jars,
+    delta_package,
+    jars_of,
+    jars_that_are_there,
+    s3_jars,
+)
 from state_engine.machine.java import JavaHome, find_java_home
 from state_engine.machine.settings import JobsSettings, Settings, SparkSettings, load_settings
+from state_engine.machine.spark_versions import installed_spark, spark_version
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
 from state_engine.spark.log_store import log_store_jar
@@ -34,6 +43,9 @@ from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+OLDEST_HADOOP = [3, 4, 2]
+"""The first one whose S3A creates files on condition, which several runners need; Spark 4.1 brings it."""
 
 WORKER_DAEMON = "state_engine.microbatch.subtask.worker_daemon"
 """The program that Spark forks Python workers from; the rooms below it are not imported here."""
@@ -46,12 +58,15 @@ NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
-_OWN_SESSION = (
-    "from state_engine.spark.session import local_session; spark = local_session()  # or configure yours:\n"
-    f"    spark.jars.packages            io.delta:delta-spark_4.2_2.13:{DELTA_VERSION}\n"
-    f"    spark.sql.extensions           {DELTA_EXTENSION}\n"
-    f"    spark.sql.catalog.spark_catalog  {DELTA_CATALOG}"
-)
+
+def _own_session() -> str:
+    """How to get a session that fits, for the end of a message."""
+    return (
+        "from state_engine.spark.session import local_session; spark = local_session()  # or configure yours:\n"
+        f"    spark.jars.packages            {delta_package(installed_spark())}\n"
+        f"    spark.sql.extensions           {DELTA_EXTENSION}\n"
+        f"    spark.sql.catalog.spark_catalog  {DELTA_CATALOG}"
+    )
 
 
 def local_session(
@@ -98,25 +113,43 @@ def check_session(spark: Any) -> None:
     """Refuses a session that the engine cannot work with.
 
     Raises:
-        SessionError: Spark Connect; no Delta extension or catalog; no Delta Kernel on the class path.
+        SessionError: Spark Connect; no Delta extension or catalog; no Delta Kernel on the class path, or another one; a
+            Hadoop that is too old for many writers.
+        SetupError: a version of Spark that the engine does not work with.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(
             "this is a Spark Connect session; the engine needs Spark Classic, because it commits through "
-            f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_OWN_SESSION}"
+            f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_own_session()}"
+        )
+    spark_version(spark.version)
+    hadoop = str(java_class(spark._jvm, "org.apache.hadoop.util.VersionInfo").getVersion())
+    if [int(part) for part in re.findall(r"\d+", hadoop)] < OLDEST_HADOOP:
+        oldest = ".".join(map(str, OLDEST_HADOOP))
+        raise SessionError(
+            f"this session has Hadoop {hadoop}, which cannot create a file in a store on condition that there is none: "
+            f"use a Spark with Hadoop {oldest} or later"
         )
     # Kernel's jars first: without them the other settings are of no use either.
     if isinstance(java_class(spark._jvm, "io.delta.kernel.defaults.engine.DefaultEngine"), JavaPackage):
         raise SessionError(
             "Delta Kernel is not on the class path of this session. A running session cannot be given it: "
-            f"stop it and start one that has it:\n{_OWN_SESSION}"
+            f"stop it and start one that has it:\n{_own_session()}"
+        )
+    kernel = java_class(spark._jvm, "io.delta.kernel.Meta").KERNEL_VERSION
+    if kernel != DELTA_VERSION:
+        raise SessionError(
+            f"this session has Delta Kernel {kernel}, and the engine needs {DELTA_VERSION}: start another one:\n"
+            f"{_own_session()}"
         )
     if DELTA_EXTENSION not in spark.conf.get("spark.sql.extensions", "").split(","):
         raise SessionError(
-            f"this session lacks Delta's extension: stop it and start another:\n{_OWN_SESSION}"
+            f"this session lacks Delta's extension: stop it and start another:\n{_own_session()}"
         )
     if spark.conf.get("spark.sql.catalog.spark_catalog", "") != DELTA_CATALOG:
-        raise SessionError(f"this session lacks Delta's catalog: stop it and start another:\n{_OWN_SESSION}")
+        raise SessionError(
+            f"this session lacks Delta's catalog: stop it and start another:\n{_own_session()}"
+        )
 
 
 def needed_options() -> dict[str, str]:
@@ -242,8 +275,9 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
 
 
 def _jars(settings: SparkSettings, java: JavaHome) -> list[Path]:
-    needed = [*jars_of(DELTA_JARS, settings.jars_dir, java=java), log_store_jar()]
-    return needed + jars_that_are_there(S3_JARS, settings.jars_dir)
+    spark = installed_spark()
+    needed = [*jars_of(delta_jars(spark), settings.jars_dir, java=java), log_store_jar()]
+    return needed + jars_that_are_there(s3_jars(spark), settings.jars_dir)
 
 
 def _write_no_checksums(spark: Any) -> None:

@@ -14,15 +14,18 @@ import pytest
 from state_engine.core.errors import JarsError
 from state_engine.machine import jars, trust_store
 from state_engine.machine.jars import (
-    DELTA_JARS,
-    S3_JARS,
     JarSet,
+    delta_jars,
     jar_name,
     jar_problems,
     jars_of,
     jars_that_are_there,
+    s3_jars,
 )
 from state_engine.machine.java import JavaHome, find_java_home
+from state_engine.machine.spark_versions import SPARK_VERSIONS, installed_spark
+
+EVERY_SET = [jars(spark) for spark in SPARK_VERSIONS.values() for jars in (delta_jars, s3_jars)]
 
 NO_JAVA = JavaHome(path=Path("/nowhere"), version="17", origin="test")
 
@@ -127,7 +130,7 @@ def test_a_configured_directory_is_only_read(
     assert not (own / "one-4.4.0.jar").exists()
 
 
-@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS], ids=lambda which: which.directory)
+@pytest.mark.parametrize("which", EVERY_SET, ids=lambda which: f"{which.directory}-{len(which.pinned)}")
 def test_the_excludes_keep_every_wanted_artifact(which: JarSet) -> None:
     # Ivy matches group:module; a glob that hits a wanted one would leave it out.
     for coordinate in which.pinned:
@@ -149,7 +152,9 @@ def test_java_itself_reads_the_trust_store(tmp_path: Path) -> None:
     assert listed.stdout.count("trustedCertEntry") == len(authorities)
 
 
-@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS], ids=lambda which: which.directory)
+@pytest.mark.parametrize(
+    "which", [delta_jars(installed_spark()), s3_jars(installed_spark())], ids=["delta", "s3"]
+)
 def test_the_cached_jars_are_the_pinned_ones(which: JarSet, tmp_path: Path) -> None:
     # Against the real cache when there is one: the pins in the module are those of real files.
     if not which.cache.is_dir():

@@ -12,12 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from state_engine.core.errors import SessionError, SetupError
+from state_engine.spark.session import check_session
+from state_engine.storage.delta.java_calls import java_class
 from tests.support.spark_submit import spark_submit, submit_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
+
+LOOKED_AT = (
+    "io.delta.kernel.defaults.engine.DefaultEngine",
+    "io.delta.kernel.Meta",
+    "org.apache.hadoop.util.VersionInfo",
+)
+"""Java classes that a session is checked by."""
 
 
 def test_the_active_session_is_returned_in_any_thread(spark: SparkSession) -> None:
@@ -89,9 +99,6 @@ def test_another_python_is_not_forked_from_a_program_of_the_engine() -> None:
 
 
 def test_spark_connect_is_refused() -> None:
-    from state_engine.core.errors import SessionError
-    from state_engine.spark.session import check_session
-
     # The client needs packages that nothing else here does, so its class is known by its module only.
     remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
     with pytest.raises(SessionError, match="Spark Classic"):
@@ -99,29 +106,40 @@ def test_spark_connect_is_refused() -> None:
 
 
 def test_a_session_without_kernel_is_refused(spark: SparkSession) -> None:
-    from state_engine.core.errors import SessionError
-    from state_engine.spark.session import check_session
-    from state_engine.storage.delta.java_calls import java_class
 
     check_session(spark)
     # What py4j answers for a class that is not on the class path: a package.
     package = java_class(spark._jvm, "io.delta.kernel.nothing_here")
-    jvm = SimpleNamespace(**{"io.delta.kernel.defaults.engine.DefaultEngine": package})
     with pytest.raises(SessionError, match="class path") as caught:
-        check_session(SimpleNamespace(_jvm=jvm, conf=spark.conf))
+        check_session(other_session(spark, {"io.delta.kernel.defaults.engine.DefaultEngine": package}))
     assert "local_session" in str(caught.value)
+
+
+def other_session(spark: SparkSession, classes: dict[str, Any], version: str | None = None) -> Any:
+    """The session, with other Java classes of these names, or of another version."""
+    jvm = SimpleNamespace(**{name: java_class(spark._jvm, name) for name in LOOKED_AT} | classes)
+    return SimpleNamespace(_jvm=jvm, conf=spark.conf, version=version or spark.version)
+
+
+def test_versions_that_were_not_tried_are_refused_by_name(spark: SparkSession) -> None:
+    check_session(other_session(spark, {}))
+    with pytest.raises(SetupError, match=r"Spark 4\.0\.2 does not work .*pyspark==4\.1\.\d or pyspark==4\.2"):
+        check_session(other_session(spark, {}, "4.0.2"))
+    kernel = {"io.delta.kernel.Meta": SimpleNamespace(KERNEL_VERSION="4.1.0")}
+    with pytest.raises(SessionError, match=r"has Delta Kernel 4\.1\.0, and the engine needs 4\.4\.0"):
+        check_session(other_session(spark, kernel))
+    hadoop = {"org.apache.hadoop.util.VersionInfo": SimpleNamespace(getVersion=lambda: "3.4.1")}
+    with pytest.raises(SessionError, match=r"has Hadoop 3\.4\.1, .*use a Spark with Hadoop 3\.4\.2 or later"):
+        check_session(other_session(spark, hadoop))
 
 
 @pytest.mark.parametrize("missing", ["spark.sql.extensions", "spark.sql.catalog.spark_catalog"])
 def test_a_session_without_deltas_settings_is_refused(spark: SparkSession, missing: str) -> None:
-    from state_engine.core.errors import SessionError
-    from state_engine.spark.session import check_session
-
     def get(key: str, default: str) -> str:
         return default if key == missing else str(spark.conf.get(key, default))
 
     with pytest.raises(SessionError, match="lacks Delta's"):
-        check_session(SimpleNamespace(_jvm=spark._jvm, conf=SimpleNamespace(get=get)))
+        check_session(SimpleNamespace(_jvm=spark._jvm, conf=SimpleNamespace(get=get), version=spark.version))
 
 
 def test_a_process_of_spark_submit_has_the_session_that_was_configured_there(tmp_path: Path) -> None:
