@@ -64,11 +64,18 @@ class PublishedTables:
         kernel: commits.
         tables: the job's tables.
         places: of its sinks.
+        targets: writes tables, by kind; None for what really writes them.
     """
 
-    def __init__(self, kernel: DeltaKernel, tables: JobTables, places: SinkPlaces) -> None:
+    def __init__(
+        self,
+        kernel: DeltaKernel,
+        tables: JobTables,
+        places: SinkPlaces,
+        targets: Mapping[str, TableTarget] | None = None,
+    ) -> None:
         self._tables, self._places = tables, places
-        self._targets: dict[str, TableTarget] = {
+        self._targets: Mapping[str, TableTarget] = targets or {
             SinkKind.DELTA_STATE: DeltaStateTarget(kernel),
             SinkKind.SQL_STATE: SqlStateTarget(),
         }

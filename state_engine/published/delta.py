@@ -347,10 +347,15 @@ def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns)
             f"table '{table.name}': {table.place} cannot show a state because of {'; '.join(problems)}. Nothing was "
             "written. Take that back, or publish to a table without"
         )
+    refuse_other_columns(table, facts.schema, columns)
+
+
+def refuse_other_columns(table: PublishedTable, there: dict[str, Any], columns: TableColumns) -> None:
+    """Refuse a table whose schema, as Delta has it, is not that of the state."""
     wanted = spark_schema(columns.schema)
-    if canonical(facts.schema) != canonical(wanted):
+    if canonical(there) != canonical(wanted):
         raise SinkError(
-            f"table '{table.name}': {table.place} has the columns {short_schema(facts.schema)}, the state has "
+            f"table '{table.name}': {table.place} has the columns {short_schema(there)}, the state has "
             f"{short_schema(wanted)}. Nothing was written. Publish to another table, or delete this one: the next run "
             "builds it from the state"
         )

@@ -1,4 +1,7 @@
-"""A job's graph as it runs in memory: the same operators, sources that are given rows, and sinks that collect."""
+"""A job's graph as it runs in memory: the same operators, sources that are given rows, and sinks that collect.
+
+Published tables keep their names and places, which ``MemoryTables`` only tells apart.
+"""
 
 from __future__ import annotations
 
@@ -138,6 +141,9 @@ class MemoryJob:
         copied.sinks = {
             name: SinkNode(name, copies.of(node.parent), FileSink(f"{directory}/{name}"))
             for name, node in job.sinks.items()
+        }
+        copied.published = {
+            name: replace(node, operator=copies.of(node.operator)) for name, node in job.published.items()
         }
         copied.check()
         return cls(copied, copies.given)
