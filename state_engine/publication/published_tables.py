@@ -126,11 +126,22 @@ class PublishedTables:
                 f'Leave the table as it is with outputs={{"{state.name}": "keep"}}, or empty it with "rebuild"'
             )
 
-    def rebuild(self, history: History, name: str, declared: Declared) -> TableMove:
-        """Make a table anew from the state as of the head, whoever wrote it; what it holds then."""
+    def rebuild(
+        self, history: History, name: str, declared: Declared, *, dry_run: bool = False
+    ) -> tuple[PublishedState, TableMove]:
+        """Make a table anew from the state as of the head, whoever wrote it; what it holds then.
+
+        A dry run compares instead: rows that would come, or come in the place of others, and rows that would go.
+        """
         state, head = self._named(history, name, declared)
         reader = self._reader(history, head.checkpoint_id, state)
-        return self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
+        target, table = self._table(state)
+        if not dry_run:
+            return state, self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
+        if not self._is_there(target, table):
+            return state, _new(state, reader)
+        target.check_columns(table, reader.form.columns)
+        return state, _move(state, self._difference(target, table, reader), "it would be made anew")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
@@ -141,11 +152,23 @@ class PublishedTables:
         change = self._difference(target, table, reader)
         return _move(state, change, "it was compared")
 
-    def accept(self, history: History, name: str, declared: Declared) -> None:
-        """Leave what others changed in a table as it is, and go on from there."""
-        state, _ = self._named(history, name, declared)
+    def accept(
+        self, history: History, name: str, declared: Declared, *, dry_run: bool = False
+    ) -> tuple[PublishedState, TableMove]:
+        """Leave what others changed in a table as it is, and go on from there; how it differs from the state."""
+        state, head = self._named(history, name, declared)
         target, table = self._table(state)
-        target.accept(table)
+        shown = target.shown(table, changed=True)
+        if shown is None:
+            raise SinkError(
+                f"table '{name}': there is none at {state.place}, so there is nothing to accept; the next run "
+                "builds it from the state"
+            )
+        reader = self._reader(history, shown if shown in history else head.checkpoint_id, state)
+        move = _move(state, self._difference(target, table, reader), "it was compared")
+        if not dry_run:
+            target.accept(table)
+        return state, move
 
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
@@ -310,10 +333,17 @@ class PublishedTables:
         shown = target.shown(table)
         reader = self._reader(history, to_id, state)
         if shown is None:
-            return TableMove(state.name, state.place, sum(r.num_rows for r in reader.whole()), 0, "it is new")
+            return _new(state, reader)
         way = state_way(history, shown, to_id, state.operator, state.state)
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
+
+    def _is_there(self, target: TableTarget, table: PublishedTable) -> bool:
+        """Whether there is a table, whoever it belongs to."""
+        try:
+            return target.shown(table, changed=True) is not None
+        except SinkIdentityError:
+            return True
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -346,6 +376,11 @@ class PublishedTables:
             f"job '{self._tables.layout.job}' publishes no state to a table '{name}'; its tables: "
             f"{sorted(one.name for one in known)}"
         )
+
+
+def _new(state: PublishedState, reader: StateReader) -> TableMove:
+    """What a table gets that is not there yet."""
+    return TableMove(state.name, state.place, sum(rows.num_rows for rows in reader.whole()), 0, "it is new")
 
 
 def _move(state: PublishedState, change: TableChange, whole: str) -> TableMove:

@@ -107,8 +107,11 @@ class TableTarget(ABC):
     """Writes tables of one kind. Every write is one transaction, which also records the checkpoint that is shown."""
 
     @abstractmethod
-    def shown(self, table: PublishedTable) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
         """The checkpoint that a table shows; 0 where there is a table to which nothing was published yet.
+
+        Args:
+            changed: give it also where somebody else changed rows.
 
         Returns:
             None where there is no table.

@@ -112,13 +112,14 @@ class DeltaStateTarget(TableTarget):
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def shown(self, table: PublishedTable) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
         inspected = self._kernel.inspect(table.place, table.app)
         if inspected is None:
             return None
         facts, seen = inspected
         self._check_owner(table, facts)
-        self._check_unchanged(table, facts.version)
+        if not changed:
+            self._check_unchanged(table, facts.version)
         return seen
 
     def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:

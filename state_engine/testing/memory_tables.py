@@ -40,7 +40,7 @@ class MemoryTables(TableTarget):
         shown = self._tables.get(place)
         return [] if shown is None else rows_by_identity(shown.columns, shown.rows)
 
-    def shown(self, table: PublishedTable) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
         shown = self._tables.get(table.place)
         return None if shown is None else shown.checkpoint_id
 
