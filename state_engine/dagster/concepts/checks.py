@@ -89,7 +89,7 @@ def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
         )
-    severe = status.state in ("damaged", "stuck", "unpublished", "refusing")
+    severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),
