@@ -23,7 +23,7 @@ from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
-from state_engine.publication.published_tables import TableMove
+from state_engine.published.base import TableMove
 from state_engine.spark.task_progress import task_progress
 
 

@@ -11,8 +11,9 @@ from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.publication.published_tables import PublishedTables, TableMove
+from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.sink_places import Declared
+from state_engine.published.base import TableMove
 from state_engine.published.states import PublishedState, TablePolicy
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.sink_places import Declared, SinkPlaces
-from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
+from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableMove, TableTarget
 from state_engine.published.delta import DeltaStateTarget
 from state_engine.published.difference import StateReader, compared
 from state_engine.published.sql import SqlStateTarget
@@ -36,25 +35,6 @@ from state_engine.published.states import (
 from state_engine.storage.delta.kernel import DeltaKernel
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TableMove:
-    """What a table gets, or would get.
-
-    Attributes:
-        name: of the table.
-        place: where it is.
-        rows: that come, or come in the place of others.
-        deleted: rows that go, and keys all of whose rows go.
-        whole: why the whole table was compared; empty where it was not.
-    """
-
-    name: str
-    place: str
-    rows: int
-    deleted: int
-    whole: str = ""
 
 
 class PublishedTables:
@@ -300,7 +280,7 @@ class PublishedTables:
                 change.deleted.num_rows,
                 extra={"job": self._tables.layout.job, "checkpoint_id": to_id, "sink": state.name},
             )
-        return _move(state, change, whole)
+        return _move(state, change, whole if shown else "it is new")
 
     def _change(
         self,

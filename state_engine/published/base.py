@@ -3,6 +3,7 @@
     StateTable    what a job says: which table, and how it is written
     TableColumns  its columns, and which of them identify a row
     TableChange   the difference between two checkpoints of the state, by key
+    TableMove     how many rows that takes
     TableTarget   applies a change to a table of one kind, in one transaction that also records the checkpoint
 
 Flink has no counterpart: its upsert sinks see every change once and cannot go back.
@@ -86,6 +87,25 @@ class PublishedTable:
             f"Build it anew from the state with `statelake rebuild-table {job} {self.name}`, or accept what it is "
             f"with `statelake accept-table {job} {self.name}`"
         )
+
+
+@dataclass(frozen=True)
+class TableMove:
+    """What a table gets, or would get.
+
+    Attributes:
+        name: of the table.
+        place: where it is.
+        rows: that come, or come in the place of others.
+        deleted: rows that go, and keys all of whose rows go.
+        whole: why the whole table was compared; empty where it was not.
+    """
+
+    name: str
+    place: str
+    rows: int
+    deleted: int
+    whole: str = ""
 
 
 class StateTable(ABC):
