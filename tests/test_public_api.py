@@ -177,7 +177,7 @@ LOOKS = {
     "partitions", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor", "published",
 }  # fmt: skip
 RUNS = {"run", "replay", "create", "tidy"}
-"""A replay is what a run would do; a savepoint adds files of its own; what is tidied keeps its rows."""
+"""A replay is what a run would do; a savepoint adds files of its own; ``tidy`` changes no row."""
 
 
 def test_a_parameter_means_the_same_everywhere() -> None:

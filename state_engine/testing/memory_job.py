@@ -1,6 +1,6 @@
 """A job's graph as it runs in memory: the same operators, sources that are given rows, and sinks that collect.
 
-Published tables keep their names and places, which ``MemoryTables`` only tells apart.
+Published tables keep their names and places; ``MemoryTables`` writes to none of them.
 """
 
 from __future__ import annotations
