@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, text
 
 from state_engine import SqlStateTable, StateEngine, StatefulJob
+from state_engine.cli.explain import history_lines
 from state_engine.cli.status import notes
 from state_engine.core.errors import TableChangedError
 from state_engine.dagster.job_health import describe
@@ -123,3 +124,11 @@ def test_a_table_that_is_gone_and_one_that_the_code_does_not_have(site: Watched)
     assert status.state == "ok"
     assert status.left_alone == {"balance": f"file://{site.table('balance')}"}
     assert [table.name for table in status.tables] == ["per_shop", "all_numbers", "in_database"]
+
+
+def test_explain_says_which_tables_show_a_state(site: Watched) -> None:
+    history = site.engine.explain(site.job(), site.rows[-1][0])
+    shown = {state.state: set(state.tables) for state in history.events[-1].states}
+    assert shown["balance"] == {"balance", "in_database"}
+    assert shown["numbers"] == {"all_numbers"}
+    assert any("state balances.balance, shown by table balance" in line for line in history_lines(history))
