@@ -87,7 +87,8 @@ def event_lines(event: KeyEvent) -> Iterator[str]:
     for rows in event.inputs:
         yield from _row_lines(f"in    {rows.place}", rows)
     for state in event.states:
-        yield f"  state {state.operator}.{state.state}"
+        shown = f", shown by table {listed(state.tables)}" if state.tables else ""
+        yield f"  state {state.operator}.{state.state}{shown}"
         yield f"    before {_shown(state.before)}"
         yield f"    after  {_shown(state.after)}"
     for timers in event.timers:

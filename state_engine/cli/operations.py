@@ -23,7 +23,7 @@ from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
-from state_engine.publication.published_tables import TableMove
+from state_engine.published.base import TableMove
 from state_engine.spark.task_progress import task_progress
 
 
@@ -219,12 +219,15 @@ def _step(file: Disposal) -> tuple[str, str]:
 Table = Annotated[str, typer.Argument(help="Name of the table among the sinks of the job.")]
 
 
-def rebuild_table(job: Job, table: Table) -> None:
+def rebuild_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
     """Put the state as of the head in the place of all that a published table holds."""
     code = known(job)
     with opened(f"{job}: rebuilding {table}") as engine:
-        done = engine.published(code).rebuild(table)
-    report({"job": job, **plain(done)}, [f"{table}: {done.rows:,} rows, as of the head; {done.place}"])
+        done = engine.published(code).rebuild(table, dry_run=dry_run)
+    text = f"{table}: {done.rows:,} rows, as of the head; {done.place}"
+    if dry_run:
+        text = f"{table}: {done.rows:,} rows would come, or come in the place of others, {done.deleted:,} would go"
+    report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 
 def verify_table(job: Job, table: Table) -> None:
@@ -237,13 +240,16 @@ def verify_table(job: Job, table: Table) -> None:
         raise typer.Exit(1)
 
 
-def accept_table(job: Job, table: Table) -> None:
+def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
     """Leave what others changed in a published table as it is, and go on from there."""
     code = known(job)
     with opened(f"{job}: accepting {table}") as engine:
-        engine.published(code).accept(table)
-    text = f"{table}: what others changed stays, until the state of its keys changes"
-    report({"job": job, "table": table}, [text])
+        done = engine.published(code).accept(table, dry_run=dry_run)
+    text = (
+        f"{table}: what others changed {'would stay' if dry_run else 'stays'}, until the state of its keys changes; of "
+        f"the state {done.rows:,} rows are missing or other ones, {done.deleted:,} are too many"
+    )
+    report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 
 def _compared_table(done: TableMove) -> str:

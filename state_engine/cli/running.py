@@ -41,7 +41,7 @@ def jobs() -> None:
             "schedule": one.cron,
             "operators": list(one.job.operators),
             "parallelism": one.job.parallelism,
-            "sinks": list(one.job.sinks),
+            "sinks": [*one.job.sinks, *one.job.published],
             "about": one.description.strip().split("\n\n")[0].replace("\n", " "),
         }
         for name, one in registered(settings).items()

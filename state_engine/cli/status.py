@@ -1,6 +1,7 @@
 """The command ``statelake status``: the health of jobs, for people and for monitoring; starts neither Spark nor Java.
 
-Exit codes: 0 fine; 1 files of a job are gone, it is stuck, its outputs are not published, or it refuses all its rows;
+Exit codes: 0 fine; 1 files of a job are gone, it is stuck, its outputs are not published, somebody else changed a table
+that it publishes to, or it refuses all its rows;
 2 a job never ran, or nothing is known of it.
 """
 
@@ -27,12 +28,14 @@ from state_engine.core.names import check_name
 from state_engine.job.job import StatefulJob
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
+from state_engine.monitoring.shown_tables import TableStatus
 
 _STYLES = {
     "ok": "green",
     "damaged": "red",
     "stuck": "red",
     "unpublished": "red",
+    "changed": "red",
     "refusing": "red",
     "never_ran": "yellow",
     "unknown": "yellow",
@@ -119,7 +122,18 @@ def notes(one: JobStatus) -> list[str]:
         f"sink {sink} at {path} is left alone: the code does not have it any more"
         for sink, path in one.left_alone.items()
     ]
-    return [*gone, *waiting, *([one.problem] if one.problem else [])]
+    return [*gone, *waiting, *map(_shown, one.tables), *([one.problem] if one.problem else [])]
+
+
+def _shown(table: TableStatus) -> str:
+    """What a published table shows."""
+    what = f"table {table.name} at {table.place}"
+    if table.shown_id is None:
+        return table.changed or f"{what} is not there yet: run the job, or statelake publish-pending"
+    shows = f"{what} shows checkpoint {table.shown_id}"
+    behind = len(table.missing)
+    shows += f", {behind} behind the head" if behind else ", and with it the state as of the head"
+    return f"{shows}. {table.changed}" if table.changed else shows
 
 
 def timers_due(one: JobStatus) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import dagster as dg
 
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.types.ddl import ddl_text
-from state_engine.dagster.declared import code_references, columns_of, states_of, text_of
+from state_engine.dagster.declared import code_references, columns_of, columns_of_table, states_of, text_of
 from state_engine.dagster.job_health import stuck_after
-from state_engine.dagster.naming import checkpoint_key, sink_key, source_key, state_key
+from state_engine.dagster.naming import checkpoint_key, sink_key, source_key, state_key, table_key
 from state_engine.dagster.time_partitions import definition_of, previous_of_itself
 from state_engine.dagster.translator import StatelakeTranslatorData
-from state_engine.job.graph import OperatorNode, SinkNode
+from state_engine.job.graph import OperatorNode, PublishedNode, SinkNode
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
+from state_engine.published.base import StateTable
 from state_engine.registry import RegisteredJob
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
@@ -25,7 +27,7 @@ from state_engine.storage.layout import JobLayout
 
 
 def default_parts(registered: RegisteredJob, settings: Settings) -> list[StatelakeTranslatorData]:
-    """The checkpoint, then every sink and every keyed state."""
+    """The checkpoint, then every sink, every keyed state and every published table."""
     job, layout = registered.job, JobLayout(normal_uri(settings.root), registered.job.name)
     parts = [
         StatelakeTranslatorData(
@@ -38,6 +40,11 @@ def default_parts(registered: RegisteredJob, settings: Settings) -> list[Statela
     ]
     for operator in job.operators.values():
         parts += _states(job, operator, layout)
+    known = {part.spec.key for part in parts}
+    parts += [
+        StatelakeTranslatorData(job=job, part="table", name=name, spec=_table(job, node, known))
+        for name, node in job.published.items()
+    ]
     sliced = definition_of(job.partitions) if job.partitions is not None else None
     return [
         replace(
@@ -62,8 +69,8 @@ def source_part(job: StatefulJob, name: str) -> StatelakeTranslatorData:
     )
 
 
-def location_of(end: Source | Sink) -> str | None:
-    """Where a source reads or a sink writes, as an URI; None where that is no directory or file."""
+def location_of(end: Source | Sink | StateTable) -> str | None:
+    """Where a source reads, or a sink or published table is, as an URI; None where that is no directory or file."""
     inner = end.inner if isinstance(end, Source) else end
     path = getattr(inner, "path", None)
     return normal_uri(path) if path else None
@@ -123,6 +130,23 @@ def _sink(job: StatefulJob, sink: SinkNode) -> dg.AssetSpec:
     )
 
 
+def _table(job: StatefulJob, node: PublishedNode, known: Collection[dg.AssetKey]) -> dg.AssetSpec:
+    """A published table; below its state, where that is shown."""
+    columns, state = columns_of_table(job, node), state_key(job.name, node.operator.uid, node.state)
+    return dg.AssetSpec(
+        table_key(job.name, node.name),
+        deps=[state if state in known else checkpoint_key(job.name)],
+        description=f"Shows the state `{node.state}` of `{node.operator.uid}`, as of the head.",
+        metadata={
+            **_uri(location_of(node.table)),
+            **code_references([node.operator.function]),
+            **({"dagster/column_schema": columns} if columns else {}),
+            "place": node.table.place,
+        },
+        kinds=_kinds(_TABLES[SinkKind(node.table.kind)]),
+    )
+
+
 def _states(job: StatefulJob, operator: OperatorNode, layout: JobLayout) -> Iterator[StatelakeTranslatorData]:
     for state in states_of(job, operator):
         spec = dg.AssetSpec(
@@ -145,6 +169,10 @@ def _states(job: StatefulJob, operator: OperatorNode, layout: JobLayout) -> Iter
         yield StatelakeTranslatorData(
             job=job, part="state", name=state.name, operator=operator.uid, spec=spec
         )
+
+
+_TABLES = {SinkKind.DELTA_STATE: "delta", SinkKind.SQL_STATE: "sql"}
+"""Where published tables are."""
 
 
 def _uri(location: str | None) -> dict[str, str]:

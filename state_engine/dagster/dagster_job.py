@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -10,12 +10,14 @@ import dagster as dg
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.asset_specs import default_parts, location_of, source_part
-from state_engine.dagster.naming import sink_key, source_key
+from state_engine.dagster.naming import sink_key, source_key, table_key
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator, StatelakeTranslatorData
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
+from state_engine.published.base import StateTable
 from state_engine.registry import RegisteredJob
+from state_engine.sinks.base import Sink
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +64,7 @@ class DagsterJob:
 
     @cached_property
     def assets(self) -> list[dg.AssetSpec]:
-        """What the micro-batches make: the checkpoint, then every sink and every keyed state."""
+        """What the micro-batches make: the checkpoint, then every sink, every keyed state, every published table."""
         specs = [self.translator.get_asset_spec(part) for part in self._parts]
         return [spec.replace_attributes(deps=[self._followed(dep) for dep in spec.deps]) for spec in specs]
 
@@ -117,15 +119,23 @@ def connected(
     return [replace(job, upstream=lineage.upstream_of(job)) for job in plain]
 
 
+def _ends(job: StatefulJob) -> Iterator[tuple[dg.AssetKey, Sink | StateTable]]:
+    """What a job writes, by the keys that these assets have by default."""
+    for name, sink in job.sinks.items():
+        yield sink_key(job.name, name), sink.sink
+    for name, node in job.published.items():
+        yield table_key(job.name, name), node.table
+
+
 class _Lineage:
     """Finds upstream assets of one job after the other."""
 
     def __init__(self, jobs: Sequence[DagsterJob]) -> None:
         self._makers = {
-            location: (job.name, job.key(sink_key(job.name, name)))
+            location: (job.name, job.key(key))
             for job in jobs
-            for name, node in job.job.sinks.items()
-            if (location := location_of(node.sink))
+            for key, end in _ends(job.job)
+            if (location := location_of(end))
         }
         self._sources: dict[str, dg.AssetKey] = {}
         self._jobs_before: dict[str, set[str]] = {}

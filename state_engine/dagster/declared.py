@@ -14,14 +14,29 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
+from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.every_type import StructType
-from state_engine.job.graph import OperatorNode, SinkNode
+from state_engine.core.types.type_parsing import arrow_type
+from state_engine.job.graph import (
+    Node,
+    OperatorNode,
+    PublishedNode,
+    SinkNode,
+    declared_key,
+    declared_type,
+    type_in_code,
+)
 from state_engine.job.job import StatefulJob
+from state_engine.job.typed_by_input import function_for
+from state_engine.published.table_form import TableForm
+from state_engine.sources.output_type import OutputType
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +49,11 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
     A function that cannot be opened here (it wants a model file, say) costs its states their assets, not the whole
     code location its life: that is logged.
     """
+    function = function_for(operator.function, _type_of(operator.inputs[0].parent))
+    if function is None:
+        return []
     info = TaskInfo(operator.uid, parallelism=job.parallelism, max_parallelism=job.max_parallelism)
-    trial = trial_open(operator.function, info)
+    trial = trial_open(function, info)
     if trial.problem is not None:
         logger.warning(
             "job '%s', operator '%s': its states are not shown, because opening it outside of a run failed: %r",
@@ -47,10 +65,32 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
 
 
 def columns_of(sink: SinkNode) -> dg.TableSchema | None:
-    """The columns of a sink; None where only running the DataFrame code before it would show them."""
-    operator = sink.parent
-    known = isinstance(operator, OperatorNode) and operator.output_type is not None
-    return table_schema(operator.output_type.columns) if known else None  # type: ignore[union-attr]
+    """The columns of a sink; None where only rows, or running the DataFrame code before it, would show them."""
+    kind = _type_of(sink.parent)
+    return None if kind is None else table_schema(kind.columns)
+
+
+def columns_of_table(job: StatefulJob, node: PublishedNode) -> dg.TableSchema | None:
+    """The columns of a published table; None where only rows would show them, or its state is not declared."""
+    key = declared_key(node.operator, type_in_code)
+    state = next((s for s in states_of(job, node.operator) if s.name == node.state), None)
+    if key is None or state is None:
+        return None
+    try:
+        form = TableForm(key.schema, recorded_schema(state), node.map_key).checked(node.operator.uid)
+    except ConfigurationError as error:  # the run says so
+        logger.warning("job '%s', table '%s': its columns are not shown: %s", job.name, node.name, error)
+        return None
+    columns = arrow_type(pa.struct(list(form.columns.schema)))
+    return table_schema(columns) if isinstance(columns, StructType) else None
+
+
+def _type_of(node: Node) -> OutputType | None:
+    """The type of a stream as far as code shows it; what the code says wrongly, the run refuses."""
+    try:
+        return declared_type(node, type_in_code)
+    except StatelakeError:
+        return None
 
 
 def table_schema(columns: StructType) -> dg.TableSchema:

@@ -21,6 +21,7 @@ from state_engine.dagster.concepts import (
     resources,
     retention,
     savepoints,
+    tables,
 )
 from state_engine.dagster.dagster_job import DagsterJob, connected
 from state_engine.dagster.external.launch import PipesLaunch
@@ -41,6 +42,7 @@ OPERATIONS: Mapping[Operation, ModuleType] = {
     "layout": rescaling,
     "savepoints": savepoints,
     "retention": retention,
+    "tables": tables,
 }
 
 

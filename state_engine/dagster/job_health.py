@@ -73,6 +73,8 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
             f"{len(status.missing_files)} files that the head needs are gone or cut, first {status.missing_files[0]}; "
             f"`statelake status {status.job}` lists them, and the newest checkpoint whose files are there"
         )
+    if status.state in ("unpublished", "changed") and any(table.changed for table in status.tables):
+        return next(table.changed for table in status.tables if table.changed)
     if status.state == "unpublished":
         return f"checkpoints {list(status.unpublished)} are committed, and not published: run the job, or recover it"
     if status.state == "refusing":

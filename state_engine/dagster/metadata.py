@@ -28,6 +28,7 @@ from state_engine.dagster.pictures import (
     state_sizes,
 )
 from state_engine.microbatch.reports import BatchReport, OperatorReport
+from state_engine.published.base import TableMove
 
 Metadata = Mapping[str, Any]
 
@@ -126,6 +127,29 @@ def sink_metadata(sink: str, rows: Sequence[CheckpointRow]) -> Metadata:
         "bytes_written": sum(file.bytes for one in staged for file in one.files),
         "checkpoints": dg.MetadataValue.json([row.checkpoint_id for row in rows]),
     }
+
+
+def table_metadata(table: str, moves: Sequence[TableMove], checkpoint_id: int) -> Metadata:
+    """What a run changed in the published table of a name, and the checkpoint whose state it shows then.
+
+    Args:
+        moves: what tables got, one move after the other.
+    """
+    own = [move for move in moves if move.name == table]
+    compared = [move.whole for move in own if move.whole]
+    return {
+        "rows_came": sum(move.rows for move in own),
+        "rows_went": sum(move.deleted for move in own),
+        "shows_checkpoint": checkpoint_id,
+        **({"compared_as_a_whole": compared[-1]} if compared else {}),
+    }
+
+
+def moves_table(moves: Sequence[TableMove]) -> str:
+    """What published tables got, or would get, as Markdown."""
+    return markdown(
+        ["table", "rows come", "rows go", "because"], [[m.name, m.rows, m.deleted, m.whole] for m in moves]
+    )
 
 
 def state_metadata(

@@ -17,6 +17,7 @@ from pydantic import Field
 from state_engine import BatchReport, CheckpointRow, RunReport
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_runner import JobRunner
@@ -26,8 +27,9 @@ from state_engine.dagster.metadata import (
     run_metadata,
     sink_metadata,
     state_metadata,
+    table_metadata,
 )
-from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key
+from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key, table_key
 from state_engine.dagster.stopped_commits import show_stopped_commit
 
 DATA_VERSION_TAG = "dagster/data_version"
@@ -245,11 +247,15 @@ def _results(
     key_of, job = progress.dagster_job.key, report.job
     assets = {key_of(checkpoint_key(job)): {**shown, **whole_run, **history_metadata(path)}}
     for sink in head.sinks:
-        assets[key_of(sink_key(job, sink.name))] = dict(sink_metadata(sink.name, published))
+        if not SinkKind(sink.kind).shows_state:
+            assets[key_of(sink_key(job, sink.name))] = dict(sink_metadata(sink.name, published))
     for operator in head.operators:
         for state in operator.states:
             key = key_of(state_key(job, operator.uid, state.name))
             assets[key] = dict(state_metadata(path, operator.uid, state.name, report.batches))
+    for name in progress.dagster_job.job.published:  # below their states, which come first
+        shown_table = table_metadata(name, report.tables, head.checkpoint_id)
+        assets[key_of(table_key(job, name))] = dict(shown_table)
     for key, metadata in assets.items():
         if key in context.selected_asset_keys:
             yield dg.MaterializeResult(asset_key=key, metadata=metadata, data_version=version)

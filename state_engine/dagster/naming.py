@@ -2,6 +2,7 @@
 
 <job>/checkpoint            the commit point of every micro-batch
 <job>/sinks/<sink>          a sink
+<job>/tables/<table>        a published table
 <job>/state/<operator>/<state>   a keyed state
 <job>/sources/<source>      what the job reads; shown, not made
 <job>/operations/<name>     what is done between micro-batches; see ``concepts``
@@ -17,7 +18,7 @@ import dagster as dg
 
 from state_engine.core.names import stored_name
 
-Operation = Literal["base", "head", "layout", "savepoints", "retention"]
+Operation = Literal["base", "head", "layout", "savepoints", "retention", "tables"]
 """What an asset of an operation shows: the present state of one thing that is operated."""
 RUN = "dagster run "
 """What rows that a Dagster run commits record as ``requested_by``, before its id."""
@@ -25,6 +26,10 @@ DEAD_LETTERS = "dead_letters"
 MOVES_ON = "moves_on"
 LATE_ROWS = "late_rows"
 """The check that only a job in time partitions has."""
+TABLES = "tables"
+"""The operation and the checks that only a job with published tables has."""
+SHOWS_STATE = "shows_state"
+"""The check of a published table."""
 
 
 def checkpoint_key(job: str) -> dg.AssetKey:
@@ -35,6 +40,11 @@ def checkpoint_key(job: str) -> dg.AssetKey:
 def sink_key(job: str, sink: str) -> dg.AssetKey:
     """A sink of a job."""
     return dg.AssetKey([job, "sinks", sink])
+
+
+def table_key(job: str, table: str) -> dg.AssetKey:
+    """A published table of a job."""
+    return dg.AssetKey([job, "tables", table])
 
 
 def state_key(job: str, operator: str, state: str) -> dg.AssetKey:

@@ -21,8 +21,9 @@ Automation = Literal[
     "expectations",
 ]
 """What starts runs by itself, once it is switched on; the guide on Dagster has a table of them."""
-Checks = Literal["moves_on", "dead_letters", "late_rows", "expectations", "invariants"]
-"""``late_rows`` and ``expectations`` exist only where the job has time partitions, or expects something."""
+Checks = Literal["moves_on", "dead_letters", "late_rows", "expectations", "invariants", "tables"]
+"""``late_rows``, ``expectations`` and ``tables`` exist only where the job has time partitions, expects something, or
+has published tables; the last ones read whole tables, and are not there by default."""
 
 _KNOWN = {
     "operations": get_args(Operation),
@@ -60,7 +61,7 @@ class JobOptions:
         >>> JobOptions(operations=["vacuum"])
         Traceback (most recent call last):
         state_engine.core.errors.ConfigurationError: JobOptions, operations: there is no 'vacuum'. Known are ['base', \
-'head', 'layout', 'savepoints', 'retention']
+'head', 'layout', 'savepoints', 'retention', 'tables']
     """
 
     operations: Collection[Operation] = ()

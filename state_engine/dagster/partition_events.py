@@ -26,9 +26,10 @@ from state_engine.dagster.metadata import (
     markdown,
     sink_metadata,
     state_metadata,
+    table_metadata,
 )
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG, requester_of
-from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
+from state_engine.dagster.naming import checkpoint_key, sink_key, state_key, table_key
 from state_engine.microbatch.partition_runs import PartitionStatus, by_partition
 
 MOST_LINES = 60
@@ -172,6 +173,9 @@ class PartitionEvents:
                 metadata[key] = state_metadata(
                     known.path(last.checkpoint_id), operator.uid, state.name, reports
                 )
+        moves = [move for report in reports for move in report.tables]
+        for table in self.job.published:  # below their states, which come first
+            metadata[key_of(table_key(job, table))] = table_metadata(table, moves, last.checkpoint_id)
         for key in self.declared:
             metadata.setdefault(key, {})
         return {key: (last.checkpoint_id, values) for key, values in metadata.items()}

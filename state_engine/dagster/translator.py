@@ -9,7 +9,7 @@ import dagster as dg
 
 from state_engine.job.job import StatefulJob
 
-Part = Literal["checkpoint", "sink", "state", "source", "operation"]
+Part = Literal["checkpoint", "sink", "state", "table", "source", "operation"]
 """What an asset of a job stands for."""
 
 
@@ -20,7 +20,7 @@ class StatelakeTranslatorData:
     Attributes:
         job: the graph.
         part: what the asset stands for.
-        name: of the sink, state, source or operation; ``checkpoint`` for the checkpoint.
+        name: of the sink, state, published table, source or operation; ``checkpoint`` for the checkpoint.
         operator: uid of the operator of a state; None for all others.
         spec: the asset as it is by default.
     """

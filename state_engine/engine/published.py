@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import SinkError
@@ -10,8 +11,10 @@ from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.publication.published_tables import PublishedTables, TableMove
+from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.sink_places import Declared
+from state_engine.published.base import TableMove
+from state_engine.published.states import PublishedState, TablePolicy
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,18 +26,28 @@ class JobPublished:
     def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
         self.context, self._job = context, job
 
-    def rebuild(self, table: str) -> TableMove:
+    def rebuild(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableMove:
         """Put the state as of the head in the place of all that a table holds, whoever wrote it.
+
+        A row of ``checkpoints`` says that it was done, and who asked for it.
 
         Args:
             table: its name among the sinks of the job.
+            dry_run: only compare: the rows that would come, or come in the place of others, and those that would go.
+            requested_by: recorded with the row.
+
+        Returns:
+            How many rows the table holds then.
 
         Raises:
             ConfigurationError: the job publishes no state to such a table.
             SinkError: the table cannot hold the state.
         """
         tables, history, declared = self._opened()
-        return tables.rebuild(history, table, declared)
+        state, move = tables.rebuild(history, table, declared, dry_run=dry_run)
+        if not dry_run:
+            self._record(state, "rebuild", requested_by)
+        return move
 
     def verify(self, table: str) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows: the rows that would come and go.
@@ -45,10 +58,29 @@ class JobPublished:
         tables, history, declared = self._opened()
         return tables.verify(history, table, declared)
 
-    def accept(self, table: str) -> None:
-        """Leave what others changed in a table as it is, and go on from there: later changes of the state apply."""
+    def accept(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableMove:
+        """Leave what others changed in a table as it is, and go on from there: later changes of the state apply.
+
+        A row of ``checkpoints`` says that it was done, and who asked for it.
+
+        Args:
+            table: its name among the sinks of the job.
+            dry_run: only compare.
+            requested_by: recorded with the row.
+
+        Returns:
+            How the table differs from the state that it shows: rows that a rebuild would put there, and take away.
+
+        Raises:
+            ConfigurationError: the job publishes no state to such a table.
+            SinkIdentityError: it belongs to another job.
+            SinkError: there is no table, or it cannot be compared with the state.
+        """
         tables, history, declared = self._opened()
-        tables.accept(history, table, declared)
+        state, move = tables.accept(history, table, declared, dry_run=dry_run)
+        if not dry_run:
+            self._record(state, "keep", requested_by)
+        return move
 
     def tidy(self) -> int:
         """Rewrite files of tables of which much is deleted, and put small ones together; how many were rewritten.
@@ -57,6 +89,10 @@ class JobPublished:
         """
         tables, history, declared = self._opened()
         return tables.tidy(history, declared)
+
+    def _record(self, state: PublishedState, policy: TablePolicy, requested_by: str | None) -> None:
+        maintenance = self.context.maintenance(self._job, requested_by)
+        maintenance.settle_table(replace(state, policy=policy).staged())
 
     def _opened(self) -> tuple[PublishedTables, History, Declared]:
         tables = self.context.ran(job_name(self._job))

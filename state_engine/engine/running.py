@@ -38,6 +38,7 @@ def run(
     options = replace(options, bounded=max_batches is not None, script=script)
     coordinator = context.coordinator(job, options)
     path, published = coordinator.publish_pending()
+    tables = coordinator.moved_tables
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
@@ -57,6 +58,7 @@ def run(
         compactions,
         coordinator.files_waiting(),
         left_alone=_left_alone(context, job, path),
+        tables_pending=tables,
     )
 
 

@@ -17,7 +17,7 @@ from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.job.graph import OperatorNode, declared_type
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import function_for
 
 
 def declared_states(
@@ -58,12 +58,9 @@ def declared_states(
 
 def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSchema], str]:
     """What a copy of the function declares when it is opened, and why that may be less than there is."""
-    function: Any = operator.function
-    if isinstance(function, TypedByInput):
-        kind = declared_type(operator.inputs[0].parent)
-        if kind is None:
-            return {}, "its state has the type of its input, which only rows show"
-        function = function.bound(kind)
+    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    if function is None:
+        return {}, "its state has the type of its input, which only rows show"
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
     trial = trial_open(function, info)
     if isinstance(trial.problem, StatelakeError):

@@ -17,11 +17,13 @@ from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.core.types.type_parsing import to_type
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.published.base import StateTable
 from state_engine.published.states import PublishedState
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
+from state_engine.sources.file import FileSource
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -243,10 +245,34 @@ def output_of(node: Node) -> tuple[str, str] | None:
     return None
 
 
-def declared_type(node: Node) -> OutputType | None:
-    """The type of a stream's elements, where it is declared: not of files and tables, for instance."""
-    if isinstance(node, SourceNode):
+def type_in_code(node: SourceNode, source: Source | None = None) -> OutputType | None:
+    """The type of a source's rows as far as code shows it: what is declared, or the schema of files.
+
+    Args:
+        source: what reads the rows, where that is not the node's source as it stands.
+    """
+    reads = source or node.source
+    if node.declared is not None or not isinstance(reads, FileSource) or reads.schema is None:
         return node.declared
+    return OutputType.of(to_type(reads.schema, parameter=f"type of source '{node.name}'"))
+
+
+def as_declared(node: SourceNode) -> OutputType | None:
+    """The type of a source's rows where it is declared."""
+    return node.declared
+
+
+OfSource = Callable[[SourceNode], OutputType | None]
+
+
+def declared_type(node: Node, of_source: OfSource = as_declared) -> OutputType | None:
+    """The type of a stream's elements, where it is declared: not of files and tables, for instance.
+
+    Args:
+        of_source: gives that of a source; with ``type_in_code`` for those who show columns and read no rows.
+    """
+    if isinstance(node, SourceNode):
+        return of_source(node)
     if isinstance(node, TransformNode):
         return node.output_type
     if isinstance(node, SideOutputNode):
@@ -254,10 +280,10 @@ def declared_type(node: Node) -> OutputType | None:
     if isinstance(node, OperatorNode):
         if node.output_type is not None:
             return node.output_type
-        given = declared_type(node.inputs[0].parent)
+        given = declared_type(node.inputs[0].parent, of_source)
         return given if given is None else output_type_of(node, given)
     if isinstance(node, UnionNode):
-        types = [declared_type(parent) for parent in node.parents]
+        types = [declared_type(parent, of_source) for parent in node.parents]
         same = all(f == types[0] and f is not None and _made_by(f) is _made_by(types[0]) for f in types)
         return types[0] if same else None
     return None
@@ -268,18 +294,18 @@ def output_type_of(operator: OperatorNode, kind: OutputType) -> OutputType:
     return operator.function.gives(kind) if isinstance(operator.function, TypedByInput) else kind
 
 
-def declared_columns(node: Node) -> StructType | None:
+def declared_columns(node: Node, of_source: OfSource = as_declared) -> StructType | None:
     """The columns of a stream as it declares them; None where it does not."""
-    output_type = declared_type(node)
+    output_type = declared_type(node, of_source)
     return None if output_type is None else output_type.columns
 
 
-def declared_key(operator: OperatorNode) -> DeclaredKey | None:
+def declared_key(operator: OperatorNode, of_source: OfSource = as_declared) -> DeclaredKey | None:
     """What keys are, where the job declares it: a function that makes them its type, or a stream its columns."""
     first = operator.inputs[0]
     if isinstance(first.key, SelectedKey):
         return DeclaredKey.of(KEY_COLUMN, first.key.key_type)
-    declared = declared_columns(first.parent)
+    declared = declared_columns(first.parent, of_source)
     if declared is None or first.key is None or not set(first.key) <= set(declared.names):
         return None
     types = tuple(declared.types[declared.names.index(name)] for name in first.key)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from state_engine.core.functions.function import Function
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.sources.output_type import OutputType
@@ -44,6 +45,13 @@ class TypedByInput(KeyedProcessFunction):
     def gives(self, kind: OutputType) -> OutputType:
         """What it puts out for elements of this kind."""
         return kind if self._gives is None else self._gives(kind)
+
+
+def function_for(function: Function, kind: OutputType | None) -> Function | None:
+    """The function that runs for elements of a kind; None where only their kind makes it, and nobody knows that."""
+    if not isinstance(function, TypedByInput):
+        return function
+    return None if kind is None else function.bound(kind)
 
 
 def element_type(kind: OutputType) -> TypeInformation:

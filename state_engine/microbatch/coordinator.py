@@ -52,6 +52,7 @@ from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.publication.publication import Publication
+from state_engine.published.base import TableMove
 from state_engine.sources.base import BadFile
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
@@ -420,7 +421,13 @@ class CheckpointCoordinator:
             partition=row.partition,
             late_rows=row.late_rows,
             behind_watermark={s.name: s.behind_watermark for s in row.sources if s.behind_watermark},
+            tables=self.moved_tables if row.branch == MAIN else [],
         )
+
+    @property
+    def moved_tables(self) -> list[TableMove]:
+        """What published tables got when something was published last."""
+        return list(self._publication.tables.moved)
 
     def _keeping(self, kept: str) -> AbstractContextManager[None]:
         return keeping(self._job.name, kept, at=self._tables.layout.directory)

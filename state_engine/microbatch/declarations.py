@@ -15,16 +15,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.core.errors import StateMigrationError
+from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.time.timers import TIMERS
-from state_engine.job.graph import OperatorNode
+from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import TypedByInput, function_for
 from state_engine.microbatch.operator_run import earlier_states
+from state_engine.published.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,13 +38,40 @@ def check_declarations(
 
     Raises:
         StateMigrationError: a stored state cannot become what is declared.
+        ConfigurationError: a state that is published is not declared, or a table cannot show it.
     """
+    for node in job.published.values():
+        _check_published(job, node, parameters)
     for operator in job.operators.values():
         recorded = path[-1].operator(operator.uid) if path else None
         if recorded is None or not operator.keyed or isinstance(operator.function, TypedByInput):
             continue
         if any(schema.name != TIMERS for schema in recorded.states):
             _check(job, operator, recorded, path, parameters)
+
+
+def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[str, str]) -> None:
+    """Refuse a table of a state that is none of its operator's, before a micro-batch is committed without it."""
+    operator = node.operator
+    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    info = TaskInfo(
+        operator.uid, 0, job.parallelism_of(operator), job.max_parallelism, parameters=dict(parameters)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the real open gives them
+        trial = None if function is None else trial_open(function, info)
+    if trial is None or trial.problem is not None or not trial.states:
+        return
+    state = next((one for one in trial.states if one.name == node.state), None)
+    if state is None:
+        raise ConfigurationError(
+            f"job '{job.name}', table '{node.name}': operator '{operator.uid}' has no state '{node.state}'; its "
+            f"function declares {sorted(one.name for one in trial.states)} in open. Correct the name in publish_state, "
+            "or declare the state in open"
+        )
+    key = declared_key(operator)
+    if key is not None:
+        TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
 
 
 def _check(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from state_engine.core.functions.metrics import summed
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
+from state_engine.published.base import TableMove
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,7 @@ class BatchReport:
         partition: key of its time partition; empty in a continuous job.
         late_rows: rows that it found whose partition had been run before.
         behind_watermark: rows that were late by the watermark before them, by source; without sources that had none.
+        tables: what published tables got; without those that stayed as they were.
     """
 
     checkpoint_id: int
@@ -123,6 +125,7 @@ class BatchReport:
     partition: str = ""
     late_rows: int = 0
     behind_watermark: dict[str, int] = field(default_factory=dict)
+    tables: list[TableMove] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,7 @@ class RunReport:
         compactions: what was compacted between the micro-batches.
         files_waiting: files that no batch reads yet, each with the source and the reason.
         left_alone: sinks that earlier code published to and today's does not have, by name, and where they are.
+        tables_pending: what published tables got before the first batch, because they did not show the head.
     """
 
     job: str
@@ -146,6 +150,12 @@ class RunReport:
     compactions: list[CompactionReport] = field(default_factory=list)
     files_waiting: list[str] = field(default_factory=list)
     left_alone: dict[str, str] = field(default_factory=dict)
+    tables_pending: list[TableMove] = field(default_factory=list)
+
+    @property
+    def tables(self) -> list[TableMove]:
+        """What published tables got, one move after the other."""
+        return [*self.tables_pending, *(move for batch in self.batches for move in batch.tables)]
 
     @property
     def rows_in(self) -> int:

@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.pending import PathChanges, in_order
+from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.dead_letters import DeadLetter, letters_of
+from state_engine.monitoring.shown_tables import TableStatus, statuses
 from state_engine.publication.publishers import seen_without_java
 from state_engine.publication.sink_places import SinkPlaces
+from state_engine.published.states import PublishedState, published_in, published_states
 from state_engine.sources.base import Element, Source
 from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.collection import CollectionSource
@@ -66,8 +69,20 @@ class JobHistory:
         return [(change.row, change.staged) for change in in_order(shown)]
 
     def left_alone(self, job: StatefulJob) -> dict[str, str]:
-        """Sinks that the code of a job does not have any more, by name, and where they are."""
-        return {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
+        """Sinks and published tables that the code of a job does not have any more, by name, and where they are."""
+        sinks = {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
+        known, declared = [one.key for row in self.path for one in published_in(row)], tables_of(job)
+        return sinks | {name: place for name, place in known if (name, place) not in declared}
+
+    def tables(self, job: StatefulJob | None = None) -> list[TableStatus]:
+        """What published tables show: those of a job's code, where that is known, or of the newest micro-batch.
+
+        Raises:
+            SinkError: one cannot be looked at.
+        """
+        code = tables_of(job) if job is not None else {}
+        states = published_states(self.checkpoints, code.keys() if job is not None else None)
+        return statuses(self.checkpoints, [code.get(one.key, one) for one in states], self._places)
 
     def new_data(self, job: StatefulJob) -> dict[str, bool | None]:
         """Whether each source has data that no checkpoint consumed; None where only running it would show that."""
@@ -98,6 +113,11 @@ class JobHistory:
     def _changes(self, job: StatefulJob | None) -> PathChanges:
         declared = self._places.declared(job) if job is not None else None
         return self._places.changes(self.path, declared)
+
+
+def tables_of(job: StatefulJob) -> dict[SinkKey, PublishedState]:
+    """The published tables of a job's code, by name and place."""
+    return {node.recorded.key: node.recorded for node in job.published.values()}
 
 
 def read_history(root: str, job: str) -> JobHistory | None:

@@ -21,13 +21,15 @@ from state_engine.job.job import StatefulJob
 from state_engine.monitoring.due_timers import DueTimers, due_timers
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles
+from state_engine.monitoring.shown_tables import TableStatus
 
-State = Literal["ok", "damaged", "stuck", "unpublished", "refusing", "never_ran", "unknown"]
+State = Literal["ok", "damaged", "stuck", "unpublished", "changed", "refusing", "never_ran", "unknown"]
 _EXIT_CODES: dict[State, int] = {
     "ok": 0,
     "damaged": 1,
     "stuck": 1,
     "unpublished": 1,
+    "changed": 1,
     "refusing": 1,
     "never_ran": 2,
     "unknown": 2,
@@ -42,8 +44,8 @@ class JobStatus:
         job: name.
         state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, or
             timers are due, and no micro-batch was committed for too long; ``unpublished``: a sink has not seen one of
-            the head's path; ``refusing``: all rows of the newest micro-batch became dead letters; ``never_ran``;
-            ``unknown``: its history cannot be read.
+            the head's path; ``changed``: somebody else changed a published table; ``refusing``: all rows of the newest
+            micro-batch became dead letters; ``never_ran``; ``unknown``: its history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
@@ -61,7 +63,9 @@ class JobStatus:
         timers_due: how many timers a run now would fire although no row came.
         timers_due_s: since when the first of them is due.
         problem: what could not be looked at, and why.
-        left_alone: sinks that the code does not have any more, by name, and where they are; nobody looks at them.
+        left_alone: sinks and published tables that the code does not have any more, by name, and where they are;
+            nobody looks at them.
+        tables: the published tables, and what they show.
     """
 
     job: str
@@ -86,10 +90,11 @@ class JobStatus:
     timers_due_s: float | None = None
     problem: str = ""
     left_alone: Mapping[str, str] = field(default_factory=dict)
+    tables: tuple[TableStatus, ...] = ()
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: damaged, stuck, unpublished or refusing; 2: it never ran, or its health is unknown."""
+        """0: fine; 1: damaged, stuck, unpublished, changed or refusing; 2: it never ran, or its health is unknown."""
         return _EXIT_CODES[self.state]
 
     @property
@@ -173,12 +178,15 @@ def status_of_history(
     missing: list[str] = []
     restorable: int | None = None
     left_alone: dict[str, str] = {}
+    tables: list[TableStatus] = []
     due: DueTimers | None = None
     problem = ""
     try:
         present = PresentFiles(history.layout)
         missing, restorable = present.missing(history.path), present.newest_restorable(history.checkpoints)
         unpublished = sorted({row.checkpoint_id for row, _ in history.unpublished(job)})
+        tables = history.tables(job)
+        unpublished = sorted({*unpublished, *(missing_id for one in tables for missing_id in one.missing)})
         if job is not None:
             left_alone = history.left_alone(job)
             files_waiting = history.waiting(job)
@@ -189,7 +197,8 @@ def status_of_history(
     status = status_of(
         name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after, due=due
     )
-    state: State = "unknown" if problem and status.state == "ok" else status.state
+    state: State = "changed" if status.state == "ok" and any(one.changed for one in tables) else status.state
+    state = "unknown" if problem and state == "ok" else state
     return replace(
         status,
         state="damaged" if missing else state,
@@ -198,6 +207,7 @@ def status_of_history(
         files_waiting=tuple(files_waiting),
         problem=problem,
         left_alone=left_alone,
+        tables=tuple(tables),
     )
 
 

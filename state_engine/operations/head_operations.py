@@ -29,9 +29,9 @@ from state_engine.job.job_tables import JobTables
 from state_engine.operations.outputs_policy import OutputsOfSinks, OutputsPolicy, outputs_of
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.publication.publication import Publication
-from state_engine.publication.published_tables import TableMove
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
+from state_engine.published.base import TableMove
 
 
 @dataclass(frozen=True)

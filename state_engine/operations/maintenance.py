@@ -18,6 +18,7 @@ from state_engine.core.checkpoints.checkpoint import (
     DataFile,
     OperatorCheckpoint,
     PinnedCheckpoint,
+    StagedSink,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
@@ -31,6 +32,7 @@ from state_engine.core.checkpoints.updates import (
     NewestIs,
     Pin,
     SetOperators,
+    SettleTable,
     StatePositions,
     Unpin,
     Update,
@@ -287,6 +289,12 @@ class Maintenance:
             CheckpointKind.RETENTION,
             lambda row, rows: [Unpin(name)] if name in rows.pins else None,
         )
+
+    def settle_table(self, table: StagedSink) -> CheckpointRow:
+        """Record that a published table was rebuilt, or accepted as others left it; the row that says so."""
+        row = self._commit(CheckpointKind.RETENTION, lambda *_: [SettleTable(table)])
+        assert row is not None
+        return row
 
     def fence(self) -> None:
         """Commit a row that changes nothing: an attempt that is about to commit finds its id taken, and looks again."""

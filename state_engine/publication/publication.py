@@ -10,7 +10,7 @@ sinks are asked whether they show what was published before, and sinks that it n
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import (
@@ -28,6 +28,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.publishers import publishers
 from state_engine.publication.sink_places import Declared, SinkPlaces
+from state_engine.published.base import TableTarget
 from state_engine.published.states import published_in
 from state_engine.sinks.base import Publisher
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -41,12 +42,15 @@ class Publication:
     Args:
         kernel: commits.
         tables: the job's tables.
+        targets: writes published tables, by kind; None for what really writes them.
     """
 
-    def __init__(self, kernel: DeltaKernel, tables: JobTables) -> None:
+    def __init__(
+        self, kernel: DeltaKernel, tables: JobTables, targets: Mapping[str, TableTarget] | None = None
+    ) -> None:
         self._kernel, self._tables = kernel, tables
         self.places = SinkPlaces(tables.layout, tables.log.app)
-        self.tables = PublishedTables(kernel, tables, self.places)
+        self.tables = PublishedTables(kernel, tables, self.places, targets)
         self._publishers = publishers(kernel, tables)
         self._published: int | None = None
         self._known: set[str] = set()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -20,7 +19,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.sink_places import Declared, SinkPlaces
-from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
+from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableMove, TableTarget
 from state_engine.published.delta import DeltaStateTarget
 from state_engine.published.difference import StateReader, compared
 from state_engine.published.sql import SqlStateTarget
@@ -38,25 +37,6 @@ from state_engine.storage.delta.kernel import DeltaKernel
 _LOG = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class TableMove:
-    """What a table gets, or would get.
-
-    Attributes:
-        name: of the table.
-        place: where it is.
-        rows: that come, or come in the place of others.
-        deleted: rows that go, and keys all of whose rows go.
-        whole: why the whole table was compared; empty where it was not.
-    """
-
-    name: str
-    place: str
-    rows: int
-    deleted: int
-    whole: str = ""
-
-
 class PublishedTables:
     """Of one job.
 
@@ -64,11 +44,18 @@ class PublishedTables:
         kernel: commits.
         tables: the job's tables.
         places: of its sinks.
+        targets: writes tables, by kind; None for what really writes them.
     """
 
-    def __init__(self, kernel: DeltaKernel, tables: JobTables, places: SinkPlaces) -> None:
+    def __init__(
+        self,
+        kernel: DeltaKernel,
+        tables: JobTables,
+        places: SinkPlaces,
+        targets: Mapping[str, TableTarget] | None = None,
+    ) -> None:
         self._tables, self._places = tables, places
-        self._targets: dict[str, TableTarget] = {
+        self._targets: Mapping[str, TableTarget] = targets or {
             SinkKind.DELTA_STATE: DeltaStateTarget(kernel),
             SinkKind.SQL_STATE: SqlStateTarget(),
         }
@@ -119,11 +106,22 @@ class PublishedTables:
                 f'Leave the table as it is with outputs={{"{state.name}": "keep"}}, or empty it with "rebuild"'
             )
 
-    def rebuild(self, history: History, name: str, declared: Declared) -> TableMove:
-        """Make a table anew from the state as of the head, whoever wrote it; what it holds then."""
+    def rebuild(
+        self, history: History, name: str, declared: Declared, *, dry_run: bool = False
+    ) -> tuple[PublishedState, TableMove]:
+        """Make a table anew from the state as of the head, whoever wrote it; what it holds then.
+
+        A dry run compares instead: rows that would come, or come in the place of others, and rows that would go.
+        """
         state, head = self._named(history, name, declared)
         reader = self._reader(history, head.checkpoint_id, state)
-        return self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
+        target, table = self._table(state)
+        if not dry_run:
+            return state, self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
+        if not self._is_there(target, table):
+            return state, _new(state, reader)
+        target.check_columns(table, reader.form.columns)
+        return state, _move(state, self._difference(target, table, reader), "it would be made anew")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
@@ -134,11 +132,23 @@ class PublishedTables:
         change = self._difference(target, table, reader)
         return _move(state, change, "it was compared")
 
-    def accept(self, history: History, name: str, declared: Declared) -> None:
-        """Leave what others changed in a table as it is, and go on from there."""
-        state, _ = self._named(history, name, declared)
+    def accept(
+        self, history: History, name: str, declared: Declared, *, dry_run: bool = False
+    ) -> tuple[PublishedState, TableMove]:
+        """Leave what others changed in a table as it is, and go on from there; how it differs from the state."""
+        state, head = self._named(history, name, declared)
         target, table = self._table(state)
-        target.accept(table)
+        shown = target.shown(table, changed=True)
+        if shown is None:
+            raise SinkError(
+                f"table '{name}': there is none at {state.place}, so there is nothing to accept; the next run "
+                "builds it from the state"
+            )
+        reader = self._reader(history, shown if shown in history else head.checkpoint_id, state)
+        move = _move(state, self._difference(target, table, reader), "it was compared")
+        if not dry_run:
+            target.accept(table)
+        return state, move
 
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
@@ -270,7 +280,7 @@ class PublishedTables:
                 change.deleted.num_rows,
                 extra={"job": self._tables.layout.job, "checkpoint_id": to_id, "sink": state.name},
             )
-        return _move(state, change, whole)
+        return _move(state, change, whole if shown else "it is new")
 
     def _change(
         self,
@@ -303,10 +313,17 @@ class PublishedTables:
         shown = target.shown(table)
         reader = self._reader(history, to_id, state)
         if shown is None:
-            return TableMove(state.name, state.place, sum(r.num_rows for r in reader.whole()), 0, "it is new")
+            return _new(state, reader)
         way = state_way(history, shown, to_id, state.operator, state.state)
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
+
+    def _is_there(self, target: TableTarget, table: PublishedTable) -> bool:
+        """Whether there is a table, whoever it belongs to."""
+        try:
+            return target.shown(table, changed=True) is not None
+        except SinkIdentityError:
+            return True
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -339,6 +356,11 @@ class PublishedTables:
             f"job '{self._tables.layout.job}' publishes no state to a table '{name}'; its tables: "
             f"{sorted(one.name for one in known)}"
         )
+
+
+def _new(state: PublishedState, reader: StateReader) -> TableMove:
+    """What a table gets that is not there yet."""
+    return TableMove(state.name, state.place, sum(rows.num_rows for rows in reader.whole()), 0, "it is new")
 
 
 def _move(state: PublishedState, change: TableChange, whole: str) -> TableMove:

@@ -3,6 +3,7 @@
     StateTable    what a job says: which table, and how it is written
     TableColumns  its columns, and which of them identify a row
     TableChange   the difference between two checkpoints of the state, by key
+    TableMove     how many rows that takes
     TableTarget   applies a change to a table of one kind, in one transaction that also records the checkpoint
 
 Flink has no counterpart: its upsert sinks see every change once and cannot go back.
@@ -88,6 +89,25 @@ class PublishedTable:
         )
 
 
+@dataclass(frozen=True)
+class TableMove:
+    """What a table gets, or would get.
+
+    Attributes:
+        name: of the table.
+        place: where it is.
+        rows: that come, or come in the place of others.
+        deleted: rows that go, and keys all of whose rows go.
+        whole: why the whole table was compared; empty where it was not.
+    """
+
+    name: str
+    place: str
+    rows: int
+    deleted: int
+    whole: str = ""
+
+
 class StateTable(ABC):
     """Which table a state is published to; holds configuration only."""
 
@@ -107,8 +127,11 @@ class TableTarget(ABC):
     """Writes tables of one kind. Every write is one transaction, which also records the checkpoint that is shown."""
 
     @abstractmethod
-    def shown(self, table: PublishedTable) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
         """The checkpoint that a table shows; 0 where there is a table to which nothing was published yet.
+
+        Args:
+            changed: give it also where somebody else changed rows.
 
         Returns:
             None where there is no table.

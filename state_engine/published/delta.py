@@ -10,7 +10,7 @@ others that only rearrange rows are followed; any that changed rows since the la
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
@@ -112,13 +112,14 @@ class DeltaStateTarget(TableTarget):
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def shown(self, table: PublishedTable) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
         inspected = self._kernel.inspect(table.place, table.app)
         if inspected is None:
             return None
         facts, seen = inspected
-        self._check_owner(table, facts)
-        self._check_unchanged(table, facts.version)
+        _check_owner(table, facts.properties)
+        if not changed:
+            self._check_unchanged(table, facts.version)
         return seen
 
     def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:
@@ -162,7 +163,7 @@ class DeltaStateTarget(TableTarget):
     ) -> None:
         for left in reversed(range(_ATTEMPTS)):
             files = self._files(table)
-            self._check_owner(table, files.facts)
+            _check_owner(table, files.facts.properties)
             if files.transaction >= checkpoint_id:
                 return
             self._check_unchanged(table, files.facts.version)
@@ -227,32 +228,11 @@ class DeltaStateTarget(TableTarget):
             )
         return files
 
-    def _check_owner(self, table: PublishedTable, facts: TableFacts) -> None:
-        owner = facts.properties.get(OWNER)
-        if owner == table.app:
-            return
-        whose = f"belongs to '{owner}'" if owner else "is not one that a state was published to"
-        raise SinkIdentityError(
-            f"table '{table.name}': {table.place} {whose}. Nothing was written. Publish to another table; or, where "
-            "this job takes it over, say so with adopt=True: its rows are then compared with the state"
-        )
-
     def _check_unchanged(self, table: PublishedTable, version: int) -> None:
         """Refuse where somebody else changed rows since our last commit."""
-        if self._ours.get(table.place) == version:
-            return
-        log = DeltaLog(table.place)
-        for number in reversed(log.versions):
-            commit = log.commit(number)
-            if {table.app, _accepting(table)} & commit.transactions.keys():
-                break
-            if commit.changes_data:
-                raise TableChangedError(
-                    f"table '{table.name}': version {number} of {table.place}, {commit.operation or 'a change'} by "
-                    f"{commit.maker or 'an unknown writer'}, changed rows that the state published. Nothing was "
-                    f"written. {table.ways_out}"
-                )
-        self._ours[table.place] = version
+        if self._ours.get(table.place) != version:
+            _refuse_changed(table, DeltaLog(table.place))
+            self._ours[table.place] = version
 
     def _commit_change(
         self,
@@ -324,6 +304,43 @@ class DeltaStateTarget(TableTarget):
         }
 
 
+def shown_in_log(table: PublishedTable, *, changed: bool = False) -> int | None:
+    """The checkpoint that a table shows, without Java; see ``TableTarget.shown``."""
+    log = DeltaLog(table.place)
+    newest = log.newest()
+    if newest is None:
+        return None
+    _check_owner(table, newest.properties)
+    if not changed:
+        _refuse_changed(table, log)
+    return newest.transactions.get(table.app, 0)
+
+
+def _check_owner(table: PublishedTable, properties: Mapping[str, str]) -> None:
+    owner = properties.get(OWNER)
+    if owner == table.app:
+        return
+    whose = f"belongs to '{owner}'" if owner else "is not one that a state was published to"
+    raise SinkIdentityError(
+        f"table '{table.name}': {table.place} {whose}. Nothing was written. Publish to another table; or, where "
+        "this job takes it over, say so with adopt=True: its rows are then compared with the state"
+    )
+
+
+def _refuse_changed(table: PublishedTable, log: DeltaLog) -> None:
+    """Refuse where somebody else changed rows since our last commit."""
+    for number in reversed(log.versions):
+        commit = log.commit(number)
+        if {table.app, _accepting(table)} & commit.transactions.keys():
+            return
+        if commit.changes_data:
+            raise TableChangedError(
+                f"table '{table.name}': version {number} of {table.place}, {commit.operation or 'a change'} by "
+                f"{commit.maker or 'an unknown writer'}, changed rows that the state published. Nothing was "
+                f"written. {table.ways_out}"
+            )
+
+
 def _accepting(table: PublishedTable) -> str:
     """The application of commits of ours that bring a table to no other checkpoint."""
     return f"{table.app}/accepted"
@@ -347,10 +364,15 @@ def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns)
             f"table '{table.name}': {table.place} cannot show a state because of {'; '.join(problems)}. Nothing was "
             "written. Take that back, or publish to a table without"
         )
+    refuse_other_columns(table, facts.schema, columns)
+
+
+def refuse_other_columns(table: PublishedTable, there: dict[str, Any], columns: TableColumns) -> None:
+    """Refuse a table whose schema, as Delta has it, is not that of the state."""
     wanted = spark_schema(columns.schema)
-    if canonical(facts.schema) != canonical(wanted):
+    if canonical(there) != canonical(wanted):
         raise SinkError(
-            f"table '{table.name}': {table.place} has the columns {short_schema(facts.schema)}, the state has "
+            f"table '{table.name}': {table.place} has the columns {short_schema(there)}, the state has "
             f"{short_schema(wanted)}. Nothing was written. Publish to another table, or delete this one: the next run "
             "builds it from the state"
         )

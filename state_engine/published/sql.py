@@ -85,9 +85,9 @@ class SqlStateTable(StateTable):
 class SqlStateTarget(TableTarget):
     """Writes tables of databases that show a keyed state; each call has a connection of its own."""
 
-    def shown(self, table: PublishedTable) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
         with _opened(table) as there:
-            return there.shown()
+            return there.shown(changed=changed)
 
     def create(self, table: PublishedTable, columns: TableColumns) -> None:
         with _opened(table) as there:

@@ -39,7 +39,7 @@ class PublishedState:
         operator, state: uid of the operator, and name of its state.
         map_key: name of the column of a map's keys.
         options: of the target, without secrets.
-        policy: at a row that moves the head.
+        policy: at a row that moves the head; of a table that was settled, what was done: ``rebuild`` or ``keep``.
 
     Example:
         >>> one = PublishedState("latest", "delta_state", "file:///t", "sums", "sum")
@@ -114,7 +114,7 @@ def moves_of(history: History, table: SinkKey, since_id: int) -> list[tuple[Chec
     return [
         (row, one.policy)
         for row in history.values()
-        if row.branch == MAIN and row.checkpoint_id > since_id
+        if row.branch == MAIN and row.checkpoint_id > since_id and row.kind.moves_head
         for one in published_in(row)
         if one.key == table and one.policy != "follow"
     ]

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,9 +23,11 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.type_parsing import arrow_type
 from state_engine.core.types.type_text import type_from_text
 from state_engine.published.base import TableColumns
 from state_engine.storage.layout import state_column
+from state_engine.storage.state.entry_codes import leaves
 
 VALUE = "value"
 
@@ -50,14 +54,18 @@ class TableForm:
             ConfigurationError: columns would have the same name.
         """
         form = cls(KeySchema.recorded(operator.key_schema, operator.key_type), schema, map_key)
-        names = form.columns.schema.names
+        return form.checked(operator.uid)
+
+    def checked(self, operator: str) -> TableForm:
+        """The form itself, if no two columns have one name; ``ConfigurationError`` names the operator otherwise."""
+        names = self.columns.schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigurationError(
-                f"operator '{operator.uid}', state '{schema.name}': a table of it would have two columns {twice}. "
+                f"operator '{operator}', state '{self.schema.name}': a table of it would have two columns {twice}. "
                 "Rename the field; for the key of a map, name its column with map_key="
             )
-        return form
+        return self
 
     @property
     def shape(self) -> str:
@@ -156,3 +164,21 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _fields(kind: pa.StructType | pa.Schema) -> list[tuple[str, pa.DataType]]:
     return [(field.name, field.type) for field in kind]
+
+
+def rows_by_identity(columns: TableColumns, rows: pa.Table) -> list[Any]:
+    """Rows of a table as ``Row`` objects, in the order of what identifies them, null first."""
+    if not rows.num_rows:
+        return []
+    order = np.arange(rows.num_rows)
+    for name in reversed(columns.identity):
+        for leaf in reversed(list(leaves(one_chunk(rows[name])))):
+            values = leaf.to_pylist()
+            order = np.array(sorted(order, key=lambda at: _by(values[at])), np.int64)
+    struct = rows.take(pa.array(order)).to_struct_array()
+    return list(arrow_type(struct.type).from_arrow(one_chunk(struct)))
+
+
+def _by(value: Any) -> tuple[bool, Any]:
+    """For an order in which null comes first."""
+    return value is not None, 0 if value is None else value

@@ -29,6 +29,7 @@ from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.types.ddl import quoted
 from state_engine.publication.output_reader import OutputReader
+from state_engine.published.states import published_in
 from state_engine.queries.history_views import instant
 from state_engine.queries.spark_sql import plain_message
 from state_engine.queries.state_rows import KEY, KEY_HASH
@@ -45,12 +46,14 @@ class StateOfKey:
     Attributes:
         operator, state: names.
         before, after: the value; a list; pairs of key and value of a map; None where there is nothing.
+        tables: names of the published tables that show the state.
     """
 
     operator: str
     state: str
     before: Any
     after: Any
+    tables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,9 @@ class KeyExplainer:
                     TimersOfKey(key.uid, sorted(set(then) - set(there)), sorted(set(there) - set(then)))
                 )
             else:
-                event.states.append(StateOfKey(key.uid, name, old, new))
+                published = published_in(path[-1])
+                shown = tuple(one.name for one in published if (one.operator, one.state) == (key.uid, name))
+                event.states.append(StateOfKey(key.uid, name, old, new, shown))
 
     def _values(self, path: Sequence[CheckpointRow], key: _Key) -> dict[str, Any]:
         """The states of the key at the end of a path, by name; those without anything are absent."""

@@ -46,6 +46,7 @@ from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.state_backends.state_backend import StateBackend
+from state_engine.testing.harness_tables import table_of
 
 Harness = TypeVar("Harness", bound="OperatorHarness")
 _NAME = "harness"
@@ -261,6 +262,21 @@ class OperatorHarness:
         broadcast state a dict per subtask.
         """
         return self._stored.values(name)
+
+    def table(self, state: str, *, key: TypeLike | None = None, map_key: str = "map_key") -> list[Any]:
+        """What ``publish_state(state, …)`` would show: the rows of the table, by key.
+
+        Args:
+            state: name of a keyed state.
+            key: columns of the key, ``"account string"``; by default those of ``key_type``.
+            map_key: name of the column of a map's keys.
+
+        Raises:
+            ConfigurationError: there is no such state yet, the columns of the key are not known, or two columns would
+                have one name.
+        """
+        kind = self._key_type if key is None else to_type(key, parameter="key")
+        return table_of(self._stored.keyed, state, kind, map_key=map_key, operator=_NAME)
 
     def subtask_of(self, key: Any) -> int:
         """The subtask that owns a key."""

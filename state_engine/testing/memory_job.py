@@ -1,4 +1,7 @@
-"""A job's graph as it runs in memory: the same operators, sources that are given rows, and sinks that collect."""
+"""A job's graph as it runs in memory: the same operators, sources that are given rows, and sinks that collect.
+
+Published tables keep their names and places; ``MemoryTables`` writes to none of them.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from state_engine.job.graph import (
     SourceNode,
     TransformNode,
     UnionNode,
+    type_in_code,
 )
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import Projection
@@ -26,7 +30,6 @@ from state_engine.sinks.files import FileSink
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.collection import CollectionSource
-from state_engine.sources.file import FileSource
 from state_engine.sources.frames import TableCode
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.local_rows import local_frame, normal_elements
@@ -139,6 +142,9 @@ class MemoryJob:
             name: SinkNode(name, copies.of(node.parent), FileSink(f"{directory}/{name}"))
             for name, node in job.sinks.items()
         }
+        copied.published = {
+            name: replace(node, operator=copies.of(node.operator)) for name, node in job.published.items()
+        }
         copied.check()
         return cls(copied, copies.given)
 
@@ -196,11 +202,6 @@ class _Copies:
         return self.given[node.name]
 
     def _kind(self, node: SourceNode, source: Source) -> OutputType | None:
-        what = f"type of source '{node.name}'"
         if node.name in self._types:
-            return OutputType.of(to_type(self._types[node.name], parameter=what))
-        if node.declared is not None:
-            return node.declared
-        if isinstance(source, FileSource) and source.schema is not None:
-            return OutputType.of(to_type(source.schema, parameter=what))
-        return None
+            return OutputType.of(to_type(self._types[node.name], parameter=f"type of source '{node.name}'"))
+        return type_in_code(node, source)

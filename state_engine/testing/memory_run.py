@@ -1,10 +1,10 @@
 """``MemoryRun``: a job that runs in memory, micro-batch after micro-batch, and what can be seen of it.
 
 The engine itself runs the job: planning, routing, operators, watermarks, timers, state, the commit with its
-invariants, and restores are its own. Three things are others: there is no Spark, so subtasks run in this process, one
-after the other; logs of tables are kept in memory, in the place of Delta Kernel; and every sink is a directory of files
-that is read back. Directory and files are below ``/dev/shm`` where the system has it, so they never reach a disk.
-Decision 0041.
+invariants, and restores are its own. Four things are others: there is no Spark, so subtasks run in this process, one
+after the other; logs of tables are kept in memory, in the place of Delta Kernel; every sink is a directory of files
+that is read back; and published tables are in memory. Directory and files are below ``/dev/shm`` where the system has
+it, so they never reach a disk. Decision 0041.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Any, Self
 
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.context import EngineContext
 from state_engine.engine.engine import StateEngine
@@ -26,6 +28,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import RunReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy
+from state_engine.publication.publication import Publication
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -34,6 +37,7 @@ from state_engine.storage.layout import JobLayout
 from state_engine.testing import memory_views
 from state_engine.testing.memory_job import MemoryJob, Transforms
 from state_engine.testing.memory_kernel import MemoryKernel
+from state_engine.testing.memory_tables import MemoryTables
 
 _MEMORY = "/dev/shm"
 _ROOM_BYTES = 2**28
@@ -170,6 +174,19 @@ class MemoryRun:
         layout = JobLayout(self._engine.root, self._made.job.name)
         return memory_views.state(layout, self._made.job, self._path(), operator, name)
 
+    def table(self, name: str) -> list[Any]:
+        """The rows that a published table shows, by key, as Rows with the columns of the real table.
+
+        Raises:
+            ConfigurationError: the job publishes no state to a table of this name.
+        """
+        published = self._made.job.published
+        if name not in published:
+            raise ConfigurationError(
+                f"job '{self._made.job.name}' publishes no state to a table '{name}'; its tables: {sorted(published)}"
+            )
+        return self._engine.context.published.rows(published[name].table.place)
+
     def dead_letters(self) -> list[dict[str, Any]]:
         """The rows that were set aside, oldest first, each with its position and error."""
         layout = JobLayout(self._engine.root, self._made.job.name)
@@ -212,10 +229,22 @@ class MemoryRun:
 
 class _MemoryEngine(StateEngine):
     def __init__(self, root: str) -> None:
-        self.context = _MemoryContext(root, NO_SPARK, durability="os")
+        self.context: _MemoryContext = _MemoryContext(root, NO_SPARK, durability="os")
 
 
 class _MemoryContext(EngineContext):
+    @cached_property
+    def published(self) -> MemoryTables:
+        """The tables that show states."""
+        return MemoryTables()
+
+    def publication(self, tables: JobTables) -> Publication:
+        name = tables.layout.job
+        if name not in self._publications:
+            targets = dict.fromkeys((SinkKind.DELTA_STATE.value, SinkKind.SQL_STATE.value), self.published)
+            self._publications[name] = Publication(self.kernel, tables, targets)
+        return self._publications[name]
+
     @property
     def kernel(self) -> DeltaKernel:
         if self._kernel is None:

@@ -22,7 +22,7 @@ from state_engine.core.state.ttl_rule import without_expired
 from state_engine.job.graph import OperatorNode, declared_columns, declared_type, is_scalar
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import parallelism_in_force
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import function_for
 from state_engine.microbatch.operator_run import earlier_states
 from state_engine.sinks.file_moves import PUBLISHED
 from state_engine.sinks.files import FileSink, published_directory
@@ -85,12 +85,9 @@ def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], ui
 
 def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
     """The keyed states that the operator's function declares when it is opened."""
-    function: Any = operator.function
-    if isinstance(function, TypedByInput):
-        kind = declared_type(operator.inputs[0].parent)
-        if kind is None:
-            return []
-        function = function.bound(kind)
+    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    if function is None:
+        return []
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
     return trial_open(function, info).states
 

@@ -239,6 +239,12 @@ A sink of other columns is reported with both sides
 A sink that was made anew, or is another job's, is refused
   sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
   sinks/test_files::test_another_job_is_refused
+What is no table, a state without key, and a name that is taken or can be none are refused while wiring
+  misuse/test_published_states::test_what_cannot_be_published_is_refused_while_it_is_built
+A state that its operator does not have, or that no table can show, is refused before anything is committed
+  misuse/test_published_states::test_what_no_table_can_show_is_refused_before_anything_is_committed
+The columns of a harness's table are named
+  testing/test_published_in_memory::test_a_harness_says_what_a_table_needs
 A table that shows a state belongs to one root, job and state
   published/test_sql::test_a_table_belongs_to_one_application
   published/test_sql::test_a_table_of_nobody_is_refused
@@ -247,8 +253,19 @@ What others changed in such a table stops what is published to it, with the ways
   published/test_sql::test_a_row_that_somebody_inserted
   published/test_sql::test_a_table_that_was_emptied_or_filled
   published/test_sql::test_a_table_that_was_dropped_is_made_anew
+  published/test_following::test_a_change_by_somebody_else_stops_the_publish_and_names_him
+  published/test_following::test_a_change_shows_behind_one_that_only_sets_a_property
+A table that is gone cannot be accepted
+  published/test_following::test_a_table_that_is_gone_is_not_accepted_and_a_dry_run_of_its_rebuild_counts_all
+A Delta table of another root or job, and one with rules that plain files break, is refused
+  published/test_following::test_a_table_of_another_root_is_refused_or_adopted
+  published/test_following::test_tables_with_other_rules_are_refused
+A checkpoint that does not know a published state is not followed, and policies fit the sink
+  published/test_following::test_a_checkpoint_that_does_not_know_the_state_is_no_empty_state
+  published/test_following::test_policies_fit_the_sink
 A state of other columns than its table is reported with both sides
   published/test_sql_tables::test_a_state_whose_columns_do_not_fit_any_more
+  testing/test_published_in_memory::test_a_state_with_other_columns_is_refused_as_by_the_real_table
   published/test_sql_tables::test_states_that_no_table_can_show
   published/test_sql_tables::test_what_cannot_be_taken_over
   published/test_sql_tables::test_a_view_shows_no_state
@@ -299,6 +316,15 @@ A row whose key was not counted cannot be taken back
   operators/test_aggregates_in_jobs::test_a_state_that_is_older_than_its_count_is_refused_when_rows_are_taken_back
 An aggregating state takes back only what an aggregate function can retract, and what it holds
   core/functions/test_retraction::test_an_aggregating_state_takes_a_value_back
+Columns of the last row, of versions and of a top list are those of the rows, and fit each other
+  operators/test_last_rows::test_what_cannot_work_is_refused_when_it_is_built
+  operators/test_scd2::test_what_cannot_work_is_refused_when_it_is_built
+  operators/test_top_n::test_what_cannot_work_is_refused_when_it_is_built
+A row without a sequence, a time or a value to compare is refused, and so is one of another type
+  operators/test_last_rows::test_a_row_without_a_place_in_the_sequence_is_refused
+  operators/test_last_rows::test_a_row_of_another_type_is_refused
+  operators/test_scd2::test_a_row_without_a_time_is_refused
+  operators/test_top_n::test_a_row_that_cannot_be_compared_is_refused
 Late rows of a source that changes are not diverted
   misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted
 A transform that drops the kinds of rows, or their order, is refused
@@ -308,6 +334,8 @@ A row that is no insert needs a function, a harness or a collection of a stream 
   core/harness/test_row_kinds::test_a_row_of_another_kind_needs_a_harness_of_a_stream_that_changes
   microbatch/test_row_kinds::test_a_collection_without_kinds_takes_inserts_only
   core/types/test_row::test_a_row_that_is_no_insert_is_refused_and_never_taken_for_one
+A function that puts out changes says so
+  misuse/test_published_states::test_a_delete_of_a_function_that_does_not_say_that_it_emits_changes_is_refused
 A map gives no output another kind than that of its element
   core/harness/test_row_kinds::test_a_map_cannot_give_an_output_another_kind
 A state keeps no row of another kind

@@ -19,7 +19,7 @@ FUNCTIONS = {
     "FlatMapFunction": ["flat_map"],
     "FilterFunction": ["filter"],
     "ReduceFunction": ["reduce"],
-    "AggregateFunction": ["create_accumulator", "add", "get_result", "merge"],
+    "AggregateFunction": ["create_accumulator", "add", "retract", "get_result", "merge"],
     "FoldFunction": ["fold"],
     "CoMapFunction": ["map1", "map2"],
     "CoFlatMapFunction": ["flat_map1", "flat_map2"],
@@ -55,6 +55,7 @@ CALLED = [
     "current_processing_time", "get_state", "get_list_state", "get_map_state", "get_sorted_map_state",
     "get_reducing_state", "get_aggregating_state", "get_folding_state", "get_job_parameter", "get_task_name",
     "min_by", "max_by", "project", "print", "execute_and_collect", "rebalance", "shuffle", "rescale", "forward",
+    "get_row_kind", "set_row_kind", "Row.of_kind",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
+from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError, TableChangedError
 from state_engine.publication.published_tables import PublishedTables
 from state_engine.published import delta
@@ -157,8 +159,14 @@ def test_a_table_that_somebody_changed_is_rebuilt(site: Site) -> None:
     DeltaTable(path).delete()
     with pytest.raises(TableChangedError):
         site.engine.published("shops").verify("per_shop")
-    made = site.engine.published("shops").rebuild("per_shop")
-    assert made.rows == len(site.expected()["per_shop"])
+    tables, count, before = site.engine.published("shops"), len(site.expected()["per_shop"]), version(path)
+    planned = tables.rebuild("per_shop", dry_run=True)
+    assert (planned.rows, planned.deleted, planned.whole) == (count, 0, "it would be made anew")
+    assert version(path) == before, "a dry run writes nothing"
+    made = tables.rebuild("per_shop", requested_by="ada")
+    assert made.rows == count
+    row = site.engine.checkpoints("shops")[-1]
+    assert (shown_kind(row), row.requested_by, row.sinks[0].name) == ("table rebuilt", "ada", "per_shop")
     site.check()
     site.rows += random_rows(site.chance, 9)
     site.engine.run(site.job())
@@ -168,7 +176,15 @@ def test_a_table_that_somebody_changed_is_rebuilt(site: Site) -> None:
 def test_a_change_that_is_accepted_stays_until_its_key_changes(site: Site) -> None:
     path = site.table("per_shop")
     DeltaTable(path).update(updates={"value": "-1"})
-    site.engine.published("shops").accept("per_shop")
+    tables, count, before = site.engine.published("shops"), len(site.expected()["per_shop"]), version(path)
+    planned = tables.accept("per_shop", dry_run=True)
+    assert (planned.rows, planned.deleted) == (count, 0)
+    assert version(path) == before, "a dry run writes nothing"
+    with pytest.raises(TableChangedError):
+        tables.verify("per_shop")
+    assert tables.accept("per_shop", requested_by="ada") == planned
+    row = site.engine.checkpoints("shops")[-1]
+    assert (shown_kind(row), row.requested_by, row.sinks[0].name) == ("table accepted", "ada", "per_shop")
     site.rows += [("a", 1, "x")]
     site.engine.run(site.job())
     shown = {row[:2]: row[2] for row in rows_of(pl.read_delta(path))}
@@ -176,6 +192,38 @@ def test_a_change_that_is_accepted_stays_until_its_key_changes(site: Site) -> No
     assert shown == {key: total if key == ("a", "x") else -1 for key, total in expected.items()}
     compared = site.engine.published("shops").verify("per_shop")
     assert (compared.rows, compared.deleted) == (len(expected) - 1, 0)
+
+
+def test_rows_that_settle_a_table_move_no_table_and_no_head(site: Site) -> None:
+    """A table that lags follows from where it is, past them, and a restore passes them by."""
+    early, path = site.path[1].checkpoint_id, site.table("balance")
+    DeltaTable(site.table("per_shop")).delete()
+    pl.DataFrame({"k": ["z"], "value": [26]}).write_delta(path, mode="append")
+    site.rows += random_rows(site.chance, 9)
+    with pytest.raises(TableChangedError):
+        site.engine.run(site.job())
+    tables = site.engine.published("shops")
+    tables.rebuild("per_shop")
+    accepted = tables.accept("balance")
+    assert (accepted.rows, accepted.deleted) == (0, 1), "compared with the checkpoint that it shows"
+    site.engine.run(site.job())
+    assert site.shown() == site.expected() | {"balance": [*site.expected()["balance"], ("z", 26)]}
+    tables.rebuild("balance")
+    site.engine.restore(site.job(), checkpoint_id=early)
+    site.check()
+    site.rows += random_rows(site.chance, 9)
+    site.engine.run(site.job())
+    site.check()
+
+
+def test_a_table_that_is_gone_is_not_accepted_and_a_dry_run_of_its_rebuild_counts_all(site: Site) -> None:
+    shutil.rmtree(site.table("balance"))
+    tables = site.engine.published("shops")
+    with pytest.raises(SinkError, match=r"there is none at .*/balance, so there is nothing to accept"):
+        tables.accept("balance")
+    planned = tables.rebuild("balance", dry_run=True)
+    assert (planned.rows, planned.whole) == (len(site.expected()["balance"]), "it is new")
+    assert not Path(site.table("balance")).exists()
 
 
 def test_spark_rearranges_a_table_and_nothing_stops(site: Site, spark: SparkSession) -> None:

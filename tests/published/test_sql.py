@@ -304,6 +304,7 @@ def test_a_table_that_was_emptied_or_filled(world: World) -> None:
     for asked in (world.shown, lambda: world.apply(3, 4, [(1, "A")])):
         with pytest.raises(TableChangedError, match=r"it is empty, and was not .*rebuild-table job balance"):
             asked()
+    assert world.target.shown(world.published(), changed=True) == 3
     world.replace(3, OLD)
     assert world.shown() == 3
     world.apply(3, 4, deleted=[(1,), (2,), (3,)])

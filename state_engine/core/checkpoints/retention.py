@@ -6,6 +6,7 @@ stays for ever. Mirrors Flink's ``state.checkpoints.num-retained`` and ``Externa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -87,13 +88,19 @@ def plan(
     return RetentionPlan(tuple(sorted(keep)), tuple(sorted(set(history) - keep - gone)))
 
 
+_SETTLED = {"rebuild": "table rebuilt", "keep": "table accepted"}
+"""Of rows that settle a published table, by its recorded policy."""
+
+
 def shown_kind(row: CheckpointRow) -> str:
-    """The kind of a row as people are shown it: rows of retention that only pin or let go are about savepoints."""
+    """The kind of a row as people are shown it: rows of retention may be about savepoints or tables."""
     if row.kind is CheckpointKind.RETENTION and not row.retired:
         if row.pinned:
             return "savepoint"
         if row.unpinned:
             return "savepoint gone"
+        if row.sinks:
+            return _SETTLED[json.loads(row.sinks[0].schema)["policy"]]
     return row.kind.value
 
 

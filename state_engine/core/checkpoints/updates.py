@@ -126,6 +126,21 @@ class Unpin:
 
 
 @dataclass(frozen=True)
+class SettleTable:
+    """A published table that others had changed was rebuilt from the state, or accepted as it is; nothing else changes.
+
+    Attributes:
+        table: as a row records it; its policy says which of the two.
+    """
+
+    table: StagedSink
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row that names it."""
+        return replace(row, sinks=[self.table])
+
+
+@dataclass(frozen=True)
 class LeaveOut:
     """Files of the table itself that leave it in the same commit, because their rows are damaged; for repairs."""
 

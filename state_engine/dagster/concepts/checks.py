@@ -12,9 +12,10 @@ import dagster as dg
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.concepts.partitions import late_rows_check
+from state_engine.dagster.concepts.tables import table_checks
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import describe, status_of
-from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, MOVES_ON, checkpoint_key
+from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, MOVES_ON, TABLES, checkpoint_key
 from state_engine.monitoring.job_audit import RULES, Finding, summary_of
 from state_engine.monitoring.job_history import read_history
 
@@ -31,6 +32,7 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
         **({LATE_ROWS: late_rows_check} if dagster_job.job.partitions is not None else {}),
     }
     checks = [make(dagster_job) for kind, make in makers.items() if kind in chosen]
+    checks += table_checks(dagster_job) if TABLES in chosen else []
     if "checks" not in dagster_job.options.automation or not checks:
         return dg.Definitions(asset_checks=checks)
     job = dg.define_asset_job(
@@ -89,7 +91,7 @@ def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
         )
-    severe = status.state in ("damaged", "stuck", "unpublished", "refusing")
+    severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),

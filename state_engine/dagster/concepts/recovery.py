@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from state_engine.core.errors import MissingFilesError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
-from state_engine.dagster.metadata import checkpoint_metadata, markdown
+from state_engine.dagster.metadata import checkpoint_metadata, markdown, moves_table
 from state_engine.dagster.naming import pool_of
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
 from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
@@ -40,7 +40,8 @@ class RecoverConfig(dg.Config):
     )
     outputs_of_sinks: dict[str, str] = Field(
         default={},
-        description="In place of outputs: withdraw or keep by name of a sink; the others withdraw.",
+        description="In place of outputs: withdraw or keep by name of a sink, follow, keep or rebuild by that of a "
+        "published table; the others withdraw, or follow.",
     )
     dry_run: bool = Field(default=True, description="Only show what going back would do.")
 
@@ -112,6 +113,7 @@ def _restore(run: OperationRun, config: RecoverConfig) -> dict[str, Any]:
         "restored_checkpoint_id": move.checkpoint_id,
         "abandoned": dg.MetadataValue.json(move.abandoned),
         "sinks": dg.MetadataValue.md(_sinks(move)),
+        **({"tables": dg.MetadataValue.md(moves_table(move.tables))} if move.tables else {}),
     }
 
 

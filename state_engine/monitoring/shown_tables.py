@@ -1,0 +1,76 @@
+"""``TableStatus``: what the published tables of a job show, looked up without Spark or Java."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.errors import SinkIdentityError, TableChangedError
+from state_engine.publication.sink_places import SinkPlaces
+from state_engine.published.base import PublishedTable
+from state_engine.published.delta import shown_in_log
+from state_engine.published.sql import SqlStateTarget
+from state_engine.published.states import PublishedState, state_of, state_way
+
+_SHOWN: Mapping[str, Callable[..., int | None]] = {
+    SinkKind.DELTA_STATE: shown_in_log,
+    SinkKind.SQL_STATE: SqlStateTarget().shown,
+}
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """A published table, as it is now.
+
+    Attributes:
+        name: of the table among the sinks of the job.
+        place: where it is.
+        shown_id: the checkpoint that it shows; None where there is no table yet.
+        missing: ids of the checkpoints that lie between that and the head, and change its state.
+        changed: that somebody else changed its rows, or that it is not the job's, with the ways out; empty where it is
+            as it was published.
+    """
+
+    name: str
+    place: str
+    shown_id: int | None
+    missing: tuple[int, ...] = ()
+    changed: str = ""
+
+
+def statuses(history: History, states: Iterable[PublishedState], places: SinkPlaces) -> list[TableStatus]:
+    """The tables that follow the head of a job.
+
+    Raises:
+        SinkError: a table cannot be looked at.
+    """
+    head = history.head
+    if head is None:
+        return []
+    known = [one for one in states if state_of(head, one.operator, one.state) is not None]
+    return [_status(history, head.checkpoint_id, one, places) for one in known]
+
+
+def _status(history: History, head_id: int, state: PublishedState, places: SinkPlaces) -> TableStatus:
+    app = places.app_of(state.name)
+    table = PublishedTable(state.name, state.kind, state.place, app, dict(state.options))
+    look, changed = _SHOWN[state.kind], ""
+    try:
+        shown = look(table)
+    except TableChangedError as error:
+        shown, changed = look(table, changed=True), str(error)
+    except SinkIdentityError as error:
+        shown, changed = None, "" if state.options.get("adopt") else str(error)
+    return TableStatus(state.name, state.place, shown, _missing(history, shown, head_id, state), changed)
+
+
+def _missing(history: History, shown: int | None, head_id: int, state: PublishedState) -> tuple[int, ...]:
+    """Checkpoints that a table has to follow; where their way is not known, the head."""
+    if shown is None:
+        return (head_id,)
+    way = state_way(history, shown, head_id, state.operator, state.state)
+    if way.whole:
+        return (head_id,)
+    return tuple(sorted({row.checkpoint_id for row in (*way.back, *way.forth)}))

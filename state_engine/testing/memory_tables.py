@@ -1,0 +1,103 @@
+"""``MemoryTables``: published tables of a job that runs in memory, in the place of Delta tables and databases.
+
+They follow the head as real ones do, by the same differences and policies. Nobody else writes to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
+from state_engine.published.delta import refuse_other_columns
+from state_engine.published.key_columns import same_rows
+from state_engine.published.table_form import rows_by_identity
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What a table holds, and the checkpoint that it shows."""
+
+    columns: TableColumns
+    rows: pa.Table
+    checkpoint_id: int = 0
+
+
+class MemoryTables(TableTarget):
+    """See the module docstring."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, _Shown] = {}
+
+    def rows(self, place: str) -> list[Any]:
+        """The rows of a table, by what identifies them; none where nothing was published to it yet."""
+        shown = self._tables.get(place)
+        return [] if shown is None else rows_by_identity(shown.columns, shown.rows)
+
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
+        shown = self._tables.get(table.place)
+        return None if shown is None else shown.checkpoint_id
+
+    def create(self, table: PublishedTable, columns: TableColumns) -> None:
+        self._tables.setdefault(table.place, _Shown(columns, columns.schema.empty_table()))
+
+    def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:
+        shown = self._tables.get(table.place)
+        if shown is not None and table.kind == SinkKind.DELTA_STATE:  # a database's table gets new columns
+            refuse_other_columns(table, spark_schema(shown.columns.schema), columns)
+
+    def apply(
+        self,
+        table: PublishedTable,
+        columns: TableColumns,
+        change: TableChange,
+        *,
+        since: int,
+        checkpoint_id: int,
+    ) -> None:
+        if self._tables[table.place].checkpoint_id >= checkpoint_id:
+            return
+        old = self._content(table, columns)
+        goes = same_rows(old, change.cleared, columns.key)
+        goes |= same_rows(old, change.deleted, columns.identity)
+        goes |= same_rows(old, change.rows, columns.identity)
+        rows = pa.concat_tables([old.filter(pa.array(~goes)), change.rows.select(columns.schema.names)])
+        self._tables[table.place] = _Shown(columns, rows.combine_chunks(), checkpoint_id)
+
+    def replace(
+        self,
+        table: PublishedTable,
+        columns: TableColumns,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        checkpoint_id: int,
+    ) -> None:
+        self.check_columns(table, columns)
+        made = pa.Table.from_batches(list(rows), columns.schema)
+        self._tables[table.place] = _Shown(columns, made.combine_chunks(), checkpoint_id)
+
+    def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        yield from self._content(table, columns).to_batches()
+
+    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+        """No table belongs to anybody else."""
+
+    def accept(self, table: PublishedTable) -> None:
+        """Nobody else changed anything."""
+
+    def _content(self, table: PublishedTable, columns: TableColumns) -> pa.Table:
+        """What a table holds, with columns that the state has got since, which are null there."""
+        rows, schema = self._tables[table.place].rows, columns.schema
+        parts = [
+            one_chunk(rows[f.name]).cast(f.type)
+            if f.name in rows.schema.names
+            else pa.nulls(len(rows), f.type)
+            for f in schema
+        ]
+        return pa.table(parts, schema)

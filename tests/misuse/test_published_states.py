@@ -1,0 +1,154 @@
+"""What cannot be published, or shown by a table, is refused: as the job is built, or before anything is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from state_engine import (
+    DataStream,
+    DeltaSink,
+    DeltaStateTable,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    Row,
+    RowKind,
+    RuntimeContext,
+    SqlStateTable,
+    StatefulJob,
+    ValueStateDescriptor,
+    count,
+)
+from state_engine.core.errors import ConfigurationError, InvalidNameError, UserFunctionError
+from state_engine.testing import CollectSink, run_in_memory
+
+TYPE = "account string, amount bigint"
+TABLE = DeltaStateTable("/data/balance")
+TAKEN = "job 'accounts' has two sinks named 'balance': rename one"
+
+
+class Balance(KeyedProcessFunction):
+    """Two states."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.balance = runtime_context.get_state(ValueStateDescriptor("balance", int))
+        self.shops = runtime_context.get_map_state(MapStateDescriptor("shops", str, int))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        self.balance.update(value.amount)
+        yield value
+
+
+def balances(job: StatefulJob) -> DataStream:
+    payments = job.from_collection([("ada", 5)], TYPE, name="payments")
+    return payments.key_by("account").process(Balance(), output_type=TYPE, uid="balances")
+
+
+def twice(job: StatefulJob) -> DataStream:
+    stream = balances(job)
+    stream.publish_state("balance", TABLE)
+    return stream
+
+
+def with_sink(job: StatefulJob) -> DataStream:
+    stream = balances(job)
+    stream.sink("balance", DeltaSink("/data/out"))
+    return stream
+
+
+WIRED: dict[str, tuple[Callable[[StatefulJob], Any], type[Exception], str]] = {
+    "a path in place of a table": (
+        lambda j: balances(j).publish_state("balance", "/data/balance"),  # type: ignore[arg-type]
+        ConfigurationError,
+        r"published table 'balance': '/data/balance' is not one; use DeltaStateTable\(path\), or SqlStateTable",
+    ),
+    "a sink in place of a table": (
+        lambda j: balances(j).publish_state("balance", DeltaSink("/data/balance")),  # type: ignore[arg-type]
+        ConfigurationError,
+        r"published table 'balance': DeltaSink\(.* is not one; use DeltaStateTable\(path\)",
+    ),
+    "the state of a stream without key": (
+        lambda j: j.from_collection([], TYPE).map(lambda v: v, TYPE, uid="m").publish_state("s", TABLE),
+        ConfigurationError,
+        "publish_state: operator 'm' is on a stream without key, so it has no keyed state to show; call key_by",
+    ),
+    "a stream of a source": (
+        lambda j: j.from_collection([], TYPE).publish_state("s", TABLE),
+        ConfigurationError,
+        "publish_state is about the operator that makes a stream, and this DataStream is made by none",
+    ),
+    "one name for two tables": (
+        lambda j: twice(j).publish_state("balance", DeltaStateTable("/data/other")),
+        ConfigurationError, TAKEN,
+    ),
+    "the name of a sink": (lambda j: with_sink(j).publish_state("balance", TABLE), ConfigurationError, TAKEN),
+    "a sink with the name of a table": (
+        lambda j: twice(j).sink("balance", DeltaSink("/data/out")), ConfigurationError, TAKEN),
+    "a name that can be none": (
+        lambda j: balances(j).publish_state("balance", TABLE, name="my balance"), InvalidNameError,
+        "'my balance' cannot name a published table: use lower-case letters"),
+    "a password in a URL": (
+        lambda j: SqlStateTable("postgresql://etl:secret@db.example/reports", "balance"),
+        ConfigurationError,
+        "the url of a SqlStateTable holds a password: leave it out, and name the environment variable",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "error", "message"), WIRED.values(), ids=WIRED)
+def test_what_cannot_be_published_is_refused_while_it_is_built(
+    wire: Callable[[StatefulJob], Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        wire(StatefulJob("accounts"))
+    assert isinstance(refused.value, error)
+
+
+STARTED: dict[str, tuple[Callable[[StatefulJob], Any], str]] = {
+    "a state that the function does not have": (
+        lambda j: balances(j).publish_state("balnce", TABLE),
+        r"job 'accounts', table 'balnce': operator 'balances' has no state 'balnce'; its function declares "
+        r"\['balance', 'shops'\] in open. Correct the name in publish_state, or declare the state in open"),
+    "a state that declared aggregates do not have": (
+        lambda j: j.from_collection([], TYPE).key_by("account").aggregate(n=count()).uid("totals")
+        .publish_state("n", TABLE),
+        r"operator 'totals' has no state 'n'; its function declares \['aggregates'\] in open"),
+    "two columns of one name": (
+        lambda j: balances(j).publish_state("shops", TABLE, map_key="account"),
+        r"operator 'balances', state 'shops': a table of it would have two columns \['account'\]. Rename the field; "
+        "for the key of a map, name its column with map_key="),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("wire", "message"), STARTED.values(), ids=STARTED)
+def test_what_no_table_can_show_is_refused_before_anything_is_committed(
+    wire: Callable[[StatefulJob], Any], message: str
+) -> None:
+    job = StatefulJob("accounts")
+    wire(job)
+    with run_in_memory(job) as run:
+        with pytest.raises(ConfigurationError, match=message):
+            run.run()
+        assert run.checkpoints() == []
+
+
+class Kinds(KeyedProcessFunction):
+    """Puts out a delete, and does not say that it does."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield Row.of_kind(RowKind.DELETE, account=value.account, amount=value.amount)
+
+
+def test_a_delete_of_a_function_that_does_not_say_that_it_emits_changes_is_refused() -> None:
+    job = StatefulJob("accounts")
+    payments = job.from_collection([("ada", 5)], TYPE, name="payments").key_by("account")
+    payments.process(Kinds(), output_type=TYPE, uid="kinds").sink("out", CollectSink())
+    with run_in_memory(job) as run:
+        with pytest.raises(
+            UserFunctionError,
+            match=r"operator 'kinds'.*: its row kind is -D, .* A process function that puts them out says emits",
+        ):
+            run.run()
+        assert run.checkpoints() == []
