@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from state_engine import (
     DeltaStateTable,
@@ -217,6 +218,22 @@ class Site:
 
 def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
     return sorted(frame.rows())
+
+
+def vacuum(spark: SparkSession, table: str, *, retained_hours: int | None = None) -> None:
+    """Spark's VACUUM, in few tasks."""
+    few = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }
+    before = {name: spark.conf.get(name, None) for name in few}
+    for name, value in few.items():
+        spark.conf.set(name, value)
+    retain = "" if retained_hours is None else f" RETAIN {retained_hours} HOURS"
+    spark.sql(f"VACUUM delta.`{table}`{retain}")
+    for name, known in before.items():
+        spark.conf.unset(name) if known is None else spark.conf.set(name, known)
 
 
 @contextmanager
