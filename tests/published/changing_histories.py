@@ -28,7 +28,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.testing import run_in_memory
 from tests.operators import payments
 from tests.operators.payments import ALL, PAYMENT, payment, recomputed
-from tests.published.histories import Crash, crashing
+from tests.published.histories import Crash, crashing, path_of
 from tests.support.changes import as_rows
 
 COLUMNS = ("id", "user", "n", "x", "price", "name")
@@ -233,12 +233,7 @@ class World:
 
     @property
     def path(self) -> list[CheckpointRow]:
-        rows = {row.checkpoint_id: row for row in self.engine.checkpoints("users")}
-        path, at = [], self.main[-1].checkpoint_id
-        while at is not None:
-            path.append(rows[at])
-            at = rows[at].parent_id
-        return path[::-1]
+        return path_of(self.engine, "users")
 
     # -- what must be ----------------------------------------------------------------------------------------------
 

@@ -132,13 +132,7 @@ class Site:
 
     @property
     def path(self) -> list[CheckpointRow]:
-        rows = {row.checkpoint_id: row for row in self.engine.checkpoints("shops")}
-        heads = [row for row in rows.values() if row.branch == "main"]
-        path, at = [], heads[-1].checkpoint_id if heads else None
-        while at is not None:
-            path.append(rows[at])
-            at = rows[at].parent_id
-        return path[::-1]
+        return path_of(self.engine, "shops")
 
     def expected(self) -> dict[str, list[tuple[Any, ...]]]:
         return model(self.rows[: sum(row.rows_in for row in self.path)])
@@ -214,6 +208,17 @@ class Site:
         self.engine.close()
         self.engine = StateEngine(self.directory / "root", spark=self.engine.context.session)
         self.engine.publish_pending("shops")
+
+
+def path_of(engine: StateEngine, job: str) -> list[CheckpointRow]:
+    """The rows that lead to the head of ``main``, oldest first."""
+    rows = {row.checkpoint_id: row for row in engine.checkpoints(job)}
+    heads = [row for row in rows.values() if row.branch == "main"]
+    path, at = [], heads[-1].checkpoint_id if heads else None
+    while at is not None:
+        path.append(rows[at])
+        at = rows[at].parent_id
+    return path[::-1]
 
 
 def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
