@@ -45,7 +45,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "PartitionStatus", "SqlView", "StateDiff", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
          "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",
-         "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "EraseReport", "UpgradeReport"],
+         "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "EraseReport", "ErasedTable",
+         "UpgradeReport"],
     ),
     "Writing functions": (
         "Function classes as in PyFlink; a plain callable goes wherever one takes a single method.",

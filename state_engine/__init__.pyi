@@ -113,6 +113,7 @@ from state_engine.state_backends.rocksdb_options import PredefinedOptions
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.state_processor.bootstrap import BootstrapReport
 from state_engine.state_processor.erase import EraseReport
+from state_engine.state_processor.erase_tables import ErasedTable
 from state_engine.state_processor.key_change import KeyTypeReport
 from state_engine.state_processor.spark_state_reader import SparkState
 from state_engine.state_processor.state_transform import TransformReport
@@ -130,7 +131,8 @@ __all__ = [
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
-    "ComparisonReport", "DeadLetterReport", "EraseReport", "KeyTypeReport", "ReplayReport", "RescaleReport",
+    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport", "ReplayReport",
+    "RescaleReport",
     "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
     "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",

@@ -19,6 +19,7 @@ from state_engine.cli.session import console, declared, listed, opened, say
 from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import moment
 from state_engine.state_processor.erase import EraseReport
+from state_engine.state_processor.erase_tables import ErasedTable
 from state_engine.state_processor.key_change import KeyTypeReport
 
 state = Group("Look at keyed state, and erase keys.")
@@ -67,7 +68,11 @@ def erase_keys(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Erase keys from all states and timers, and show what else still holds them."""
+    """Erase keys from all states, timers and published tables, and show what else still holds them.
+
+    Files of a published table that held the keys are rewritten, also where a deletion vector hid them. Until when older
+    versions of the table keep them is shown, with the VACUUM that takes them away. If this stops halfway, run it again.
+    """
     keys = [key_columns(text) for text in key]
     with opened("Erasing") as engine:
         done = engine.state_processor(job).erase_keys(
@@ -110,11 +115,28 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
         yield f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys"
     if done.committed_id is not None:
         yield f"{report.job}: checkpoint {done.committed_id} says so"
+    for erased in report.tables:
+        yield from _erased_table(erased, dry_run=dry_run)
     if report.expired:
         yield f"expired: checkpoints {listed(report.expired)}"
     for what in report.not_looked_at:
         yield f"not looked at: {what}"
-    yield "still held by:" if report.traces else "nothing that was looked at holds them any more"
+    if report.traces:
+        yield "still held by:"
+    elif not any(one.older_files for one in report.tables):
+        yield "nothing that was looked at holds them any more"
+
+
+def _erased_table(erased: ErasedTable, *, dry_run: bool) -> Iterator[str]:
+    name = f"table {erased.name}"
+    rows, files = ("would leave", "would be") if dry_run else ("left", "were")
+    yield f"{name}: {erased.rows:,} rows {rows} it; {erased.files:,} files that held the keys {files} rewritten"
+    if erased.kept_until is not None:
+        held = f"{erased.older_files:,} files of older versions"
+        until = f"{erased.kept_until:%Y-%m-%d %H:%M:%S} UTC"
+        yield f"{name}: {held} {'would hold' if dry_run else 'hold'} the keys until {until}; then run {erased.remedy}"
+    elif erased.remedy and erased.rows:
+        yield f"{name}: the files of the database hold deleted rows; {erased.remedy} takes them away"
 
 
 def _traces(report: EraseReport) -> Table:

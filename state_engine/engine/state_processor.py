@@ -23,6 +23,7 @@ from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, G
 from state_engine.state_processor.bootstrap_operator_state import Elements
 from state_engine.state_processor.bootstrap_timers import Timers
 from state_engine.state_processor.erase import EraseReport, Erasure, Purge
+from state_engine.state_processor.erase_tables import KeysOfTables
 from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport
 from state_engine.state_processor.key_conversion import Convert
 from state_engine.state_processor.key_traces import Key, KeyTraces
@@ -254,7 +255,11 @@ class StateProcessor:
     ) -> EraseReport:
         """Erase keys from all states and timers of all operators that are keyed by these columns.
 
-        The report names what else still holds them: older checkpoints, branches, savepoints, dead letters, sinks.
+        Tables that show states of these operators lose their rows, and the files of their newest version that held
+        any, also one that a deletion vector hides, are rewritten without. Where this breaks off, call it again.
+
+        The report names what else still holds them: older checkpoints, branches, savepoints, dead letters, sinks, and
+        older versions of the tables, with the time until which these keep them.
 
         Args:
             keys: values by column of the key: ``{"tailnum": "N123"}``; or several.
@@ -284,6 +289,9 @@ class StateProcessor:
         erasure = Erasure(
             traces=lambda rows: KeyTraces(name, layout, rows, self.context.spark, self.context.kernel),
             transform=self._transform(dry_run, requested_by),
+            tables=KeysOfTables(
+                self.context.publication(tables).tables, self.context.declared(tables, self._job)
+            ),
             operations=self.context.operations(self._job, requested_by),
             compact=self.context.maintenance(self._job, requested_by).compact,
             vacuum=lambda now_ms: collector.collect(orphan_age=ORPHAN_AGE, now_ms=now_ms),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -32,9 +33,27 @@ from state_engine.published.states import (
     state_of,
     state_way,
 )
+from state_engine.published.table_form import TableForm
 from state_engine.storage.delta.kernel import DeltaKernel
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StandingTable:
+    """A table that is there.
+
+    Attributes:
+        state: that it shows.
+        target: writes it.
+        table: as the target knows it.
+        form: of the state as of the head.
+    """
+
+    state: PublishedState
+    target: TableTarget
+    table: PublishedTable
+    form: TableForm
 
 
 class PublishedTables:
@@ -152,15 +171,22 @@ class PublishedTables:
 
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
-        rewritten = 0
-        for state in self.states(history, declared):
+        standing = self.standing(history, declared)
+        return sum(one.target.tidy(one.table, one.form.columns) for one in standing)
+
+    def standing(self, history: History, declared: Declared = None) -> Iterator[StandingTable]:
+        """The tables that are there, and whose state the head knows.
+
+        Raises:
+            TableChangedError, SinkIdentityError: see ``TableTarget.shown``.
+        """
+        head = history.head
+        for state in self.states(history, declared) if head is not None else ():
             target, table = self._table(state)
-            head = history.head
-            if head is None or state_of(head, state.operator, state.state) is None:
+            if state_of(head, state.operator, state.state) is None or target.shown(table) is None:
                 continue
-            if target.shown(table):
-                rewritten += target.tidy(table, self._reader(history, head.checkpoint_id, state).form.columns)
-        return rewritten
+            assert head is not None
+            yield StandingTable(state, target, table, self._reader(history, head.checkpoint_id, state).form)
 
     def states(self, history: History, declared: Declared) -> list[PublishedState]:
         """The tables that follow the head; a job whose code has none is not looked through.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -106,6 +107,26 @@ class TableMove:
     rows: int
     deleted: int
     whole: str = ""
+
+
+@dataclass(frozen=True)
+class KeysInTable:
+    """What a table holds of some keys.
+
+    Attributes:
+        rows: that readers of the table see.
+        files: data files of its newest version that hold any row of the keys, also one that no reader sees.
+        older_files: other files in its directory that hold any: of older versions, and of writers that crashed.
+        kept_until: until when ``VACUUM`` keeps the last of all these files, once the newest version is without; None
+            where there are none, or the table has no versions.
+        remedy: what takes away what is left then; empty where nothing is left.
+    """
+
+    rows: int
+    files: int
+    older_files: int = 0
+    kept_until: datetime | None = None
+    remedy: str = ""
 
 
 class StateTable(ABC):
@@ -211,6 +232,25 @@ class TableTarget(ABC):
     def tidy(self, table: PublishedTable, columns: TableColumns) -> int:
         """Rearrange a table where that pays, changing no row; how many files were rewritten: most kinds have none."""
         return 0
+
+    @abstractmethod
+    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        """What a table still holds of some keys, as readers see them and physically; looks only.
+
+        Args:
+            keys: as columns ``TableColumns.key``.
+        """
+
+    @abstractmethod
+    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+        """Take all rows of some keys out of a table and out of its files; it shows the checkpoint that it showed.
+
+        Args:
+            keys: see ``keys_in``.
+
+        Raises:
+            TableChangedError, SinkIdentityError: see ``shown``; nothing was written.
+        """
 
     @abstractmethod
     def accept(self, table: PublishedTable) -> None:

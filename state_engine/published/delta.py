@@ -9,9 +9,10 @@ others that only rearrange rows are followed; any that changed rows since the la
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
@@ -23,28 +24,46 @@ from pyroaring import BitMap64
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, TableChangedError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.published.base import PublishedTable, StateTable, TableChange, TableColumns, TableTarget
+from state_engine.published.base import (
+    KeysInTable,
+    PublishedTable,
+    StateTable,
+    TableChange,
+    TableColumns,
+    TableTarget,
+)
+from state_engine.published.delta_erasure import WantedKeys, hits_of, older_files
+from state_engine.published.delta_files import (
+    FileHits,
+    add_action,
+    deleted_share,
+    now_ms,
+    opened_file,
+    parts_of,
+    remove_action,
+    rows_but,
+    rows_in,
+    rows_left,
+    vector_of,
+)
 from state_engine.published.key_columns import (
-    hashes_in,
     key_hashes,
-    may_hold,
+    places_of,
     read_columns,
     same_rows,
     sorted_with_hashes,
 )
 from state_engine.sinks.delta_tables import canonical, plain_problems, short_schema
-from state_engine.storage.delta.action_json import Action, recorded_rows, uri_of
+from state_engine.storage.delta.action_json import Action, uri_of
 from state_engine.storage.delta.commit_ends import OvertakenError, TransactionTakenError
-from state_engine.storage.delta.deletion_vectors import INLINE_BYTES, inline, read_vector, written
+from state_engine.storage.delta.deletion_vectors import written
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, normal_uri, write_parquet
-from state_engine.storage.parquet_reading import OpenParquet, open_parquet
 from state_engine.storage.state.changelog import KeyHashes
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""
-ROWS_OF_A_FILE = 200_000
 SMALL_BYTES, SMALL_FILES = 2**25, 16
 """From so many files below this size on, they are put together."""
 DELETED_SHARE = 0.2
@@ -83,26 +102,6 @@ class DeltaStateTable(StateTable):
         return {"deletion_vectors": self.deletion_vectors, "adopt": self.adopt}
 
 
-@dataclass(frozen=True)
-class _Hits:
-    """Rows of one file that go.
-
-    Attributes:
-        add: what the log says of the file.
-        gone: positions of rows that went before.
-        positions: of the rows.
-    """
-
-    add: Action
-    gone: BitMap64
-    positions: BitMap64
-
-    @property
-    def vector(self) -> BitMap64:
-        """Positions of all rows that do not count afterwards."""
-        return self.gone | self.positions
-
-
 class DeltaStateTarget(TableTarget):
     """Writes Delta tables that show a state."""
 
@@ -130,7 +129,7 @@ class DeltaStateTarget(TableTarget):
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         files = self._files(table)
         for add in files.adds:
-            rows = _rows_left(files.uri, add, columns.schema)
+            rows = rows_left(files.uri, add, columns.schema)
             yield from rows.to_batches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -161,7 +160,7 @@ class DeltaStateTarget(TableTarget):
         since: int,
         checkpoint_id: int,
     ) -> None:
-        for left in reversed(range(_ATTEMPTS)):
+        def attempt() -> None:
             files = self._files(table)
             _check_owner(table, files.facts.properties)
             if files.transaction >= checkpoint_id:
@@ -172,14 +171,10 @@ class DeltaStateTarget(TableTarget):
                     f"table '{table.name}': {table.place} shows checkpoint {files.transaction} and not {since}: "
                     "another runner published meanwhile. Nothing was written; run again"
                 )
-            try:
+            with suppress(TransactionTakenError):
                 self._commit_change(table, files, columns, change, checkpoint_id)
-                return
-            except TransactionTakenError:
-                return
-            except OvertakenError:
-                if not left:
-                    raise
+
+        _retried(attempt)
 
     def replace(
         self,
@@ -200,21 +195,54 @@ class DeltaStateTarget(TableTarget):
         again = files.transaction == checkpoint_id
         transaction = _accepted(table, files) if again else Transaction(table.app, checkpoint_id)
         owner = {} if files.facts.properties.get(OWNER) == table.app else {OWNER: table.app}
-        actions = [*(_removed(add) for add in files.adds), *self._new_files(table, rows, columns)]
+        actions = [*(remove_action(add) for add in files.adds), *self._new_files(table, rows, columns)]
         self._commit(table, files, actions, transaction=transaction, properties=owner)
+
+    # -- erasing keys ----------------------------------------------------------------------------------------------
+
+    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        files, wanted = self._files(table), WantedKeys.of(columns, keys)
+        hits, older = list(hits_of(files, wanted)), older_files(files, wanted)
+        left_ms = [*older.values(), *([now_ms()] if hits else [])]
+        if not left_ms:
+            return KeysInTable(0, 0)
+        kept_until = _moment(max(left_ms) + self._kernel.file_retention_ms(files))
+        return KeysInTable(
+            rows=sum(len(hit.shown) for hit in hits),
+            files=len(hits),
+            older_files=len(older),
+            kept_until=kept_until,
+            remedy=f"VACUUM delta.`{table.place}`, from {kept_until:%Y-%m-%d %H:%M:%S} UTC on",
+        )
+
+    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+        wanted = WantedKeys.of(columns, keys)
+
+        def attempt() -> None:
+            files = self._files(table)
+            _check_owner(table, files.facts.properties)
+            self._check_unchanged(table, files.facts.version)
+            hits = list(hits_of(files, wanted))
+            if not hits:
+                return
+            actions = self._rewritten(table, files, columns, hits)
+            if any(hit.shown for hit in hits):  # rows that the state did not have
+                self._commit(table, files, actions, transaction=_accepted(table, files))
+            else:
+                self._commit(table, files, _rearranging(actions))
+
+        _retried(attempt)
 
     def tidy(self, table: PublishedTable, columns: TableColumns) -> int:
         files = self._files(table)
         small = [add for add in files.adds if int(add["size"]) < SMALL_BYTES]
         chosen = small if len(small) >= SMALL_FILES else []
-        chosen += [add for add in files.adds if add not in chosen and _deleted_share(add) > DELETED_SHARE]
+        chosen += [add for add in files.adds if add not in chosen and deleted_share(add) > DELETED_SHARE]
         if not chosen:
             return 0
-        rows = (b for add in chosen for b in _rows_left(files.uri, add, columns.schema).to_batches())
-        actions = [*(_removed(add) for add in chosen), *self._new_files(table, rows, columns)]
-        for action in actions:
-            next(iter(action.values()))["dataChange"] = False
-        self._commit(table, files, actions)
+        rows = (b for add in chosen for b in rows_left(files.uri, add, columns.schema).to_batches())
+        actions = [*(remove_action(add) for add in chosen), *self._new_files(table, rows, columns)]
+        self._commit(table, files, _rearranging(actions))
         return len(chosen)
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -273,12 +301,12 @@ class DeltaStateTarget(TableTarget):
         )
 
     def _rewritten(
-        self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[_Hits]
+        self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[FileHits]
     ) -> list[Action]:
         actions: list[Action] = []
         for hit in hits:
-            actions.append(_removed(hit.add))
-            rows = _rows_but(files.uri, hit.add, columns.schema, hit.vector)
+            actions.append(remove_action(hit.add))
+            rows = rows_but(files.uri, hit.add, columns.schema, hit.vector)
             if rows.num_rows:
                 actions.append(self._new_file(table, rows, columns))
         return actions
@@ -286,7 +314,7 @@ class DeltaStateTarget(TableTarget):
     def _new_files(
         self, table: PublishedTable, rows: Iterable[pa.RecordBatch], columns: TableColumns
     ) -> list[Action]:
-        return [self._new_file(table, part, columns) for part in _parts(rows)]
+        return [self._new_file(table, part, columns) for part in parts_of(rows)]
 
     def _new_file(self, table: PublishedTable, rows: pa.Table, columns: TableColumns) -> Action:
         name = f"part-{uuid4().hex}.parquet"
@@ -297,7 +325,7 @@ class DeltaStateTarget(TableTarget):
                 "path": quote(name),
                 "partitionValues": {},
                 "size": file.bytes,
-                "modificationTime": _now_ms(),
+                "modificationTime": now_ms(),
                 "dataChange": True,
                 "stats": f'{{"numRecords": {rows.num_rows}, "tightBounds": true}}',
             }
@@ -341,6 +369,28 @@ def _refuse_changed(table: PublishedTable, log: DeltaLog) -> None:
             )
 
 
+def _retried(attempt: Callable[[], None]) -> None:
+    """Make a commit anew upon each version of another writer that was faster."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            attempt()
+            break
+        except OvertakenError:
+            if not left:
+                raise
+
+
+def _rearranging(actions: Sequence[Action]) -> Sequence[Action]:
+    """Actions that change no row that readers see."""
+    for action in actions:
+        next(iter(action.values()))["dataChange"] = False
+    return actions
+
+
+def _moment(at_ms: int) -> datetime:
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
 def _accepting(table: PublishedTable) -> str:
     """The application of commits of ours that bring a table to no other checkpoint."""
     return f"{table.app}/accepted"
@@ -378,18 +428,16 @@ def refuse_other_columns(table: PublishedTable, there: dict[str, Any], columns: 
         )
 
 
-def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[_Hits]:
+def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[FileHits]:
     """The rows that a change takes away or replaces, file by file."""
     parts = [change.cleared, change.deleted.select(columns.key), change.rows.select(columns.key)]
     wanted = KeyHashes.of(np.concatenate([key_hashes(part, columns.key) for part in parts]))
     replaced = change.rows.select(columns.identity)
     for add in files.adds:
         uri = uri_of(add, files.uri)
-        file = _opened(uri, add)
-        if not may_hold(file, wanted):
-            continue
-        places = np.flatnonzero(wanted.hold(hashes_in(file, columns.key, columns.schema)))
-        gone = _vector(files.uri, add) if len(places) else BitMap64()
+        file = opened_file(uri, add)
+        places = places_of(file, wanted, columns.key, columns.schema)
+        gone = vector_of(files.uri, add) if len(places) else BitMap64()
         places = np.array([p for p in places.tolist() if p not in gone], np.int64)
         if not len(places):
             continue
@@ -398,97 +446,18 @@ def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iter
         doomed |= same_rows(rows, change.deleted, columns.identity)
         doomed |= same_rows(rows, replaced, columns.identity)
         if doomed.any():
-            yield _Hits(add, gone, BitMap64(places[doomed].tolist()))
+            yield FileHits(add, gone, BitMap64(places[doomed].tolist()))
 
 
-def _marked(table: str, hits: Sequence[_Hits]) -> tuple[list[Action], list[str]]:
-    """Actions that take rows away by deletion vectors, and the file of these if they do not stand in the log."""
-    actions = [_removed(hit.add) for hit in hits]
-    counts = [_rows_in(table, hit.add) for hit in hits]
+def _marked(table: str, hits: Sequence[FileHits]) -> tuple[list[Action], list[str]]:
+    """Actions that take rows away by deletion vectors, and the file of these: Spark's VACUUM takes none in the log."""
+    actions = [remove_action(hit.add) for hit in hits]
+    counts = [rows_in(table, hit.add) for hit in hits]
     left = [(hit.add, rows, hit.vector) for hit, rows in zip(hits, counts, strict=True)]
     left = [(add, rows, vector) for add, rows, vector in left if len(vector) < rows]
-    vectors = [vector for _, _, vector in left]
-    descriptors = [inline(vector) for vector in vectors]
-    files: list[str] = []
-    if sum(one["sizeInBytes"] for one in descriptors) > INLINE_BYTES:
-        descriptors, path = written(table, vectors)
-        files = [path]
+    if not left:
+        return actions, []
+    descriptors, path = written(table, [vector for _, _, vector in left])
     for (add, rows, _), descriptor in zip(left, descriptors, strict=True):
-        actions.append(_added_again(add, rows, descriptor))
-    return actions, files
-
-
-def _rows_in(table: str, add: Action) -> int:
-    """Rows of a file, deleted ones included."""
-    left = recorded_rows(add)
-    return _opened(uri_of(add, table), add).metadata.num_rows if left is None else left + _deleted(add)
-
-
-def _deleted(add: Action) -> int:
-    return int((add.get("deletionVector") or {}).get("cardinality", 0))
-
-
-def _removed(add: Action) -> Action:
-    extra = {"deletionTimestamp": _now_ms(), "dataChange": True, "extendedFileMetadata": True}
-    return {"remove": _kept(add, "deletionVector") | extra}
-
-
-def _added_again(add: Action, rows: int, descriptor: Action) -> Action:
-    """A file of so many rows, deleted ones included, with another deletion vector."""
-    stats = f'{{"numRecords": {rows}, "tightBounds": false}}'
-    extra = {"dataChange": True, "deletionVector": descriptor, "stats": stats}
-    return {"add": _kept(add, "modificationTime") | extra}
-
-
-def _kept(add: Action, more: str) -> Action:
-    """What stays of an action on a file, whatever becomes of it, and one field more."""
-    names = ("path", "partitionValues", "size", "tags", "baseRowId", "defaultRowCommitVersion", more)
-    return {name: add[name] for name in names if add.get(name) is not None}
-
-
-def _vector(table: str, add: Action) -> BitMap64:
-    """Positions of the rows of a file that do not count."""
-    descriptor = add.get("deletionVector")
-    return read_vector(table, descriptor) if descriptor else BitMap64()
-
-
-def _rows_left(table: str, add: Action, schema: pa.Schema) -> pa.Table:
-    """The rows of a file that count."""
-    return _rows_but(table, add, schema, _vector(table, add))
-
-
-def _rows_but(table: str, add: Action, schema: pa.Schema, gone: BitMap64) -> pa.Table:
-    """The rows of a file without those at some positions."""
-    rows = read_columns(_opened(uri_of(add, table), add), schema.names, schema)
-    if not gone:
-        return rows
-    mask = np.ones(rows.num_rows, bool)
-    mask[np.fromiter(gone, np.int64, len(gone))] = False
-    return rows.filter(pa.array(mask))
-
-
-def _opened(uri: str, add: Action) -> OpenParquet:
-    return open_parquet(uri, size=int(add["size"]), of="a published table")
-
-
-def _deleted_share(add: Action) -> float:
-    left = recorded_rows(add)
-    return _deleted(add) / (left + _deleted(add)) if left is not None and left + _deleted(add) else 0.0
-
-
-def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Rows in portions of a file each."""
-    waiting: list[pa.RecordBatch] = []
-    count = 0
-    for batch in batches:
-        waiting.append(batch)
-        count += batch.num_rows
-        if count >= ROWS_OF_A_FILE:
-            yield pa.Table.from_batches(waiting)
-            waiting, count = [], 0
-    if count:
-        yield pa.Table.from_batches(waiting)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
+        actions.append(add_action(add, rows, descriptor))
+    return actions, [path]

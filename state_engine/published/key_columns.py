@@ -67,6 +67,15 @@ def may_hold(file: OpenParquet, keys: KeyHashes) -> bool:
     return False
 
 
+def places_of(
+    file: OpenParquet, keys: KeyHashes, key: Sequence[str], schema: pa.Schema
+) -> np.ndarray[Any, Any]:
+    """Positions of the rows of a data file that may have one of some keys, in order."""
+    if not may_hold(file, keys):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(keys.hold(hashes_in(file, key, schema)))
+
+
 def same_rows(rows: pa.Table, wanted: pa.Table, names: Sequence[str]) -> Mask:
     """Which rows equal, in some columns, one of the wanted ones.
 

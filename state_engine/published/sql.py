@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.published.base import PublishedTable, StateTable, TableChange, TableColumns, TableTarget
+from state_engine.published.base import (
+    KeysInTable,
+    PublishedTable,
+    StateTable,
+    TableChange,
+    TableColumns,
+    TableTarget,
+)
 from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
 
 if TYPE_CHECKING:
@@ -158,6 +165,22 @@ class SqlStateTarget(TableTarget):
     def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         with _opened(table) as there:
             there.adopt(columns)
+
+    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        """See ``TableTarget.keys_in``; what of deleted rows is left in files of the database is not known."""
+        with _opened(table) as there:
+            return there.keys_in(columns, keys)
+
+    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+        """Delete all rows of some keys, see ``TableTarget.erase``.
+
+        Raises:
+            TableChangedError: somebody else wrote one of them.
+            SinkIdentityError: the table belongs to another root, job or state.
+            CommitFailedError: another publisher, or the connection, was in the way; nothing was written.
+        """
+        with _opened(table) as there:
+            there.erase(columns, keys)
 
     def accept(self, table: PublishedTable) -> None:
         with _opened(table) as there:

@@ -54,6 +54,11 @@ class RowWriter:
             self.connection.execute(sa.delete(self.table).where(condition, self._ours))
             self._refuse_others(condition)
 
+    def count(self, rows: pa.Table) -> int:
+        """How many rows have these values, in all columns that are given, whoever wrote them."""
+        query = sa.select(sa.func.count()).select_from(self.table)
+        return sum(self.connection.execute(query.where(one)).scalar_one() for one in self._conditions(rows))
+
     def put(self, rows: pa.Table) -> None:
         """Insert rows, or put them in the place of those with their identity.
 

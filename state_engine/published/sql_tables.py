@@ -23,7 +23,7 @@ from state_engine.core.errors import (
     SinkIdentityError,
     TableChangedError,
 )
-from state_engine.published.base import PublishedTable, TableChange, TableColumns
+from state_engine.published.base import KeysInTable, PublishedTable, TableChange, TableColumns
 from state_engine.published.sql_ledger import PublishedLedger, Shown
 from state_engine.published.sql_rows import RowWriter
 from state_engine.sinks.sql_columns import CHECKPOINT_ID, check_table, table_for
@@ -165,6 +165,28 @@ class ShownTable:
             self.connection.execute(
                 sa.update(table).where(others).values({CHECKPOINT_ID: shown.checkpoint_id})
             )
+            self._ledger.note_rows(self._has_rows())
+
+    def keys_in(self, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        """What the table holds of some keys, see ``TableTarget.keys_in``."""
+        rows = self._rows(self._table(columns), columns, 0, 0).count(keys)
+        self.connection.rollback()
+        what = self.connection.dialect.identifier_preparer.format_table(self._table(columns))
+        return KeysInTable(rows, 0, remedy="VACUUM" if self._dialect == "sqlite" else f"VACUUM FULL {what}")
+
+    def erase(self, columns: TableColumns, keys: pa.Table) -> None:
+        """Delete the rows of some keys, see ``TableTarget.erase``."""
+        at, shown = datetime.now(UTC), self._mine(self._ledger.read())
+        self._refuse_changed(shown)
+        self.connection.rollback()
+        is_at = {"since": shown.checkpoint_id, "checkpoint_id": shown.checkpoint_id}
+        with self._writing(shown.checkpoint_id, at):
+            if not self._ledger.advance(self.published.app, **is_at, at=at):
+                raise CommitFailedError(
+                    f"{self._where} does not show checkpoint {shown.checkpoint_id} any more: another runner published. "
+                    "No row was deleted; run again"
+                )
+            self._rows(self._table(columns), columns, **is_at).delete(keys)
             self._ledger.note_rows(self._has_rows())
 
     @contextmanager

@@ -1,11 +1,13 @@
 """``Erasure``: takes keys out of a job's state for good, and says what still holds them.
 
     transform  all entries and timers of the keys, in every operator keyed by these columns, in one row
+    tables     that show their states: the rows go with that row, and then the files that held them (``erase_tables``)
     look       files that older checkpoints need, branches, savepoints, dead letters, sinks (``key_traces``)
     purge      compact, expire the checkpoints that would bring the keys back, delete dead letters, vacuum
 
 A purge removes nothing at once that a reader may still have open: files leave the logs a day after they were expired,
 and the disk a day later, so it is asked for, or collected, again. Sinks and branches are touched only where named.
+Where a step breaks off, erasing the same keys again finishes it.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from state_engine.operations.file_collector import ORPHAN_AGE, VacuumReport
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_rows import KEY, KEY_HASH
 from state_engine.queries.stored_entries import key_schema, keys_frame
+from state_engine.state_processor.erase_tables import ErasedTable, KeysOfTables, StoredKeys, erased_tables
 from state_engine.state_processor.key_traces import (
     Key,
     KeyTraces,
     Trace,
     Wanted,
     letter_condition,
-    parquet_files,
     row_condition,
 )
 from state_engine.state_processor.state_transform import StateTransform, TransformReport
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import open_location
+from state_engine.storage.files import join, open_location, parquet_files
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class EraseReport:
         job: name.
         keys: that were asked for.
         transform: what left the state at the head, or would.
+        tables: what left the tables that show states of these operators, or would.
         traces: where the keys still are, with what takes them away there.
         not_looked_at: what holds no keys by column: operator state, sinks without these columns.
         expired: checkpoints that a purge expired.
@@ -57,6 +60,7 @@ class EraseReport:
     job: str
     keys: list[Key]
     transform: TransformReport
+    tables: list[ErasedTable]
     traces: list[Trace]
     not_looked_at: list[str]
     expired: list[int]
@@ -85,6 +89,7 @@ class Erasure:
     Attributes:
         traces: looks for keys; of the rows as they are by then.
         transform: takes them out of the state.
+        tables: takes them out of tables that show it.
         operations: commits the rows.
         compact: makes new bases of operators.
         collect: deletes files, as of a time in milliseconds since 1970.
@@ -93,6 +98,7 @@ class Erasure:
 
     traces: Callable[[History], KeyTraces]
     transform: StateTransform
+    tables: KeysOfTables
     operations: HeadOperations
     compact: Callable[[Collection[str]], Any]
     vacuum: Callable[[int], VacuumReport]
@@ -109,38 +115,48 @@ class Erasure:
             )
         look = self.traces(self.load())
         uids = look.operators(columns, operator)
-        wanted = self._wanted(look, uids, keys)
+        stored = self._stored(look, uids, keys)
+        wanted = _by_hash(stored)
         if purge is not None:
             self._check(look, purge)
-        head = look.history.head
-        assert head is not None
+        history, head = self.operations.published_head()
+        before = self.tables.held(history, stored)
         done = self.transform.without_keys({u: keys for u in uids if head.operator(u) is not None})
+        if not self.transform.dry_run:
+            self.tables.erase(self.load(), stored)
         expired: list[int] = []
         collection = None
         if purge is not None:
             expired, collection = self._purge(uids, keys, wanted, purge)
         look = self.traces(self.load())
+        after = self.tables.held(look.history, stored)
         sinks, unseen = look.of_sinks(keys)
+        others, unseen_tables = look.of_other_tables(keys, before, self.tables.following(look.history))
         traces = [*look.of_state(wanted)[0], *look.of_savepoints(wanted), *look.of_exchange(keys)]
-        traces += [*look.of_dead_letters(uids, keys), *sinks]
+        traces += [*look.of_dead_letters(uids, keys), *sinks, *others]
         return EraseReport(
-            look.job, list(keys), done, traces, [*_unseen(look, uids), *unseen], expired, collection
+            look.job,
+            list(keys),
+            done,
+            erased_tables(before, after, dry_run=self.transform.dry_run),
+            traces,
+            [*_unseen(look, uids), *unseen, *unseen_tables],
+            expired,
+            collection,
         )
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _wanted(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key]) -> Wanted:
-        """The keys as they are stored, by operator and hash."""
-        by_operator: dict[str, dict[int, list[Any]]] = {}
+    def _stored(self, look: KeyTraces, uids: Sequence[str], keys: Sequence[Key]) -> StoredKeys:
+        """The keys as they are stored, with their hashes, by operator."""
+        stored = {}
         for uid in uids:
             last = next(
                 o for _, r in sorted(look.history.items(), reverse=True) if (o := r.operator(uid)) is not None
             )
             frame = keys_frame(look.spark, keys, key_schema(last), what=f"job '{look.job}', operator '{uid}'")
-            stored = by_operator.setdefault(uid, {})
-            for row in frame.toArrow().to_pylist():
-                stored.setdefault(row[KEY_HASH], []).append(row[KEY])
-        return by_operator
+            stored[uid] = frame.toArrow()
+        return stored
 
     def _check(self, look: KeyTraces, purge: Purge) -> None:
         known = {n for n in look.history.open_branches if n != MAIN}
@@ -198,10 +214,9 @@ class Erasure:
         published = {f.path for row in look.history.values() for f in row.dead_letters}
         before_ms = now_ms - int(ORPHAN_AGE / timedelta(milliseconds=1))
         active, lately = look.kernel.active_files(uri), DeltaLog(uri).removed_since(before_ms)
-        for file in parquet_files(uri):
-            path = file.removeprefix(uri + "/")
+        for path in parquet_files(uri):
             if path not in active and path not in lately and path in published:
-                at = open_location(file)
+                at = open_location(join(uri, path))
                 with suppress(FileNotFoundError):
                     at.delete()
 
@@ -217,6 +232,16 @@ def _delete_rows(look: KeyTraces, uri: str, condition: Any) -> None:
 
     with table_lock(uri):
         DeltaTable.forPath(look.spark, uri).delete(condition)
+
+
+def _by_hash(stored: StoredKeys) -> Wanted:
+    """The keys as they are stored, by operator and hash."""
+    by_operator: dict[str, dict[int, list[Any]]] = {}
+    for uid, keys in stored.items():
+        by_hash = by_operator.setdefault(uid, {})
+        for row in keys.to_pylist():
+            by_hash.setdefault(row[KEY_HASH], []).append(row[KEY])
+    return by_operator
 
 
 def _unseen(look: KeyTraces, uids: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ looked at. Flink has no counterpart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
@@ -20,14 +20,16 @@ from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.checkpoints.table_names import base_table, changelog_table, operator_directory
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
+from state_engine.published.states import PublishedState
 from state_engine.queries.stored_entries import key_schema
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join, open_location
+from state_engine.storage.files import join, parquet_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import open_parquet, open_recorded
 
@@ -44,7 +46,7 @@ class Trace:
 
     Attributes:
         kind: ``checkpoint``, ``branch``, ``savepoint``, ``waiting`` (files of state that nothing needs any more),
-            ``exchange``, ``dead_letters`` or ``sink``.
+            ``exchange``, ``dead_letters``, ``sink`` or ``table`` (that shows another state, or showed one).
         name: id of the checkpoint, or name.
         rows: that hold them.
         remedy: what takes them away there.
@@ -140,8 +142,8 @@ class KeyTraces:
         """What attempts that crashed left between operators."""
         columns, count = list(keys[0]), 0
         texts = {tuple(str(k[c]) for c in columns) for k in keys}
-        for uri in parquet_files(self.layout.exchange):
-            opened = open_parquet(uri)
+        for path in parquet_files(self.layout.exchange):
+            opened = open_parquet(join(self.layout.exchange, path))
             if set(columns) <= set(opened.schema.names):
                 rows = opened.read(columns).to_pylist()
                 count += sum(tuple(str(r[c]) for c in columns) in texts for r in rows)
@@ -160,25 +162,43 @@ class KeyTraces:
         """What Delta sinks hold, and what was not looked at."""
         traces, unseen = [], []
         for name, (kind, path) in sorted(self.sinks().items()):
-            if not SinkKind(kind).is_delta_table:
-                unseen.append(f"sink {name} ({kind}: {path})")
-                continue
-            table = self.spark.read.format("delta").load(path)
-            missing = sorted(set(keys[0]) - set(table.columns))
-            if missing:
-                unseen.append(f"sink {name} (has no columns {missing}: {path})")
-                continue
-            count = table.where(row_condition(table, keys)).count()
-            if count:
+            rows = self._rows_with(keys, kind, path)
+            if isinstance(rows, str):
+                unseen.append(f"sink {name} ({rows}: {path})")
+            elif rows:
                 remedy = (
                     f"erase with --purge --sinks, then VACUUM delta.`{path}` when its retention has passed"
                 )
-                traces.append(Trace("sink", name, count, remedy))
+                traces.append(Trace("sink", name, rows, remedy))
+        return traces, unseen
+
+    def of_other_tables(
+        self, keys: Sequence[Key], erased: Collection[SinkKey], following: Mapping[SinkKey, PublishedState]
+    ) -> tuple[list[Trace], list[str]]:
+        """What tables that show other states hold, or showed one once, and what was not looked at.
+
+        Args:
+            erased: name and place of those that the keys were taken out of.
+            following: all that a state is published to now.
+        """
+        traces, unseen = [], []
+        for (name, path), kind in sorted(self._sinks(shows_state=True).items()):
+            if (name, path) in erased:
+                continue
+            rows, state = self._rows_with(keys, kind, path), following.get((name, path))
+            if isinstance(rows, str):
+                unseen.append(f"table {name} ({rows}: {path})")
+            elif rows and state is not None:
+                remedy = f"it shows operator {state.operator}: erase the keys of that"
+                traces.append(Trace("table", name, rows, remedy))
+            elif rows:
+                remedy = f"no state is published to it any more: delete the directory {path}"
+                traces.append(Trace("table", name, rows, remedy))
         return traces, unseen
 
     def sinks(self) -> dict[str, tuple[str, str]]:
         """Kind and path of every sink that a checkpoint knows, by name and where there are several by path."""
-        known = {(s.name, s.path): s.kind for row in self.history.values() for s in row.sinks}
+        known = self._sinks(shows_state=False)
         names = [name for name, _ in known]
         return {
             (name if names.count(name) == 1 else f"{name} at {path}"): (kind, path)
@@ -186,6 +206,21 @@ class KeyTraces:
         }
 
     # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _sinks(self, *, shows_state: bool) -> dict[SinkKey, str]:
+        """Kind of every sink that a checkpoint knows: of tables that show a state, or of all others."""
+        known = {(s.name, s.path): s.kind for row in self.history.values() for s in row.sinks}
+        return {key: kind for key, kind in known.items() if SinkKind(kind).shows_state == shows_state}
+
+    def _rows_with(self, keys: Sequence[Key], kind: str, path: str) -> int | str:
+        """How many rows of a Delta table have one of the keys; why it was not looked at otherwise."""
+        if not SinkKind(kind).is_delta_table and kind != SinkKind.DELTA_STATE:
+            return kind
+        if kind == SinkKind.DELTA_STATE and not self.kernel.exists(path):
+            return 0
+        table = self.spark.read.format("delta").load(path)
+        missing = sorted(set(keys[0]) - set(table.columns))
+        return f"has no columns {missing}" if missing else table.where(row_condition(table, keys)).count()
 
     def _listed(self, uid: str) -> dict[str, DataFile]:
         operators = [o for row in self.history.values() if (o := row.operator(uid)) is not None]
@@ -204,8 +239,8 @@ class KeyTraces:
         """Files under a directory that hold any of the keys, and in how many rows."""
         hashes = np.array(sorted(wanted), np.int64)
 
-        def count(file: str) -> int:
-            known = listed.get(file.removeprefix(uri + "/"))
+        def count(path: str) -> int:
+            file, known = join(uri, path), listed.get(path)
             if known is not None and known.key_hash_min is not None and known.key_hash_max is not None:
                 low, high = np.searchsorted(hashes, [known.key_hash_min, known.key_hash_max])
                 if low == high and (high == len(hashes) or hashes[high] != known.key_hash_max):
@@ -220,7 +255,7 @@ class KeyTraces:
         files = list(parquet_files(uri))
         with ThreadPoolExecutor(_READERS) as pool:
             counts = dict(zip(files, pool.map(count, files), strict=True))
-        return {file.removeprefix(uri + "/"): n for file, n in counts.items() if n}
+        return {path: n for path, n in counts.items() if n}
 
 
 def row_condition(table: DataFrame, keys: Sequence[Key]) -> Column:
@@ -244,10 +279,3 @@ def letter_condition(uids: Sequence[str], keys: Sequence[Key]) -> Column:
         return by_row | (F.coalesce(by_key, F.lit(False)) & F.col("operator").isin(list(uids)))
 
     return reduce(or_, map(of_key, keys))
-
-
-def parquet_files(uri: str) -> Iterator[str]:
-    """Files under a directory, logs of Delta tables aside."""
-    for path in open_location(uri).files():
-        if path.endswith(".parquet") and "_delta_log" not in path.split("/"):
-            yield join(uri, path)

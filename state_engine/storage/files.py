@@ -258,6 +258,14 @@ def open_location(uri: str) -> Location:
     return Location(*_remote(f"{_TO_PYARROW.get(scheme, scheme)}://{rest}"))
 
 
+def parquet_files(uri: str) -> dict[str, pafs.FileInfo]:
+    """Parquet files in a directory and those below it, by their path from it, but for those of the logs of tables."""
+    files = open_location(uri).files()
+    return {
+        p: info for p, info in files.items() if p.endswith(".parquet") and "_delta_log" not in p.split("/")
+    }
+
+
 def _remote(uri: str) -> tuple[pafs.FileSystem, str]:
     """As pyarrow knows it."""
     fs_and_path: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(uri)

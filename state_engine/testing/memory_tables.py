@@ -6,7 +6,7 @@ They follow the head as real ones do, by the same differences and policies. Nobo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
+from state_engine.published.base import KeysInTable, PublishedTable, TableChange, TableColumns, TableTarget
 from state_engine.published.delta import refuse_other_columns
 from state_engine.published.key_columns import same_rows
 from state_engine.published.table_form import rows_by_identity
@@ -87,6 +87,14 @@ class MemoryTables(TableTarget):
 
     def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         """No table belongs to anybody else."""
+
+    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        return KeysInTable(int(same_rows(self._content(table, columns), keys, columns.key).sum()), 0)
+
+    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+        old = self._content(table, columns)
+        left = old.filter(pa.array(~same_rows(old, keys, columns.key)))
+        self._tables[table.place] = replace(self._tables[table.place], columns=columns, rows=left)
 
     def accept(self, table: PublishedTable) -> None:
         """Nobody else changed anything."""

@@ -201,6 +201,16 @@ def test_extremes_of_doubles_are_those_of_sql(values: list[float], end: Any) -> 
     assert repr(accumulator.get_result(stored(accumulator.accumulator_type, made))) == repr(expected)
 
 
+@pytest.mark.parametrize("end", ["min", "max"])
+@pytest.mark.parametrize("values", [[-0.0], [-0.0, 0.0], [0.0, -0.0]])
+def test_an_extreme_that_is_zero_has_no_sign(end: Any, values: list[float]) -> None:
+    """It is stored so, too: the state does not say which of two zeros came first."""
+    extreme = Extreme(end, DOUBLE, what=f"{end}_('x')")
+    made = added(extreme, values)
+    assert repr(made) == "(0.0, 0)"
+    assert repr(extreme.merge(extreme.create_accumulator(), made)) == "(0.0, 0)"
+
+
 def test_extremes_of_records_with_nulls_go_by_the_order_of_keys() -> None:
     pair = to_type(tuple[int, str], parameter="pair")
     least = Extreme("min", pair, what="min_('x')")

@@ -260,6 +260,15 @@ class House:
     number: int
 
 
+class Town(NamedTuple):
+    city: str
+
+
+@dataclass(frozen=True)
+class Street:
+    name: str
+
+
 class Sale(NamedTuple):
     place: str
     price: int
@@ -271,6 +280,9 @@ class Sale(NamedTuple):
         (lambda sale: sale.place, str, {"key": "t"}),
         (lambda sale: Place(sale.place, "s"), Place, {"city": "t", "street": "s"}),
         (lambda sale: House(sale.place, 1), House, {"city": "t", "number": 1}),
+        (lambda sale: Town(sale.place), Town, {"city": "t"}),
+        (lambda sale: Street(sale.place), Street, {"name": "t"}),
+        (lambda sale: (sale.place,), tuple[str], {"f0": "t"}),
         (lambda sale: (sale.place, 7), tuple[str, int], {"f0": "t", "f1": 7}),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from state_engine.testing import CollectSink, run_in_memory
 from tests.operators import payments
 from tests.operators.payments import ALL, DELETE, PAYMENT, history, left_of
 from tests.support.changes import as_rows
+from tests.support.guides import GUIDES
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -60,6 +62,24 @@ def test_state_in_tables_is_that_of_the_rows_left(tmp_path: Path, spark: SparkSe
         ).collect()
         prices = [row[3] for row in left if row[0] == "b" and row[3] is not None]
         assert (total, named) == (sum(prices), sum(row[0] == "b" and row[4] is not None for row in left))
+
+
+def test_the_sql_of_the_guide_reads_sums_of_doubles(tmp_path: Path, spark: SparkSession) -> None:
+    (query,) = re.findall(r"```sql\n(.*?)```", (GUIDES / "aggregates.md").read_text(), re.DOTALL)
+    payments = [
+        ("a", 0.1, "EUR"),
+        ("a", 0.2, "EUR"),
+        ("b", None, "EUR"),
+        ("c", 1e16, "EUR"),
+        ("c", -1e16, "EUR"),
+    ]
+    job = StatefulJob("totals")
+    stream = job.from_collection(payments, "account string, amount double, currency string")
+    stream.key_by("account").aggregate(n=count(), total=sum_("amount")).uid("totals")
+    with StateEngine(tmp_path, spark) as engine:
+        engine.run(job)
+        rows = sorted(map(tuple, engine.sql("totals", query).collect()))
+    assert rows == [("a", 2, 0.30000000000000004), ("b", 1, None), ("c", 2, None)]
 
 
 def test_it_is_the_state_of_the_job_in_memory(tmp_path: Path, spark: SparkSession) -> None:

@@ -79,6 +79,18 @@ def test_a_user_who_is_deleted_leaves_no_trace() -> None:
     assert all("a" not in entries for entries in changing.state().values())
 
 
+@pytest.mark.parametrize("zero", [0.0, -0.0])
+def test_zero_has_no_sign_where_rows_change(zero: float) -> None:
+    ends = feed({"total": sum_("x"), "mean": avg("x"), "least": min_("x"), "most": max_("x")})
+    ((_, row),) = ends.send(INSERT, "a", ("a", None, zero, None, None))
+    assert repr(row) == "('a', 0.0, 0.0, 0.0, 0.0)"
+    ends.send(INSERT, "a", ("a", None, -zero, None, None))
+    assert repr(ends.state()["values_x"]) == "{'a': {0.0: 2}}"
+    ends.send(DELETE, "a", ("a", None, -zero, None, None))
+    ((kind, row),) = ends.send(DELETE, "a", ("a", None, zero, None, None))
+    assert (kind, repr(row)) == (DELETE, "('a', 0.0, 0.0, 0.0, 0.0)")
+
+
 def test_rows_that_are_only_inserted_come_out_without_kinds_and_keep_no_values() -> None:
     appending = Feed(KeyedAggregates(planned({"least": min_("n"), "rows": count()}, changing=False)))
     sent = [("a", 3, None, None, None), ("a", None, None, None, None), ("a", 1, None, None, None)]

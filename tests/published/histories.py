@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
 from state_engine import (
     DeltaStateTable,
@@ -131,13 +132,7 @@ class Site:
 
     @property
     def path(self) -> list[CheckpointRow]:
-        rows = {row.checkpoint_id: row for row in self.engine.checkpoints("shops")}
-        heads = [row for row in rows.values() if row.branch == "main"]
-        path, at = [], heads[-1].checkpoint_id if heads else None
-        while at is not None:
-            path.append(rows[at])
-            at = rows[at].parent_id
-        return path[::-1]
+        return path_of(self.engine, "shops")
 
     def expected(self) -> dict[str, list[tuple[Any, ...]]]:
         return model(self.rows[: sum(row.rows_in for row in self.path)])
@@ -215,8 +210,35 @@ class Site:
         self.engine.publish_pending("shops")
 
 
+def path_of(engine: StateEngine, job: str) -> list[CheckpointRow]:
+    """The rows that lead to the head of ``main``, oldest first."""
+    rows = {row.checkpoint_id: row for row in engine.checkpoints(job)}
+    heads = [row for row in rows.values() if row.branch == "main"]
+    path, at = [], heads[-1].checkpoint_id if heads else None
+    while at is not None:
+        path.append(rows[at])
+        at = rows[at].parent_id
+    return path[::-1]
+
+
 def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
     return sorted(frame.rows())
+
+
+def vacuum(spark: SparkSession, table: str, *, retained_hours: int | None = None) -> None:
+    """Spark's VACUUM, in few tasks."""
+    few = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }
+    before = {name: spark.conf.get(name, None) for name in few}
+    for name, value in few.items():
+        spark.conf.set(name, value)
+    retain = "" if retained_hours is None else f" RETAIN {retained_hours} HOURS"
+    spark.sql(f"VACUUM delta.`{table}`{retain}")
+    for name, known in before.items():
+        spark.conf.unset(name) if known is None else spark.conf.set(name, known)
 
 
 @contextmanager

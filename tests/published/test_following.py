@@ -29,8 +29,7 @@ from state_engine import (
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError, TableChangedError
 from state_engine.publication.published_tables import PublishedTables
-from state_engine.published import delta
-from tests.published.histories import Site, model, random_rows, rows_of
+from tests.published.histories import Site, model, random_rows, rows_of, vacuum
 
 
 @pytest.fixture
@@ -99,10 +98,9 @@ def test_expired_checkpoints_on_the_way_are_no_matter(site: Site, caplog: pytest
     assert "are gone" in caplog.text
 
 
-def test_deletion_vectors_go_to_a_file_where_they_are_large(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+def test_deletion_vectors_stand_in_files_so_that_spark_can_vacuum(
+    tmp_path: Path, spark: SparkSession
 ) -> None:
-    monkeypatch.setattr(delta, "INLINE_BYTES", 8)
     site = Site(
         tmp_path,
         random_rows(random.Random(3), 60),
@@ -112,7 +110,11 @@ def test_deletion_vectors_go_to_a_file_where_they_are_large(
     for _ in range(6):
         site.engine.run(site.job(), max_batches=3)
         site.check()
-    assert list((tmp_path / "tables" / "balance").glob("deletion_vector_*.bin"))
+    vectors = set((tmp_path / "tables" / "balance").glob("deletion_vector_*.bin"))
+    assert len(vectors) > 2
+    vacuum(spark, site.table("balance"), retained_hours=0)
+    assert set((tmp_path / "tables" / "balance").glob("deletion_vector_*.bin")) < vectors
+    site.check()
     read = spark.read.format("delta").load(site.table("balance")).collect()
     assert sorted(map(tuple, read)) == site.expected()["balance"]
 

@@ -23,8 +23,6 @@ Positions = np.ndarray[Any, Any]
 
 MAGIC = 1681511377
 """What a serialized vector begins with, as 32 bits."""
-INLINE_BYTES = 2**18
-"""Vectors of one commit that are larger together go to a file: each reader of the log reads what stands inline."""
 _VERSION = b"\x01"
 _CHARACTERS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _OF_PYTHON = _CHARACTERS + b"!#$%&()*+-;<=>?@^_`{|}~"

@@ -190,6 +190,10 @@ class DeltaKernel:
             snapshot,
         )
 
+    def file_retention_ms(self, files: TableFiles) -> int:
+        """How long ``VACUUM`` keeps files that left a table, for readers of older versions."""
+        return int(self._classes.file_retention.fromMetadata(files.snapshot.getMetadata()))
+
     # -- committing ------------------------------------------------------------------------------------------------
 
     def check_store(self, uri: str) -> None:

@@ -42,7 +42,8 @@ class KernelClasses:
         self.file_names = kernel("internal.util.FileNames")
         self.checkpointer = kernel("internal.checkpoints.Checkpointer")
         self.log_checkpoint = kernel("internal.checkpoints.CheckpointMetaData")
-        self.log_retention = kernel("internal.TableConfig").LOG_RETENTION
+        config = kernel("internal.TableConfig")
+        self.log_retention, self.file_retention = config.LOG_RETENTION, config.TOMBSTONE_RETENTION
         self.optional, self.long = known("java.util.Optional"), known("java.lang.Long")
         self.json = known("com.fasterxml.jackson.databind.ObjectMapper")()
         self.array_list, self.hash_map = known("java.util.ArrayList"), known("java.util.HashMap")

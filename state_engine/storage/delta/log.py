@@ -208,6 +208,19 @@ class DeltaLog:
         actions += [a for version in self.versions if version > begin for a in self.commit(version).actions]
         return {action["txn"]["appId"] for action in actions if action.get("txn")}
 
+    def removals(self) -> dict[str, int]:
+        """When each file left the table that the log still knows of, in milliseconds since 1970, by its path in it."""
+        _, parts = newest_checkpoint(self._names)
+        actions = [action["remove"] for action in self._checkpointed(parts, ["remove"])]
+        for version in self.versions:
+            with suppress(FileNotFoundError):  # cleaned up this moment: the log checkpoint has it
+                actions += self.commit(version).of("remove")
+        removed: dict[str, int] = {}
+        for action in actions:
+            path, at_ms = unquote(action["path"]), int(action.get("deletionTimestamp") or 0)
+            removed[path] = max(at_ms, removed.get(path, 0))
+        return removed
+
     def removed_since(self, since_ms: int) -> set[str]:
         """Paths, relative to the table, of the files whose removal is younger than a time: readers may have them open.
 

@@ -58,6 +58,24 @@ def test_a_reduction_takes_back_what_it_was_given() -> None:
     assert (harness.state("reduced"), harness.state("reduced_rows")) == ({}, {})
 
 
+def test_a_function_that_changes_what_it_is_given_changes_no_result_that_came_out_before() -> None:
+    def longer(kept: list[int], more: list[int]) -> list[int]:
+        kept.extend(more)
+        return kept
+
+    def shorter(kept: list[int], less: list[int]) -> list[int]:
+        del kept[-len(less) :]
+        return kept
+
+    reduce = RollingReduce(longer, list[int], shorter, emits_changes=True)
+    harness = KeyedHarness(reduce, key_by=lambda value: "k", changing=True)
+    (first,) = harness.process([(INSERT, [1])])
+    assert harness.process([(INSERT, [2, 3])]) == [(BEFORE, [1]), (AFTER, [1, 2, 3])]
+    assert first == (INSERT, [1])
+    assert harness.process([(DELETE, [2, 3])]) == [(BEFORE, [1, 2, 3]), (AFTER, [1])]
+    assert harness.state("reduced") == {"k": [1]}
+
+
 def test_an_aggregation_takes_back_what_it_was_given() -> None:
     function = RunningAggregate(Total(), tuple[int, int], emits_changes=True)
     harness = KeyedHarness(function, key_by=lambda value: "k", changing=True)
