@@ -2,7 +2,8 @@
 
 Each is asked which checkpoint it shows, and gets what lies between that and the head in one transaction, however many
 checkpoints that are. It pins nothing: where files of the way are gone, or the way is not known, the whole table is
-compared with the state.
+compared with the state: so, too, where the root was put back from a backup, and the table shows a checkpoint that the
+root does not have. Decisions 0059 and 0067.
 """
 
 from __future__ import annotations
@@ -17,21 +18,35 @@ from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
+from state_engine.core.errors import (
+    ConfigurationError,
+    DamagedFileError,
+    MissingFilesError,
+    SinkError,
+    SinkIdentityError,
+)
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.sink_places import Declared, SinkPlaces
-from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
+from state_engine.published.base import (
+    PublishedTable,
+    ShownCheckpoint,
+    TableChange,
+    TableColumns,
+    TableTarget,
+)
 from state_engine.published.delta import DeltaStateTarget
-from state_engine.published.difference import StateReader, compared
+from state_engine.published.difference import StateReader, compared_by_portions
 from state_engine.published.sql import SqlStateTarget
 from state_engine.published.states import (
+    OTHER_FORM,
     PublishedState,
     StateWay,
     TablePolicy,
+    is_known,
     moves_of,
     published_states,
     state_of,
-    state_way,
+    way_to,
 )
 from state_engine.storage.delta.kernel import DeltaKernel
 
@@ -44,13 +59,15 @@ class TableMove:
 
     Attributes:
         name: of the table.
+        kind: ``delta_state`` or ``sql_state``.
         place: where it is.
         rows: that come, or come in the place of others.
         deleted: rows that go, and keys all of whose rows go.
-        whole: why the whole table was compared; empty where it was not.
+        whole: why the whole table was compared, or made anew; empty where it was not.
     """
 
     name: str
+    kind: str
     place: str
     rows: int
     deleted: int
@@ -123,14 +140,19 @@ class PublishedTables:
         """Make a table anew from the state as of the head, whoever wrote it; what it holds then."""
         state, head = self._named(history, name, declared)
         reader = self._reader(history, head.checkpoint_id, state)
-        return self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
+        return self._made_anew(state, reader.form.columns, reader.whole(), ShownCheckpoint.of(head))
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
         state, head = self._named(history, name, declared)
         target, table = self._table(state)
-        shown = target.shown(table) or head.checkpoint_id
-        reader = self._reader(history, shown if shown in history else head.checkpoint_id, state)
+        shown, at = target.shown(table), head
+        if shown is not None and is_known(history, shown):
+            at = history[shown.checkpoint_id]
+        if state_of(at, state.operator, state.state) is None:  # it was kept there
+            at = head
+        reader = self._reader(history, at.checkpoint_id, state)
+        _check_columns(target, table, reader.form.columns)
         change = self._difference(target, table, reader)
         return _move(state, change, "it was compared")
 
@@ -148,8 +170,10 @@ class PublishedTables:
             head = history.head
             if head is None or state_of(head, state.operator, state.state) is None:
                 continue
-            if target.shown(table):
-                rewritten += target.tidy(table, self._reader(history, head.checkpoint_id, state).form.columns)
+            shown = target.shown(table)
+            columns = self._reader(history, head.checkpoint_id, state).form.columns
+            if shown is not None and shown.checkpoint_id and not target.check_columns(table, columns):
+                rewritten += target.tidy(table, columns)
         return rewritten
 
     def states(self, history: History, declared: Declared) -> list[PublishedState]:
@@ -173,15 +197,15 @@ class PublishedTables:
             return
         shown = self._looked_up(history, state)
         if shown is not None:
-            for row, policy in moves_of(history, state.key, shown):
+            for row, policy in moves_of(history, state.key, shown.checkpoint_id):
                 yield from self._at_move(history, state, row, policy, shown)
-                shown = row.checkpoint_id
+                shown = ShownCheckpoint.of(row)
         move = self._bring(history, state, shown, head.checkpoint_id)
         if move is not None:
             yield move
         self._shown[state.name] = head.checkpoint_id
 
-    def _looked_up(self, history: History, state: PublishedState) -> int | None:
+    def _looked_up(self, history: History, state: PublishedState) -> ShownCheckpoint | None:
         """What a table shows; one that it may take over becomes the job's, once the head knows the state."""
         target, table = self._table(state)
         try:
@@ -193,18 +217,25 @@ class PublishedTables:
             if state_of(head, state.operator, state.state) is None:
                 return None
             target.adopt(table, self._reader(history, head.checkpoint_id, state).form.columns)
-            return 0
+            return ShownCheckpoint(0)
 
     def _at_move(
-        self, history: History, state: PublishedState, row: CheckpointRow, policy: TablePolicy, shown: int
+        self,
+        history: History,
+        state: PublishedState,
+        row: CheckpointRow,
+        policy: TablePolicy,
+        shown: ShownCheckpoint,
     ) -> Iterator[TableMove]:
         """What a table does at a row that moved the head, where it does not follow."""
         target, table = self._table(state)
-        if row.replaced_id is not None and row.replaced_id > shown:
-            move = self._bring(history, state, shown, row.replaced_id)
+        replaced = None if row.replaced_id is None else history[row.replaced_id]
+        is_behind = shown.unseen or not is_known(history, shown)
+        if replaced is not None and (is_behind or replaced.checkpoint_id > shown.checkpoint_id):
+            move = self._bring(history, state, shown, replaced.checkpoint_id)
             if move is not None:
                 yield move
-                shown = row.replaced_id
+                shown = ShownCheckpoint.of(replaced)
         known = row if state_of(row, state.operator, state.state) else self._last_knowing(history, state)
         if known is None:
             return
@@ -212,14 +243,21 @@ class PublishedTables:
         columns = reader.form.columns
         if policy == "rebuild":
             rows = reader.whole() if known is row else iter(())
-            yield self._made_anew(state, columns, rows, row.checkpoint_id)
+            yield self._made_anew(state, columns, rows, ShownCheckpoint.of(row), since=shown)
         else:
-            target.apply(table, columns, _nothing(columns), since=shown, checkpoint_id=row.checkpoint_id)
+            target.apply(table, columns, _nothing(columns), since=shown, to=ShownCheckpoint.of(row))
 
     def _made_anew(
-        self, state: PublishedState, columns: TableColumns, rows: Iterable[pa.Table], checkpoint_id: int
+        self,
+        state: PublishedState,
+        columns: TableColumns,
+        rows: Iterable[pa.Table],
+        to: ShownCheckpoint,
+        *,
+        since: ShownCheckpoint | None = None,
+        whole: str = "it was made anew",
     ) -> TableMove:
-        """Put rows in the place of all that a table holds, whoever wrote it; how many these are."""
+        """Put rows in the place of all that a table holds; how many these are. See ``TableTarget.replace``."""
         target, table = self._table(state)
         count = 0
 
@@ -229,11 +267,11 @@ class PublishedTables:
                 count += part.num_rows
                 yield from part.to_batches()
 
-        target.replace(table, columns, batches(), checkpoint_id=checkpoint_id)
-        return TableMove(state.name, state.place, count, 0, "it was made anew")
+        target.replace(table, columns, batches(), to=to, since=since)
+        return TableMove(state.name, state.kind, state.place, count, 0, whole)
 
     def _bring(
-        self, history: History, state: PublishedState, shown: int | None, to_id: int
+        self, history: History, state: PublishedState, shown: ShownCheckpoint | None, to_id: int
     ) -> TableMove | None:
         """Bring a table from the checkpoint that it shows to another one; None where nothing changed."""
         if state_of(history[to_id], state.operator, state.state) is None:
@@ -243,34 +281,38 @@ class PublishedTables:
         columns = reader.form.columns
         if shown is None:
             target.create(table, columns)
-            shown = 0
-        elif shown > history.newest_id:
-            raise SinkError(
-                f"table '{state.name}': {state.place} shows checkpoint {shown}, and the newest of this root is "
-                f"{history.newest_id}: the root was put back from a backup. Nothing was written. Put the table back, "
-                "too, or publish to another one"
-            )
-        way = state_way(history, shown, to_id, state.operator, state.state)
+            shown = ShownCheckpoint(0)
+        way = way_to(history, shown, to_id, state)
         if way.is_nothing:
             return None
+        to = ShownCheckpoint.of(history[to_id])
+        if anew := _other_columns(target, table, columns, way):
+            move = self._made_anew(state, columns, reader.whole(), to, since=shown, whole=anew)
+            self._tell_whole(move, to, "was made anew from")
+            return move
         change, whole = self._change(history, target, table, reader, way, shown)
         if change.is_empty and not whole:
             return None
-        target.check_columns(table, columns)
-        target.apply(table, columns, change, since=shown, checkpoint_id=to_id)
-        if whole and shown:
-            _LOG.warning(
-                "table '%s': %s was compared as a whole with the state as of checkpoint %s, because %s: %s rows came, "
-                "%s went",
-                state.name,
-                state.place,
-                to_id,
-                whole,
-                change.rows.num_rows,
-                change.deleted.num_rows,
-                extra={"job": self._tables.layout.job, "checkpoint_id": to_id, "sink": state.name},
-            )
-        return _move(state, change, whole)
+        if not way.whole:
+            _check_columns(target, table, columns)
+        target.apply(table, columns, change, since=shown, to=to)
+        move = _move(state, change, whole)
+        if whole and shown.checkpoint_id:
+            self._tell_whole(move, to, "was compared as a whole with")
+        return move
+
+    def _tell_whole(self, move: TableMove, to: ShownCheckpoint, what: str) -> None:
+        _LOG.warning(
+            "table '%s': %s %s the state as of checkpoint %s, because %s: %s rows came, %s went",
+            move.name,
+            move.place,
+            what,
+            to.checkpoint_id,
+            move.whole,
+            move.rows,
+            move.deleted,
+            extra={"job": self._tables.layout.job, "checkpoint_id": to.checkpoint_id, "sink": move.name},
+        )
 
     def _change(
         self,
@@ -279,32 +321,33 @@ class PublishedTables:
         table: PublishedTable,
         reader: StateReader,
         way: StateWay,
-        shown: int,
+        shown: ShownCheckpoint,
     ) -> tuple[TableChange, str]:
         """What a table gets, and why the whole of it was compared for that."""
         why = way.whole
         if not why:
             try:
-                return reader.change(way, history.path(shown)), ""
-            except MissingFilesError:
-                why = f"files of checkpoints since {shown} are gone"
+                return reader.change(way, history.path(shown.checkpoint_id)), ""
+            except (MissingFilesError, DamagedFileError) as error:
+                what = "gone" if isinstance(error, MissingFilesError) else "damaged"
+                why = f"files of checkpoints since {shown.checkpoint_id} are {what}"
         return self._difference(target, table, reader), why
 
     def _difference(self, target: TableTarget, table: PublishedTable, reader: StateReader) -> TableChange:
         """What makes the content of a table that of the state."""
         columns = reader.form.columns
-        empty = columns.schema.empty_table()
-        old = pa.concat_tables([empty, *(pa.Table.from_batches([b]) for b in target.content(table, columns))])
-        new = target.held(table, pa.concat_tables([empty, *reader.whole()]))
-        return compared(columns, old.combine_chunks(), new.combine_chunks())
+        old = (pa.Table.from_batches([batch]) for batch in target.content(table, columns))
+        return compared_by_portions(columns, old, (target.held(table, rows) for rows in reader.whole()))
 
     def _planned(self, history: History, state: PublishedState, to_id: int) -> TableMove:
         target, table = self._table(state)
         shown = target.shown(table)
         reader = self._reader(history, to_id, state)
-        if shown is None:
-            return TableMove(state.name, state.place, sum(r.num_rows for r in reader.whole()), 0, "it is new")
-        way = state_way(history, shown, to_id, state.operator, state.state)
+        way = StateWay() if shown is None else way_to(history, shown, to_id, state)
+        anew = "it is new" if shown is None else _other_columns(target, table, reader.form.columns, way)
+        if shown is None or anew:
+            count = sum(rows.num_rows for rows in reader.whole())
+            return TableMove(state.name, state.kind, state.place, count, 0, anew)
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
 
@@ -343,7 +386,25 @@ class PublishedTables:
 
 def _move(state: PublishedState, change: TableChange, whole: str) -> TableMove:
     gone = change.deleted.num_rows + change.cleared.num_rows
-    return TableMove(state.name, state.place, change.rows.num_rows, gone, whole)
+    return TableMove(state.name, state.kind, state.place, change.rows.num_rows, gone, whole)
+
+
+def _other_columns(target: TableTarget, table: PublishedTable, columns: TableColumns, way: StateWay) -> str:
+    """Why a table that is compared as a whole is made anew instead: the state has other columns by now."""
+    if way.whole == OTHER_FORM:
+        return target.check_columns(table, columns)
+    if way.whole:
+        _check_columns(target, table, columns)
+    return ""
+
+
+def _check_columns(target: TableTarget, table: PublishedTable, columns: TableColumns) -> None:
+    """Refuse a table that has other columns than the state; raises SinkError."""
+    if differs := target.check_columns(table, columns):
+        raise SinkError(
+            f"table '{table.name}': {table.place} has other columns: {differs}. Nothing was written. Make the table "
+            f"anew: {table.rebuild}; or publish to another one"
+        )
 
 
 def _nothing(columns: TableColumns) -> TableChange:
