@@ -44,6 +44,7 @@ from state_engine.published.states import (
     TablePolicy,
     is_known,
     moves_of,
+    published_on,
     published_states,
     state_of,
     way_to,
@@ -92,6 +93,7 @@ class PublishedTables:
         self._shown: dict[str, int] = {}
         self.code: Mapping[SinkKey, PublishedState] | None = None
         """Tables as today's code has them, which may say more than the newest row; None where it is not known."""
+        self._left: set[SinkKey] = set()
         self.moved: list[TableMove] = []
         """What the last ``follow`` changed."""
 
@@ -108,6 +110,7 @@ class PublishedTables:
             SinkError: a table cannot take the rows.
         """
         self.moved = []
+        self._tell_left(history)
         for state in self.states(history, declared):
             self.moved += self._follow(history, state)
         return self.moved
@@ -121,11 +124,12 @@ class PublishedTables:
     ) -> list[TableMove]:
         """What tables get where the head moves to another checkpoint; looks only."""
         states = [one for one in self.states(history, declared) if policy_of(one.name) != "keep"]
-        return [
+        moves = [
             self._planned(history, one, to_id)
             for one in states
             if state_of(history[to_id], one.operator, one.state) is not None
         ]
+        return [move for move in moves if move.rows or move.deleted or move.whole]
 
     def check_known(self, history: History, state: PublishedState, to_id: int, policy: TablePolicy) -> None:
         """Refuse to have a table follow to a checkpoint that does not know its state, which is no empty state."""
@@ -187,6 +191,22 @@ class PublishedTables:
         wanted = None if declared is None else self.code.keys() & declared
         known = [] if wanted == set() else published_states(history, wanted)
         return [self.code.get(one.key, one) for one in known]
+
+    def _tell_left(self, history: History) -> None:
+        """Say once which tables the newest micro-batch published to and today's code does not."""
+        if self.code is None:
+            return
+        for one in published_on(history.main_path):
+            if one.key not in self.code and one.key not in self._left:
+                self._left.add(one.key)
+                _LOG.warning(
+                    "job '%s': the code publishes no state to the table '%s' at %s any more: it stays as it is and "
+                    "follows no more",
+                    self._tables.layout.job,
+                    one.name,
+                    one.place,
+                    extra={"job": self._tables.layout.job, "sink": one.name},
+                )
 
     # -- one table -------------------------------------------------------------------------------------------------
 
@@ -328,8 +348,8 @@ class PublishedTables:
         if not why:
             try:
                 return reader.change(way, history.path(shown.checkpoint_id)), ""
-            except (MissingFilesError, DamagedFileError) as error:
-                what = "gone" if isinstance(error, MissingFilesError) else "damaged"
+            except MissingFilesError as error:
+                what = "damaged" if isinstance(error, DamagedFileError) else "gone"
                 why = f"files of checkpoints since {shown.checkpoint_id} are {what}"
         return self._difference(target, table, reader), why
 

@@ -186,9 +186,9 @@ def compared_by_portions(
         ]
         parts = [compared(columns, *(_portion(columns, of[n]) for of in waiting)) for n in range(PORTIONS)]
     return TableChange(
-        cleared=pa.concat_tables([part.cleared for part in parts]),
-        deleted=pa.concat_tables([part.deleted for part in parts]),
-        rows=pa.concat_tables([part.rows for part in parts]),
+        cleared=pa.concat_tables([part.cleared for part in parts]).combine_chunks(),
+        deleted=pa.concat_tables([part.deleted for part in parts]).combine_chunks(),
+        rows=pa.concat_tables([part.rows for part in parts]).combine_chunks(),
     )
 
 

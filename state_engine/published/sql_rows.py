@@ -65,7 +65,7 @@ class RowWriter:
                 self.delete(part.select(self.identity))
                 self.insert(part)
                 continue
-            for batch in part.to_batches(BATCH_ROWS):
+            for batch in part.combine_chunks().to_batches(BATCH_ROWS):
                 self._upsert(batch)
 
     def date_back(self) -> None:

@@ -1,0 +1,89 @@
+"""A publish that dies at every one of its steps, with tables of every kind in one job."""
+
+from __future__ import annotations
+
+import random
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import StateEngine
+from state_engine.published import delta
+from tests.published.crashes import dying
+from tests.published.histories import random_rows
+from tests.published.wide_site import MINUTE, WideSite
+
+
+def dies_everywhere(
+    directory: Path,
+    spark: SparkSession,
+    *,
+    stride: int = 1,
+    anew: bool = False,
+    databases: dict[str, Any],
+    passwords: dict[str, str] | None = None,
+) -> set[str]:
+    """One publish after the other, each of which dies some steps further on.
+
+    Args:
+        anew: whether all tables are deleted before, so that each publish makes them.
+
+    Returns:
+        The kinds of steps that they died at.
+    """
+    chance = random.Random(7)
+    engine = StateEngine(directory / "root", spark=spark)
+    site = WideSite(
+        directory, random_rows(chance, 6), engine, chance, databases=databases, passwords=passwords or {}
+    )
+    died: set[str] = set()
+    for step in count(step=stride):
+        if anew and step:
+            site.lose_tables()
+        with dying(step) as steps:
+            site.now_ms += MINUTE
+            site.engine.run(site.job(), max_batches=1, clock=site.now_ms)
+        site.opened_anew()
+        site.check()
+        if len(steps.taken) <= step:
+            return died
+        died.add(steps.taken[step])
+        site.rows += random_rows(chance, 3)
+    raise AssertionError("a publish has an end")
+
+
+BOTH = {"before data file", "after data file", "before commit_upon", "after commit_upon"}
+OF_DATABASES = {"statement", "commit of a database"}
+
+
+def lite(directory: Path) -> dict[str, Any]:
+    return {"lite": {"url": f"sqlite:///{directory}/out.db"}}
+
+
+def test_a_publish_dies_at_many_steps(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "INLINE_BYTES", 8)  # vectors go to files
+    assert len(dies_everywhere(tmp_path, spark, stride=5, databases=lite(tmp_path))) > 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_publish_dies_at_every_step(
+    anew: bool, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "INLINE_BYTES", 8)
+    died = dies_everywhere(tmp_path, spark, anew=anew, databases=lite(tmp_path))
+    extra = "create_table" if anew else "deletion vectors"
+    assert BOTH | OF_DATABASES | {f"before {extra}", f"after {extra}"} <= died
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_publish_to_postgresql_dies_at_every_step(
+    anew: bool, tmp_path: Path, spark: SparkSession, also_postgres: dict[str, Any]
+) -> None:
+    assert dies_everywhere(tmp_path, spark, anew=anew, **also_postgres) >= BOTH | OF_DATABASES
