@@ -426,10 +426,12 @@ def _has_columns(facts: TableFacts, columns: TableColumns) -> bool:
 
 
 def _other_columns(table: PublishedTable, facts: TableFacts, columns: TableColumns) -> SinkError:
+    way = "Publish to another table, or delete this one: the next run builds it from the state"
+    if facts.properties.get(OWNER) == table.app:
+        way = f"Make the table anew with the columns of the state: {table.rebuild}; or publish to another table"
     return SinkError(
         f"table '{table.name}': {table.place} has the columns {short_schema(facts.schema)}, the state has "
-        f"{short_schema(spark_schema(columns.schema))}. Nothing was written. Make the table anew with the columns of "
-        f"the state: {table.rebuild}; or publish to another table"
+        f"{short_schema(spark_schema(columns.schema))}. Nothing was written. {way}"
     )
 
 

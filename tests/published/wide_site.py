@@ -168,7 +168,8 @@ class WideSite(Site):
 
     def check_by_spark(self, expected: Mapping[str, Any]) -> None:
         for name, rows in expected.items():
-            assert (spark := self.engine.context.session) is not None
+            spark = self.engine.context.session
+            assert spark is not None
             read = spark.read.format("delta").load(self.table(name)).collect()
             assert sorted(map(tuple, read)) == rows, (name, self.done)
 
