@@ -10,16 +10,13 @@ Decisions 0059 and 0067.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, TableChangedError
@@ -32,23 +29,23 @@ from state_engine.published.base import (
     TableColumns,
     TableTarget,
 )
-from state_engine.published.key_columns import (
-    hashes_in,
-    key_hashes,
-    may_hold,
-    read_columns,
-    same_rows,
-    sorted_with_hashes,
+from state_engine.published.delta_files import (
+    Hits,
+    deleted_share,
+    hits_of,
+    marked,
+    now_ms,
+    removed,
+    rows_but,
+    rows_left,
 )
+from state_engine.published.key_columns import sorted_with_hashes
 from state_engine.sinks.delta_tables import canonical, plain_problems, short_schema
-from state_engine.storage.delta.action_json import Action, recorded_rows, uri_of
+from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.commit_ends import OvertakenError
-from state_engine.storage.delta.deletion_vectors import INLINE_BYTES, inline, read_vector, written
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, normal_uri, write_parquet
-from state_engine.storage.parquet_reading import OpenParquet, open_parquet
-from state_engine.storage.state.changelog import KeyHashes
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""
@@ -91,26 +88,6 @@ class DeltaStateTable(StateTable):
         return {"deletion_vectors": self.deletion_vectors, "adopt": self.adopt}
 
 
-@dataclass(frozen=True)
-class _Hits:
-    """Rows of one file that go.
-
-    Attributes:
-        add: what the log says of the file.
-        gone: positions of rows that went before.
-        positions: of the rows.
-    """
-
-    add: Action
-    gone: BitMap64
-    positions: BitMap64
-
-    @property
-    def vector(self) -> BitMap64:
-        """Positions of all rows that do not count afterwards."""
-        return self.gone | self.positions
-
-
 class DeltaStateTarget(TableTarget):
     """Writes Delta tables that show a state."""
 
@@ -136,7 +113,7 @@ class DeltaStateTarget(TableTarget):
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         files = self._files(table)
         for add in files.adds:
-            rows = _rows_left(files.uri, add, columns.schema)
+            rows = rows_left(files.uri, add, columns.schema)
             yield from rows.to_batches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
@@ -198,11 +175,11 @@ class DeltaStateTarget(TableTarget):
         fits = _has_columns(files.facts, columns)
         if not (fits or is_ours):
             raise _other_columns(table, files.facts, columns)
-        removed = [_removed(add) for add in files.adds] if fits else []
+        gone = [removed(add) for add in files.adds] if fits else []
         self._commit(
             table,
             files,
-            [*removed, *self._new_files(table, rows, columns)],
+            [*gone, *self._new_files(table, rows, columns)],
             transactions=_shows(table, to),
             properties=None if is_ours else {OWNER: table.app},
             schema=None if fits else columns.schema,
@@ -212,11 +189,11 @@ class DeltaStateTarget(TableTarget):
         files = self._files(table)
         small = [add for add in files.adds if int(add["size"]) < SMALL_BYTES]
         chosen = small if len(small) >= SMALL_FILES else []
-        chosen += [add for add in files.adds if add not in chosen and _deleted_share(add) > DELETED_SHARE]
+        chosen += [add for add in files.adds if add not in chosen and deleted_share(add) > DELETED_SHARE]
         if not chosen:
             return 0
-        rows = (b for add in chosen for b in _rows_left(files.uri, add, columns.schema).to_batches())
-        actions = [*(_removed(add) for add in chosen), *self._new_files(table, rows, columns)]
+        rows = (b for add in chosen for b in rows_left(files.uri, add, columns.schema).to_batches())
+        actions = [*(removed(add) for add in chosen), *self._new_files(table, rows, columns)]
         for action in actions:
             next(iter(action.values()))["dataChange"] = False
         self._commit(table, files, actions)
@@ -304,9 +281,9 @@ class DeltaStateTarget(TableTarget):
         change: TableChange,
         to: ShownCheckpoint,
     ) -> None:
-        hits = list(_hits(files, columns, change))
+        hits = list(hits_of(files, columns, change))
         if table.options.get("deletion_vectors", True):
-            actions, written_files = _marked(files.uri, hits)
+            actions, written_files = marked(files.uri, hits)
         else:
             actions, written_files = self._rewritten(table, files, columns, hits), []
         actions += self._new_files(table, change.rows.to_batches(), columns)
@@ -338,12 +315,12 @@ class DeltaStateTarget(TableTarget):
         self._seen[table.place] = version, "" if transactions else unseen
 
     def _rewritten(
-        self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[_Hits]
+        self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[Hits]
     ) -> list[Action]:
         actions: list[Action] = []
         for hit in hits:
-            actions.append(_removed(hit.add))
-            rows = _rows_but(files.uri, hit.add, columns.schema, hit.vector)
+            actions.append(removed(hit.add))
+            rows = rows_but(files.uri, hit.add, columns.schema, hit.vector)
             if rows.num_rows:
                 actions.append(self._new_file(table, rows, columns))
         return actions
@@ -362,7 +339,7 @@ class DeltaStateTarget(TableTarget):
                 "path": quote(name),
                 "partitionValues": {},
                 "size": file.bytes,
-                "modificationTime": _now_ms(),
+                "modificationTime": now_ms(),
                 "dataChange": True,
                 "stats": f'{{"numRecords": {rows.num_rows}, "tightBounds": true}}',
             }
@@ -428,7 +405,9 @@ def _has_columns(facts: TableFacts, columns: TableColumns) -> bool:
 def _other_columns(table: PublishedTable, facts: TableFacts, columns: TableColumns) -> SinkError:
     way = "Publish to another table, or delete this one: the next run builds it from the state"
     if facts.properties.get(OWNER) == table.app:
-        way = f"Make the table anew with the columns of the state: {table.rebuild}; or publish to another table"
+        way = (
+            f"Make the table anew with the columns of the state: {table.rebuild}; or publish to another table"
+        )
     return SinkError(
         f"table '{table.name}': {table.place} has the columns {short_schema(facts.schema)}, the state has "
         f"{short_schema(spark_schema(columns.schema))}. Nothing was written. {way}"
@@ -451,104 +430,6 @@ def _is_within(narrow: Any, wide: Any) -> bool:
     return all(_is_within(narrow[name], wide[name]) for name in inner if name in narrow)
 
 
-def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[_Hits]:
-    """The rows that a change takes away or replaces, file by file."""
-    parts = [change.cleared, change.deleted.select(columns.key), change.rows.select(columns.key)]
-    wanted = KeyHashes.of(np.concatenate([key_hashes(part, columns.key) for part in parts]))
-    replaced = change.rows.select(columns.identity)
-    for add in files.adds:
-        uri = uri_of(add, files.uri)
-        file = _opened(uri, add)
-        if not may_hold(file, wanted):
-            continue
-        places = np.flatnonzero(wanted.hold(hashes_in(file, columns.key, columns.schema)))
-        gone = _vector(files.uri, add) if len(places) else BitMap64()
-        places = np.array([p for p in places.tolist() if p not in gone], np.int64)
-        if not len(places):
-            continue
-        rows = read_columns(file, columns.identity, columns.schema).take(pa.array(places))
-        doomed = same_rows(rows, change.cleared, columns.key)
-        doomed |= same_rows(rows, change.deleted, columns.identity)
-        doomed |= same_rows(rows, replaced, columns.identity)
-        if doomed.any():
-            yield _Hits(add, gone, BitMap64(places[doomed].tolist()))
-
-
-def _marked(table: str, hits: Sequence[_Hits]) -> tuple[list[Action], list[str]]:
-    """Actions that take rows away by deletion vectors, and the file of these if they do not stand in the log."""
-    actions = [_removed(hit.add) for hit in hits]
-    counts = [_rows_in(table, hit.add) for hit in hits]
-    left = [(hit.add, rows, hit.vector) for hit, rows in zip(hits, counts, strict=True)]
-    left = [(add, rows, vector) for add, rows, vector in left if len(vector) < rows]
-    vectors = [vector for _, _, vector in left]
-    descriptors = [inline(vector) for vector in vectors]
-    files: list[str] = []
-    if sum(one["sizeInBytes"] for one in descriptors) > INLINE_BYTES:
-        descriptors, path = written(table, vectors)
-        files = [path]
-    for (add, rows, _), descriptor in zip(left, descriptors, strict=True):
-        actions.append(_added_again(add, rows, descriptor))
-    return actions, files
-
-
-def _rows_in(table: str, add: Action) -> int:
-    """Rows of a file, deleted ones included."""
-    left = recorded_rows(add)
-    return _opened(uri_of(add, table), add).metadata.num_rows if left is None else left + _deleted(add)
-
-
-def _deleted(add: Action) -> int:
-    return int((add.get("deletionVector") or {}).get("cardinality", 0))
-
-
-def _removed(add: Action) -> Action:
-    extra = {"deletionTimestamp": _now_ms(), "dataChange": True, "extendedFileMetadata": True}
-    return {"remove": _kept(add, "deletionVector") | extra}
-
-
-def _added_again(add: Action, rows: int, descriptor: Action) -> Action:
-    """A file of so many rows, deleted ones included, with another deletion vector."""
-    stats = f'{{"numRecords": {rows}, "tightBounds": false}}'
-    extra = {"dataChange": True, "deletionVector": descriptor, "stats": stats}
-    return {"add": _kept(add, "modificationTime") | extra}
-
-
-def _kept(add: Action, more: str) -> Action:
-    """What stays of an action on a file, whatever becomes of it, and one field more."""
-    names = ("path", "partitionValues", "size", "tags", "baseRowId", "defaultRowCommitVersion", more)
-    return {name: add[name] for name in names if add.get(name) is not None}
-
-
-def _vector(table: str, add: Action) -> BitMap64:
-    """Positions of the rows of a file that do not count."""
-    descriptor = add.get("deletionVector")
-    return read_vector(table, descriptor) if descriptor else BitMap64()
-
-
-def _rows_left(table: str, add: Action, schema: pa.Schema) -> pa.Table:
-    """The rows of a file that count."""
-    return _rows_but(table, add, schema, _vector(table, add))
-
-
-def _rows_but(table: str, add: Action, schema: pa.Schema, gone: BitMap64) -> pa.Table:
-    """The rows of a file without those at some positions."""
-    rows = read_columns(_opened(uri_of(add, table), add), schema.names, schema)
-    if not gone:
-        return rows
-    mask = np.ones(rows.num_rows, bool)
-    mask[np.fromiter(gone, np.int64, len(gone))] = False
-    return rows.filter(pa.array(mask))
-
-
-def _opened(uri: str, add: Action) -> OpenParquet:
-    return open_parquet(uri, size=int(add["size"]), of="a published table")
-
-
-def _deleted_share(add: Action) -> float:
-    left = recorded_rows(add)
-    return _deleted(add) / (left + _deleted(add)) if left is not None and left + _deleted(add) else 0.0
-
-
 def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Rows in portions of a file each."""
     waiting: list[pa.RecordBatch] = []
@@ -561,7 +442,3 @@ def _parts(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
             waiting, count = [], 0
     if count:
         yield pa.Table.from_batches(waiting)
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from state_engine.publication.published_tables import PublishedTables
-from state_engine.published import delta
+from state_engine.published import delta, delta_files
 from state_engine.storage.delta.kernel import DeltaKernel
 from tests.support.killed import Killed
 
@@ -71,7 +71,7 @@ def dying(at: int | None) -> Iterator[Steps]:
         for name in ("create_table", "commit_upon"):
             patch.setattr(DeltaKernel, name, steps.around(name, getattr(DeltaKernel, name)))
         patch.setattr(delta, "write_parquet", steps.around("data file", delta.write_parquet))
-        patch.setattr(delta, "written", steps.around("deletion vectors", delta.written))
+        patch.setattr(delta_files, "written", steps.around("deletion vectors", delta_files.written))
         sa.event.listen(Engine, "before_cursor_execute", statement)
         sa.event.listen(Engine, "commit", commit)
         try:

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.published import delta
+from state_engine.published import delta_files
 from tests.published.crashes import dying
 from tests.published.histories import random_rows
 from tests.published.wide_site import MINUTE, WideSite
@@ -66,7 +66,7 @@ def lite(directory: Path) -> dict[str, Any]:
 def test_a_publish_dies_at_many_steps(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "INLINE_BYTES", 8)  # vectors go to files
+    monkeypatch.setattr(delta_files, "INLINE_BYTES", 8)  # vectors go to files
     assert len(dies_everywhere(tmp_path, spark, stride=5, databases=lite(tmp_path))) > 2
 
 
@@ -75,7 +75,7 @@ def test_a_publish_dies_at_many_steps(
 def test_a_publish_dies_at_every_step(
     anew: bool, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "INLINE_BYTES", 8)
+    monkeypatch.setattr(delta_files, "INLINE_BYTES", 8)
     died = dies_everywhere(tmp_path, spark, anew=anew, databases=lite(tmp_path))
     extra = "create_table" if anew else "deletion vectors"
     assert BOTH | OF_DATABASES | {f"before {extra}", f"after {extra}"} <= died

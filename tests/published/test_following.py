@@ -27,7 +27,7 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError, TableChangedError
 from state_engine.publication.published_tables import PublishedTables
-from state_engine.published import delta
+from state_engine.published import delta_files
 from tests.published.histories import Site, model, random_rows, rows_of
 
 
@@ -100,7 +100,7 @@ def test_expired_checkpoints_on_the_way_are_no_matter(site: Site, caplog: pytest
 def test_deletion_vectors_go_to_a_file_where_they_are_large(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "INLINE_BYTES", 8)
+    monkeypatch.setattr(delta_files, "INLINE_BYTES", 8)
     site = Site(
         tmp_path,
         random_rows(random.Random(3), 60),
