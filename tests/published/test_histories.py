@@ -36,8 +36,8 @@ def site_of(
         site.step()
         site.check()
     site.engine.run(site.job(), clock=site.now_ms)
+    site.by_spark = True
     site.check()
-    site.check_by_spark(site.expected_by_path())
     return site
 
 
