@@ -149,6 +149,27 @@ def test_damaged_files_of_the_way_are_no_matter(
     assert "files of checkpoints since 2 are damaged" in caplog.text
 
 
+# -- edits that nothing shows ----
+
+
+def test_only_verify_table_sees_an_edit_that_leaves_the_mark_of_a_row_alone(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    site = wide_site(tmp_path, spark)
+    run(site, 2)
+    total = dict(site.of_database("lite", "balance"))
+    key = min(total)
+    site.query("lite", f"UPDATE balance SET value = -1 WHERE k = '{key}'")
+    site.rows[6:] = [row for row in site.rows[6:] if row[0] != key]
+    run(site, 2)
+    published = site.engine.published("shops")
+    assert dict(site.of_database("lite", "balance"))[key] == -1
+    verified = published.verify("lite_balance")
+    assert (verified.rows, verified.deleted) == (1, 0)
+    published.rebuild("lite_balance")
+    site.check()
+
+
 # -- counts ----
 
 
