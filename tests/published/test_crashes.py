@@ -16,7 +16,6 @@ from tests.published.crashes import dying
 from tests.published.histories import random_rows
 from tests.published.wide_site import MINUTE, WideSite
 
-
 STRIDE = 9
 """So many tests share the steps of a publish."""
 
