@@ -70,7 +70,7 @@ class ShownCheckpoint:
 
     Attributes:
         checkpoint_id: its number; 0 where nothing was published yet.
-        write_number: tells it from another checkpoint of that number, which a root that was put back from a backup has.
+        write_number: differs for another checkpoint of that number, which a root that was put back from a backup has.
         unseen: why it is not known whether others changed rows since; empty where it is known that nobody did.
     """
 

@@ -2,7 +2,7 @@
 
 A publish is one commit, with transaction id ``<root id>/<job>/<name>`` and version = checkpoint id: the file with the
 new rows, and for each file that held rows of their keys the same file again with a deletion vector; or, with
-``deletion_vectors=False``, rewritten without them. A second transaction id, with ``/write`` at its end, tells which
+``deletion_vectors=False``, rewritten without them. A second transaction id, with ``/write`` at its end, says which
 checkpoint of that number it is. The commit is made for exactly the version that was looked at. Commits of others that
 only rearrange rows are followed; any that changed rows since the last publish stops with ``TableChangedError``.
 Decisions 0059 and 0067.
