@@ -9,12 +9,12 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkIdentityError, TableChangedError
 from state_engine.publication.sink_places import SinkPlaces
-from state_engine.published.base import PublishedTable
+from state_engine.published.base import PublishedTable, ShownCheckpoint
 from state_engine.published.delta import shown_in_log
 from state_engine.published.sql import SqlStateTarget
-from state_engine.published.states import PublishedState, state_of, state_way
+from state_engine.published.states import PublishedState, state_of, way_to
 
-_SHOWN: Mapping[str, Callable[..., int | None]] = {
+_SHOWN: Mapping[str, Callable[..., ShownCheckpoint | None]] = {
     SinkKind.DELTA_STATE: shown_in_log,
     SinkKind.SQL_STATE: SqlStateTarget().shown,
 }
@@ -63,14 +63,17 @@ def _status(history: History, head_id: int, state: PublishedState, places: SinkP
         shown, changed = look(table, changed=True), str(error)
     except SinkIdentityError as error:
         shown, changed = None, "" if state.options.get("adopt") else str(error)
-    return TableStatus(state.name, state.place, shown, _missing(history, shown, head_id, state), changed)
+    shown_id = None if shown is None else shown.checkpoint_id
+    return TableStatus(state.name, state.place, shown_id, _missing(history, shown, head_id, state), changed)
 
 
-def _missing(history: History, shown: int | None, head_id: int, state: PublishedState) -> tuple[int, ...]:
+def _missing(
+    history: History, shown: ShownCheckpoint | None, head_id: int, state: PublishedState
+) -> tuple[int, ...]:
     """Checkpoints that a table has to follow; where their way is not known, the head."""
     if shown is None:
         return (head_id,)
-    way = state_way(history, shown, head_id, state.operator, state.state)
+    way = way_to(history, shown, head_id, state)
     if way.whole:
         return (head_id,)
     return tuple(sorted({row.checkpoint_id for row in (*way.back, *way.forth)}))

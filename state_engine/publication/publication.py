@@ -225,7 +225,8 @@ class Publication:
     def _follow(self, declared: Declared) -> int:
         """Bring published tables to the head; the number of Delta commits."""
         history = self._tables.log.history
-        return len(self.tables.follow(history, declared)) if history.head is not None else 0
+        moves = self.tables.follow(history, declared) if history.head is not None else []
+        return sum(move.kind == SinkKind.DELTA_STATE for move in moves)
 
     def check_identity(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""

@@ -2,7 +2,8 @@
 
 Each is asked which checkpoint it shows, and gets what lies between that and the head in one transaction, however many
 checkpoints that are. It pins nothing: where files of the way are gone, or the way is not known, the whole table is
-compared with the state.
+compared with the state: so, too, where the root was put back from a backup, and the table shows a checkpoint that the
+root does not have. Decisions 0059 and 0067.
 """
 
 from __future__ import annotations
@@ -17,21 +18,37 @@ from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
+from state_engine.core.errors import (
+    ConfigurationError,
+    DamagedFileError,
+    MissingFilesError,
+    SinkError,
+    SinkIdentityError,
+)
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.sink_places import Declared, SinkPlaces
-from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableMove, TableTarget
+from state_engine.published.base import (
+    PublishedTable,
+    ShownCheckpoint,
+    TableChange,
+    TableColumns,
+    TableMove,
+    TableTarget,
+)
 from state_engine.published.delta import DeltaStateTarget
-from state_engine.published.difference import StateReader, compared
+from state_engine.published.difference import StateReader, compared_by_portions
 from state_engine.published.sql import SqlStateTarget
 from state_engine.published.states import (
+    OTHER_FORM,
     PublishedState,
     StateWay,
     TablePolicy,
+    is_known,
     moves_of,
+    published_on,
     published_states,
     state_of,
-    state_way,
+    way_to,
 )
 from state_engine.published.table_form import TableForm
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -81,6 +98,7 @@ class PublishedTables:
         self._shown: dict[str, int] = {}
         self.code: Mapping[SinkKey, PublishedState] | None = None
         """Tables as today's code has them, which may say more than the newest row; None where it is not known."""
+        self._left: set[SinkKey] = set()
         self.moved: list[TableMove] = []
         """What the last ``follow`` changed."""
 
@@ -97,6 +115,7 @@ class PublishedTables:
             SinkError: a table cannot take the rows.
         """
         self.moved = []
+        self._tell_left(history)
         for state in self.states(history, declared):
             self.moved += self._follow(history, state)
         return self.moved
@@ -110,11 +129,12 @@ class PublishedTables:
     ) -> list[TableMove]:
         """What tables get where the head moves to another checkpoint; looks only."""
         states = [one for one in self.states(history, declared) if policy_of(one.name) != "keep"]
-        return [
+        moves = [
             self._planned(history, one, to_id)
             for one in states
             if state_of(history[to_id], one.operator, one.state) is not None
         ]
+        return [move for move in moves if move.rows or move.deleted or move.whole]
 
     def check_known(self, history: History, state: PublishedState, to_id: int, policy: TablePolicy) -> None:
         """Refuse to have a table follow to a checkpoint that does not know its state, which is no empty state."""
@@ -136,20 +156,30 @@ class PublishedTables:
         reader = self._reader(history, head.checkpoint_id, state)
         target, table = self._table(state)
         if not dry_run:
-            return state, self._made_anew(state, reader.form.columns, reader.whole(), head.checkpoint_id)
+            to = ShownCheckpoint.of(head)
+            return state, self._made_anew(state, reader.form.columns, reader.whole(), to)
         if not self._is_there(target, table):
             return state, _new(state, reader)
-        target.check_columns(table, reader.form.columns)
+        _check_columns(target, table, reader.form.columns)
         return state, _move(state, self._difference(target, table, reader), "it would be made anew")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
         state, head = self._named(history, name, declared)
         target, table = self._table(state)
-        shown = target.shown(table) or head.checkpoint_id
-        reader = self._reader(history, shown if shown in history else head.checkpoint_id, state)
-        change = self._difference(target, table, reader)
-        return _move(state, change, "it was compared")
+        return self._compared(history, state, target.shown(table), head)
+
+    def _compared(
+        self, history: History, state: PublishedState, shown: ShownCheckpoint | None, head: CheckpointRow
+    ) -> TableMove:
+        """How a table differs from the state as of the checkpoint that it shows; if that is not known, of the head."""
+        target, table = self._table(state)
+        is_at = history[shown.checkpoint_id] if shown is not None and is_known(history, shown) else head
+        if state_of(is_at, state.operator, state.state) is None:  # the table was kept there
+            is_at = head
+        reader = self._reader(history, is_at.checkpoint_id, state)
+        _check_columns(target, table, reader.form.columns)
+        return _move(state, self._difference(target, table, reader), "it was compared")
 
     def accept(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
@@ -163,16 +193,18 @@ class PublishedTables:
                 f"table '{name}': there is none at {state.place}, so there is nothing to accept; the next run "
                 "builds it from the state"
             )
-        reader = self._reader(history, shown if shown in history else head.checkpoint_id, state)
-        move = _move(state, self._difference(target, table, reader), "it was compared")
+        move = self._compared(history, state, shown, head)
         if not dry_run:
             target.accept(table)
         return state, move
 
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
-        standing = self.standing(history, declared)
-        return sum(one.target.tidy(one.table, one.form.columns) for one in standing)
+        return sum(
+            one.target.tidy(one.table, one.form.columns)
+            for one in self.standing(history, declared)
+            if not one.target.check_columns(one.table, one.form.columns)
+        )
 
     def standing(self, history: History, declared: Declared = None) -> Iterator[StandingTable]:
         """The tables that are there, and whose state the head knows.
@@ -200,6 +232,22 @@ class PublishedTables:
         known = [] if wanted == set() else published_states(history, wanted)
         return [self.code.get(one.key, one) for one in known]
 
+    def _tell_left(self, history: History) -> None:
+        """Say once which tables the newest micro-batch published to and today's code does not."""
+        if self.code is None:
+            return
+        for one in published_on(history.main_path):
+            if one.key not in self.code and one.key not in self._left:
+                self._left.add(one.key)
+                _LOG.warning(
+                    "job '%s': the code publishes no state to the table '%s' at %s any more: it stays as it is and "
+                    "follows no more",
+                    self._tables.layout.job,
+                    one.name,
+                    one.place,
+                    extra={"job": self._tables.layout.job, "sink": one.name},
+                )
+
     # -- one table -------------------------------------------------------------------------------------------------
 
     def _follow(self, history: History, state: PublishedState) -> Iterator[TableMove]:
@@ -209,15 +257,15 @@ class PublishedTables:
             return
         shown = self._looked_up(history, state)
         if shown is not None:
-            for row, policy in moves_of(history, state.key, shown):
+            for row, policy in moves_of(history, state.key, shown.checkpoint_id):
                 yield from self._at_move(history, state, row, policy, shown)
-                shown = row.checkpoint_id
+                shown = ShownCheckpoint.of(row)
         move = self._bring(history, state, shown, head.checkpoint_id)
         if move is not None:
             yield move
         self._shown[state.name] = head.checkpoint_id
 
-    def _looked_up(self, history: History, state: PublishedState) -> int | None:
+    def _looked_up(self, history: History, state: PublishedState) -> ShownCheckpoint | None:
         """What a table shows; one that it may take over becomes the job's, once the head knows the state."""
         target, table = self._table(state)
         try:
@@ -229,18 +277,25 @@ class PublishedTables:
             if state_of(head, state.operator, state.state) is None:
                 return None
             target.adopt(table, self._reader(history, head.checkpoint_id, state).form.columns)
-            return 0
+            return ShownCheckpoint(0)
 
     def _at_move(
-        self, history: History, state: PublishedState, row: CheckpointRow, policy: TablePolicy, shown: int
+        self,
+        history: History,
+        state: PublishedState,
+        row: CheckpointRow,
+        policy: TablePolicy,
+        shown: ShownCheckpoint,
     ) -> Iterator[TableMove]:
         """What a table does at a row that moved the head, where it does not follow."""
         target, table = self._table(state)
-        if row.replaced_id is not None and row.replaced_id > shown:
-            move = self._bring(history, state, shown, row.replaced_id)
+        replaced = None if row.replaced_id is None else history[row.replaced_id]
+        is_behind = shown.unseen or not is_known(history, shown)
+        if replaced is not None and (is_behind or replaced.checkpoint_id > shown.checkpoint_id):
+            move = self._bring(history, state, shown, replaced.checkpoint_id)
             if move is not None:
                 yield move
-                shown = row.replaced_id
+                shown = ShownCheckpoint.of(replaced)
         known = row if state_of(row, state.operator, state.state) else self._last_knowing(history, state)
         if known is None:
             return
@@ -248,14 +303,21 @@ class PublishedTables:
         columns = reader.form.columns
         if policy == "rebuild":
             rows = reader.whole() if known is row else iter(())
-            yield self._made_anew(state, columns, rows, row.checkpoint_id)
+            yield self._made_anew(state, columns, rows, ShownCheckpoint.of(row), since=shown)
         else:
-            target.apply(table, columns, _nothing(columns), since=shown, checkpoint_id=row.checkpoint_id)
+            target.apply(table, columns, _nothing(columns), since=shown, to=ShownCheckpoint.of(row))
 
     def _made_anew(
-        self, state: PublishedState, columns: TableColumns, rows: Iterable[pa.Table], checkpoint_id: int
+        self,
+        state: PublishedState,
+        columns: TableColumns,
+        rows: Iterable[pa.Table],
+        to: ShownCheckpoint,
+        *,
+        since: ShownCheckpoint | None = None,
+        whole: str = "it was made anew",
     ) -> TableMove:
-        """Put rows in the place of all that a table holds, whoever wrote it; how many these are."""
+        """Put rows in the place of all that a table holds; how many these are. See ``TableTarget.replace``."""
         target, table = self._table(state)
         count = 0
 
@@ -265,11 +327,11 @@ class PublishedTables:
                 count += part.num_rows
                 yield from part.to_batches()
 
-        target.replace(table, columns, batches(), checkpoint_id=checkpoint_id)
-        return TableMove(state.name, state.place, count, 0, "it was made anew")
+        target.replace(table, columns, batches(), to=to, since=since)
+        return TableMove(state.name, state.kind, state.place, count, 0, whole)
 
     def _bring(
-        self, history: History, state: PublishedState, shown: int | None, to_id: int
+        self, history: History, state: PublishedState, shown: ShownCheckpoint | None, to_id: int
     ) -> TableMove | None:
         """Bring a table from the checkpoint that it shows to another one; None where nothing changed."""
         if state_of(history[to_id], state.operator, state.state) is None:
@@ -279,34 +341,38 @@ class PublishedTables:
         columns = reader.form.columns
         if shown is None:
             target.create(table, columns)
-            shown = 0
-        elif shown > history.newest_id:
-            raise SinkError(
-                f"table '{state.name}': {state.place} shows checkpoint {shown}, and the newest of this root is "
-                f"{history.newest_id}: the root was put back from a backup. Nothing was written. Put the table back, "
-                "too, or publish to another one"
-            )
-        way = state_way(history, shown, to_id, state.operator, state.state)
+            shown = ShownCheckpoint(0)
+        way = way_to(history, shown, to_id, state)
         if way.is_nothing:
             return None
+        to = ShownCheckpoint.of(history[to_id])
+        if anew := _other_columns(target, table, columns, way):
+            move = self._made_anew(state, columns, reader.whole(), to, since=shown, whole=anew)
+            self._tell_whole(move, to, "was made anew from")
+            return move
         change, whole = self._change(history, target, table, reader, way, shown)
         if change.is_empty and not whole:
             return None
-        target.check_columns(table, columns)
-        target.apply(table, columns, change, since=shown, checkpoint_id=to_id)
-        if whole and shown:
-            _LOG.warning(
-                "table '%s': %s was compared as a whole with the state as of checkpoint %s, because %s: %s rows came, "
-                "%s went",
-                state.name,
-                state.place,
-                to_id,
-                whole,
-                change.rows.num_rows,
-                change.deleted.num_rows,
-                extra={"job": self._tables.layout.job, "checkpoint_id": to_id, "sink": state.name},
-            )
-        return _move(state, change, whole if shown else "it is new")
+        if not way.whole:
+            _check_columns(target, table, columns)
+        target.apply(table, columns, change, since=shown, to=to)
+        move = _move(state, change, whole if shown.checkpoint_id else "it is new")
+        if whole and shown.checkpoint_id:
+            self._tell_whole(move, to, "was compared as a whole with")
+        return move
+
+    def _tell_whole(self, move: TableMove, to: ShownCheckpoint, what: str) -> None:
+        _LOG.warning(
+            "table '%s': %s %s the state as of checkpoint %s, because %s: %s rows came, %s went",
+            move.name,
+            move.place,
+            what,
+            to.checkpoint_id,
+            move.whole,
+            move.rows,
+            move.deleted,
+            extra={"job": self._tables.layout.job, "checkpoint_id": to.checkpoint_id, "sink": move.name},
+        )
 
     def _change(
         self,
@@ -315,24 +381,23 @@ class PublishedTables:
         table: PublishedTable,
         reader: StateReader,
         way: StateWay,
-        shown: int,
+        shown: ShownCheckpoint,
     ) -> tuple[TableChange, str]:
         """What a table gets, and why the whole of it was compared for that."""
         why = way.whole
         if not why:
             try:
-                return reader.change(way, history.path(shown)), ""
-            except MissingFilesError:
-                why = f"files of checkpoints since {shown} are gone"
+                return reader.change(way, history.path(shown.checkpoint_id)), ""
+            except MissingFilesError as error:
+                what = "damaged" if isinstance(error, DamagedFileError) else "gone"
+                why = f"files of checkpoints since {shown.checkpoint_id} are {what}"
         return self._difference(target, table, reader), why
 
     def _difference(self, target: TableTarget, table: PublishedTable, reader: StateReader) -> TableChange:
         """What makes the content of a table that of the state."""
         columns = reader.form.columns
-        empty = columns.schema.empty_table()
-        old = pa.concat_tables([empty, *(pa.Table.from_batches([b]) for b in target.content(table, columns))])
-        new = target.held(table, pa.concat_tables([empty, *reader.whole()]))
-        return compared(columns, old.combine_chunks(), new.combine_chunks())
+        old = (pa.Table.from_batches([batch]) for batch in target.content(table, columns))
+        return compared_by_portions(columns, old, (target.held(table, rows) for rows in reader.whole()))
 
     def _planned(self, history: History, state: PublishedState, to_id: int) -> TableMove:
         target, table = self._table(state)
@@ -340,7 +405,9 @@ class PublishedTables:
         reader = self._reader(history, to_id, state)
         if shown is None:
             return _new(state, reader)
-        way = state_way(history, shown, to_id, state.operator, state.state)
+        way = way_to(history, shown, to_id, state)
+        if anew := _other_columns(target, table, reader.form.columns, way):
+            return _new(state, reader, anew)
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
 
@@ -384,14 +451,33 @@ class PublishedTables:
         )
 
 
-def _new(state: PublishedState, reader: StateReader) -> TableMove:
-    """What a table gets that is not there yet."""
-    return TableMove(state.name, state.place, sum(rows.num_rows for rows in reader.whole()), 0, "it is new")
+def _new(state: PublishedState, reader: StateReader, why: str = "it is new") -> TableMove:
+    """What a table gets that is made from the state."""
+    count = sum(rows.num_rows for rows in reader.whole())
+    return TableMove(state.name, state.kind, state.place, count, 0, why)
 
 
 def _move(state: PublishedState, change: TableChange, whole: str) -> TableMove:
     gone = change.deleted.num_rows + change.cleared.num_rows
-    return TableMove(state.name, state.place, change.rows.num_rows, gone, whole)
+    return TableMove(state.name, state.kind, state.place, change.rows.num_rows, gone, whole)
+
+
+def _other_columns(target: TableTarget, table: PublishedTable, columns: TableColumns, way: StateWay) -> str:
+    """Why a table that is compared as a whole is made anew instead: the state has other columns by now."""
+    if way.whole == OTHER_FORM:
+        return target.check_columns(table, columns)
+    if way.whole:
+        _check_columns(target, table, columns)
+    return ""
+
+
+def _check_columns(target: TableTarget, table: PublishedTable, columns: TableColumns) -> None:
+    """Refuse a table that has other columns than the state; raises SinkError."""
+    if differs := target.check_columns(table, columns):
+        raise SinkError(
+            f"table '{table.name}': {table.place} has other columns: {differs}. Nothing was written. Make the table "
+            f"anew: {table.rebuild}; or publish to another one"
+        )
 
 
 def _nothing(columns: TableColumns) -> TableChange:

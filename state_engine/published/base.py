@@ -1,16 +1,18 @@
 """A table that shows a keyed state, and the ways in which it gets from one checkpoint to another.
 
-    StateTable    what a job says: which table, and how it is written
-    TableColumns  its columns, and which of them identify a row
-    TableChange   the difference between two checkpoints of the state, by key
-    TableMove     how many rows that takes
-    TableTarget   applies a change to a table of one kind, in one transaction that also records the checkpoint
+    StateTable       what a job says: which table, and how it is written
+    TableColumns     its columns, and which of them identify a row
+    TableChange      the difference between two checkpoints of the state, by key
+    TableMove        how many rows that takes
+    ShownCheckpoint  which checkpoint it shows
+    TableTarget      applies a change to a table of one kind, in one transaction that also records the checkpoint
 
 Flink has no counterpart: its upsert sinks see every change once and cannot go back.
 """
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +20,8 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,31 @@ class TableChange:
 
 
 @dataclass(frozen=True)
+class ShownCheckpoint:
+    """The checkpoint that a table shows.
+
+    Attributes:
+        checkpoint_id: its number; 0 where nothing was published yet.
+        write_number: differs for another checkpoint of that number, which a root that was put back from a backup has.
+        unseen: why it is not known whether others changed rows since; empty where it is known that nobody did.
+    """
+
+    checkpoint_id: int
+    write_number: int = 0
+    unseen: str = ""
+
+    @staticmethod
+    def of(row: CheckpointRow) -> ShownCheckpoint:
+        """What a table records that shows a checkpoint."""
+        digest = hashlib.sha256(row.write_id.encode()).digest()
+        return ShownCheckpoint(row.checkpoint_id, int.from_bytes(digest[:8]) >> 1)
+
+    def is_same(self, other: ShownCheckpoint) -> bool:
+        """Whether both are one checkpoint."""
+        return (self.checkpoint_id, self.write_number) == (other.checkpoint_id, other.write_number)
+
+
+@dataclass(frozen=True)
 class PublishedTable:
     """A table as checkpoints record it: all that following the head needs, without the job's code.
 
@@ -85,9 +114,14 @@ class PublishedTable:
         """What to do where somebody else changed the table, for the end of a message."""
         job = self.app.split("/")[1]
         return (
-            f"Build it anew from the state with `statelake rebuild-table {job} {self.name}`, or accept what it is "
-            f"with `statelake accept-table {job} {self.name}`"
+            f"Build it anew from the state with {self.rebuild}, or accept what it is with "
+            f"`statelake accept-table {job} {self.name}`"
         )
+
+    @property
+    def rebuild(self) -> str:
+        """The command that makes the table anew from the state, for messages."""
+        return f"`statelake rebuild-table {self.app.split('/')[1]} {self.name}`"
 
 
 @dataclass(frozen=True)
@@ -96,13 +130,15 @@ class TableMove:
 
     Attributes:
         name: of the table.
+        kind: ``delta_state`` or ``sql_state``.
         place: where it is.
         rows: that come, or come in the place of others.
         deleted: rows that go, and keys all of whose rows go.
-        whole: why the whole table was compared; empty where it was not.
+        whole: why the whole table was compared, or made anew; empty where it was not.
     """
 
     name: str
+    kind: str
     place: str
     rows: int
     deleted: int
@@ -148,8 +184,8 @@ class TableTarget(ABC):
     """Writes tables of one kind. Every write is one transaction, which also records the checkpoint that is shown."""
 
     @abstractmethod
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
-        """The checkpoint that a table shows; 0 where there is a table to which nothing was published yet.
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
+        """The checkpoint that a table shows.
 
         Args:
             changed: give it also where somebody else changed rows.
@@ -168,8 +204,11 @@ class TableTarget(ABC):
         """Make an empty table that belongs to ``table.app``; does nothing where another runner was faster."""
 
     @abstractmethod
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:
+    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
         """Refuse a table that cannot hold these columns.
+
+        Returns:
+            What in its columns ``replace`` changes and ``apply`` cannot; empty where ``apply`` will do.
 
         Raises:
             SinkError: shows both sides, and the ways out.
@@ -182,14 +221,14 @@ class TableTarget(ABC):
         columns: TableColumns,
         change: TableChange,
         *,
-        since: int,
-        checkpoint_id: int,
+        since: ShownCheckpoint,
+        to: ShownCheckpoint,
     ) -> None:
         """Bring a table that shows one checkpoint to another one; does nothing where it shows that or a later one.
 
         Args:
             since: what it shows, see ``shown``; it is left alone where it does not any more.
-            checkpoint_id: what it shows afterwards; greater than ``since``.
+            to: what it shows afterwards. Where the root was put back from a backup, that may be an earlier number.
 
         Raises:
             TableChangedError: somebody else changed rows of it.
@@ -204,11 +243,18 @@ class TableTarget(ABC):
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
-        checkpoint_id: int,
+        to: ShownCheckpoint,
+        since: ShownCheckpoint | None = None,
     ) -> None:
-        """Put rows in the place of everything that a table holds, whoever wrote it, in one transaction.
+        """Put rows in the place of everything that a table holds, in one transaction.
 
-        The table then belongs to ``table.app``, and is made where there is none.
+        The table then belongs to ``table.app``, and is made where there is none. One that is its own already gets the
+        columns of the state, too.
+
+        Args:
+            to: what it shows afterwards.
+            since: what it shows; as in ``apply`` it is left alone where it does not any more, and what others changed
+                is refused. None to replace it whatever it shows, and whoever wrote it.
         """
 
     @abstractmethod

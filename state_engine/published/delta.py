@@ -2,24 +2,22 @@
 
 A publish is one commit, with transaction id ``<root id>/<job>/<name>`` and version = checkpoint id: the file with the
 new rows, and for each file that held rows of their keys the same file again with a deletion vector; or, with
-``deletion_vectors=False``, rewritten without them. It is made for exactly the version that was looked at. Commits of
-others that only rearrange rows are followed; any that changed rows since the last publish stops with
-``TableChangedError``. Decision 0059.
+``deletion_vectors=False``, rewritten without them. A second transaction id, with ``/write`` at its end, says which
+checkpoint of that number it is. The commit is made for exactly the version that was looked at. Commits of others that
+only rearrange rows are followed; any that changed rows since the last publish stops with ``TableChangedError``.
+Decisions 0059 and 0067.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, unquote
 from uuid import uuid4
 
-import numpy as np
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, TableChangedError
@@ -27,6 +25,7 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.published.base import (
     KeysInTable,
     PublishedTable,
+    ShownCheckpoint,
     StateTable,
     TableChange,
     TableColumns,
@@ -35,32 +34,22 @@ from state_engine.published.base import (
 from state_engine.published.delta_erasure import WantedKeys, hits_of, older_files
 from state_engine.published.delta_files import (
     FileHits,
-    add_action,
+    changed_rows,
     deleted_share,
+    marked,
     now_ms,
-    opened_file,
     parts_of,
     remove_action,
     rows_but,
-    rows_in,
     rows_left,
-    vector_of,
 )
-from state_engine.published.key_columns import (
-    key_hashes,
-    places_of,
-    read_columns,
-    same_rows,
-    sorted_with_hashes,
-)
+from state_engine.published.key_columns import sorted_with_hashes
 from state_engine.sinks.delta_tables import canonical, plain_problems, short_schema
-from state_engine.storage.delta.action_json import Action, uri_of
-from state_engine.storage.delta.commit_ends import OvertakenError, TransactionTakenError
-from state_engine.storage.delta.deletion_vectors import written
+from state_engine.storage.delta.action_json import Action
+from state_engine.storage.delta.commit_ends import OvertakenError
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, normal_uri, write_parquet
-from state_engine.storage.state.changelog import KeyHashes
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""
@@ -107,24 +96,23 @@ class DeltaStateTarget(TableTarget):
 
     def __init__(self, kernel: DeltaKernel) -> None:
         self._kernel = kernel
-        self._ours: dict[str, int] = {}
+        self._seen: dict[str, tuple[int, str]] = {}
+        """By place: a version that was looked at, and why not all before it was."""
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
-        inspected = self._kernel.inspect(table.place, table.app)
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
+        inspected = self._kernel.inspect_all(table.place, table.app, _writing(table))
         if inspected is None:
             return None
-        facts, seen = inspected
+        facts, transactions = inspected
         _check_owner(table, facts.properties)
-        if not changed:
-            self._check_unchanged(table, facts.version)
-        return seen
+        shown = _shown_by(table, transactions)
+        return shown if changed else replace(shown, unseen=self._check_unchanged(table, facts.version))
 
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:
+    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
         facts = self._kernel.facts(table.place)
-        if facts is not None:
-            _check_fits(table, facts, columns)
+        return "" if facts is None else _check_fits(table, facts, columns)
 
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         files = self._files(table)
@@ -141,15 +129,17 @@ class DeltaStateTarget(TableTarget):
 
     def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         files = self._files(table)
-        _check_fits(table, files.facts, columns)
+        if _check_fits(table, files.facts, columns):
+            raise _other_columns(table, files.facts.schema, columns, is_ours=False)
         properties = {OWNER: table.app}
         if table.options.get("deletion_vectors", True):
             properties["delta.enableDeletionVectors"] = "true"
-        self._commit(table, files, [], transaction=_accepted(table, files), properties=properties)
+        transactions = [_accepted(table, files), *_shows(table, ShownCheckpoint(0))]
+        self._commit(table, files, [], transactions=transactions, properties=properties)
 
     def accept(self, table: PublishedTable) -> None:
         files = self._files(table)
-        self._commit(table, files, [], transaction=_accepted(table, files))
+        self._commit(table, files, [], transactions=[_accepted(table, files)])
 
     def apply(
         self,
@@ -157,22 +147,13 @@ class DeltaStateTarget(TableTarget):
         columns: TableColumns,
         change: TableChange,
         *,
-        since: int,
-        checkpoint_id: int,
+        since: ShownCheckpoint,
+        to: ShownCheckpoint,
     ) -> None:
         def attempt() -> None:
-            files = self._files(table)
-            _check_owner(table, files.facts.properties)
-            if files.transaction >= checkpoint_id:
-                return
-            self._check_unchanged(table, files.facts.version)
-            if files.transaction != since:
-                raise CommitFailedError(
-                    f"table '{table.name}': {table.place} shows checkpoint {files.transaction} and not {since}: "
-                    "another runner published meanwhile. Nothing was written; run again"
-                )
-            with suppress(TransactionTakenError):
-                self._commit_change(table, files, columns, change, checkpoint_id)
+            files = self._files_at(table, since, to)
+            if files is not None:
+                self._commit_change(table, files, columns, change, to)
 
         _retried(attempt)
 
@@ -182,21 +163,27 @@ class DeltaStateTarget(TableTarget):
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
-        checkpoint_id: int,
+        to: ShownCheckpoint,
+        since: ShownCheckpoint | None = None,
     ) -> None:
         self.create(table, columns)
-        files = self._files(table)
-        _check_fits(table, files.facts, columns)
-        if files.transaction > checkpoint_id:
-            raise SinkError(
-                f"table '{table.name}': {table.place} shows checkpoint {files.transaction}, which this root does not "
-                "have: it was put back from a backup. Publish to a new table, or delete this one"
-            )
-        again = files.transaction == checkpoint_id
-        transaction = _accepted(table, files) if again else Transaction(table.app, checkpoint_id)
-        owner = {} if files.facts.properties.get(OWNER) == table.app else {OWNER: table.app}
-        actions = [*(remove_action(add) for add in files.adds), *self._new_files(table, rows, columns)]
-        self._commit(table, files, actions, transaction=transaction, properties=owner)
+        files = self._files(table) if since is None else self._files_at(table, since, to)
+        if files is None:
+            return
+        _check_rules(table, files.facts)
+        is_ours = _is_ours(table, files.facts)
+        fits = _has_columns(files.facts, columns)
+        if not (fits or is_ours):
+            raise _other_columns(table, files.facts.schema, columns, is_ours=is_ours)
+        gone = [remove_action(add) for add in files.adds] if fits else []
+        self._commit(
+            table,
+            files,
+            [*gone, *self._new_files(table, rows, columns)],
+            transactions=_shows(table, to),
+            properties=None if is_ours else {OWNER: table.app},
+            schema=None if fits else columns.schema,
+        )
 
     # -- erasing keys ----------------------------------------------------------------------------------------------
 
@@ -227,7 +214,7 @@ class DeltaStateTarget(TableTarget):
                 return
             actions = self._rewritten(table, files, columns, hits)
             if any(hit.shown for hit in hits):  # rows that the state did not have
-                self._commit(table, files, actions, transaction=_accepted(table, files))
+                self._commit(table, files, actions, transactions=[_accepted(table, files)])
             else:
                 self._commit(table, files, _rearranging(actions))
 
@@ -248,7 +235,7 @@ class DeltaStateTarget(TableTarget):
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _files(self, table: PublishedTable) -> TableFiles:
-        files = self._kernel.files_of(table.place, table.app)
+        files = self._kernel.files_of(table.place, table.app, _writing(table))
         if files is None:
             raise SinkError(
                 f"table '{table.name}': {table.place} is gone. Nothing was written; the next run builds it from the "
@@ -256,11 +243,35 @@ class DeltaStateTarget(TableTarget):
             )
         return files
 
-    def _check_unchanged(self, table: PublishedTable, version: int) -> None:
-        """Refuse where somebody else changed rows since our last commit."""
-        if self._ours.get(table.place) != version:
-            _refuse_changed(table, DeltaLog(table.place))
-            self._ours[table.place] = version
+    def _files_at(
+        self, table: PublishedTable, since: ShownCheckpoint, to: ShownCheckpoint
+    ) -> TableFiles | None:
+        """A table that is to be brought from one checkpoint to another; None where another runner did so.
+
+        Raises:
+            CommitFailedError: it shows neither.
+        """
+        files = self._files(table)
+        _check_owner(table, files.facts.properties)
+        shown = _shown_by(table, files.transactions)
+        if shown.is_same(since):
+            unseen = self._check_unchanged(table, files.facts.version)
+            if not unseen or since.unseen:
+                return files
+            raise CommitFailedError(f"table '{table.name}': {unseen}. Nothing was written; run again")
+        if shown.checkpoint_id >= to.checkpoint_id:
+            return None
+        raise CommitFailedError(
+            f"table '{table.name}': {table.place} shows checkpoint {shown.checkpoint_id} and not "
+            f"{since.checkpoint_id}: another runner published meanwhile. Nothing was written; run again"
+        )
+
+    def _check_unchanged(self, table: PublishedTable, version: int) -> str:
+        """Refuse where somebody else changed rows since our last commit; why that is not known, if it is not."""
+        known = self._seen.get(table.place)
+        if known is None or known[0] != version:
+            known = self._seen[table.place] = version, _look_back(table, DeltaLog(table.place))
+        return known[1]
 
     def _commit_change(
         self,
@@ -268,16 +279,15 @@ class DeltaStateTarget(TableTarget):
         files: TableFiles,
         columns: TableColumns,
         change: TableChange,
-        checkpoint_id: int,
+        to: ShownCheckpoint,
     ) -> None:
-        hits = list(_hits(files, columns, change))
+        hits = list(changed_rows(files, columns, change))
         if table.options.get("deletion_vectors", True):
-            actions, written_files = _marked(files.uri, hits)
+            actions, written_files = marked(files.uri, hits)
         else:
             actions, written_files = self._rewritten(table, files, columns, hits), []
         actions += self._new_files(table, change.rows.to_batches(), columns)
-        transaction = Transaction(table.app, checkpoint_id)
-        self._commit(table, files, actions, transaction=transaction, written_files=written_files)
+        self._commit(table, files, actions, transactions=_shows(table, to), written_files=written_files)
 
     def _commit(
         self,
@@ -285,20 +295,24 @@ class DeltaStateTarget(TableTarget):
         files: TableFiles,
         actions: Sequence[Action],
         *,
-        transaction: Transaction | None = None,
+        transactions: Sequence[Transaction] = (),
         properties: dict[str, str] | None = None,
+        schema: pa.Schema | None = None,
         written_files: Sequence[str] = (),
     ) -> None:
         known = {add["path"] for add in files.adds}
         added = (action["add"]["path"] for action in actions if "add" in action)
         new = [unquote(path) for path in added if path not in known]
-        self._ours[table.place] = self._kernel.commit_upon(
+        version = self._kernel.commit_upon(
             files,
             actions,
-            transaction=transaction,
+            transactions=transactions,
             properties=properties,
+            schema=schema,
             written=[*new, *written_files],
         )
+        _, unseen = self._seen.get(table.place, (0, ""))
+        self._seen[table.place] = version, "" if transactions else unseen
 
     def _rewritten(
         self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[FileHits]
@@ -332,16 +346,16 @@ class DeltaStateTarget(TableTarget):
         }
 
 
-def shown_in_log(table: PublishedTable, *, changed: bool = False) -> int | None:
+def shown_in_log(table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
     """The checkpoint that a table shows, without Java; see ``TableTarget.shown``."""
     log = DeltaLog(table.place)
     newest = log.newest()
     if newest is None:
         return None
     _check_owner(table, newest.properties)
-    if not changed:
-        _refuse_changed(table, log)
-    return newest.transactions.get(table.app, 0)
+    unseen = "" if changed else _look_back(table, log)
+    seen = {app: newest.transactions.get(app, 0) for app in (table.app, _writing(table))}
+    return replace(_shown_by(table, seen), unseen=unseen)
 
 
 def _check_owner(table: PublishedTable, properties: Mapping[str, str]) -> None:
@@ -355,18 +369,29 @@ def _check_owner(table: PublishedTable, properties: Mapping[str, str]) -> None:
     )
 
 
-def _refuse_changed(table: PublishedTable, log: DeltaLog) -> None:
-    """Refuse where somebody else changed rows since our last commit."""
+def _look_back(table: PublishedTable, log: DeltaLog) -> str:
+    """Refuse where somebody else changed rows since our last commit; why that is not known, if it is not."""
+    oldest = None
     for number in reversed(log.versions):
-        commit = log.commit(number)
+        try:
+            commit = log.commit(number)
+        except FileNotFoundError:  # cleaned up this moment
+            break
         if {table.app, _accepting(table)} & commit.transactions.keys():
-            return
+            return ""
         if commit.changes_data:
             raise TableChangedError(
                 f"table '{table.name}': version {number} of {table.place}, {commit.operation or 'a change'} by "
                 f"{commit.maker or 'an unknown writer'}, changed rows that the state published. Nothing was "
                 f"written. {table.ways_out}"
             )
+        oldest = number
+    if oldest == 0:
+        return ""
+    return (
+        f"the log of {table.place} was cleaned up and does not reach back to the last publish, so what others "
+        "changed since cannot be seen"
+    )
 
 
 def _retried(attempt: Callable[[], None]) -> None:
@@ -396,12 +421,53 @@ def _accepting(table: PublishedTable) -> str:
     return f"{table.app}/accepted"
 
 
+def _writing(table: PublishedTable) -> str:
+    """The application whose version is the number of the write that made the checkpoint which a table shows."""
+    return f"{table.app}/write"
+
+
+def _shows(table: PublishedTable, to: ShownCheckpoint) -> list[Transaction]:
+    return [Transaction(table.app, to.checkpoint_id), Transaction(_writing(table), to.write_number)]
+
+
+def _shown_by(table: PublishedTable, transactions: Mapping[str, int]) -> ShownCheckpoint:
+    return ShownCheckpoint(transactions[table.app], transactions[_writing(table)])
+
+
 def _accepted(table: PublishedTable, files: TableFiles) -> Transaction:
     return Transaction(_accepting(table), files.facts.version + 1)
 
 
-def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns) -> None:
-    """Refuse a table with other columns, or with rules that plain files break."""
+def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns) -> str:
+    """Refuse a table with other columns, or with rules that plain files break; what a replace changes in them."""
+    _check_rules(table, facts)
+    return changed_columns(table, facts.schema, columns, is_ours=_is_ours(table, facts))
+
+
+def changed_columns(table: PublishedTable, old: Action, columns: TableColumns, *, is_ours: bool) -> str:
+    """What a replace changes in the columns of a table; raises SinkError where it cannot.
+
+    Args:
+        old: its schema, as Delta has it.
+        is_ours: whether the table belongs to the job.
+    """
+    new = spark_schema(columns.schema)
+    if canonical(old) == canonical(new):
+        return ""
+    if any(_type_of(old, name) != _type_of(new, name) for name in columns.identity):
+        raise _other_columns(table, old, columns, is_ours=is_ours)
+    if _is_within(old, new):
+        return f"the state has more columns than the table: {short_schema(new)}"
+    if _is_within(new, old):
+        return f"the state has fewer columns than the table: {short_schema(new)}"
+    raise _other_columns(table, old, columns, is_ours=is_ours)
+
+
+def _is_ours(table: PublishedTable, facts: TableFacts) -> bool:
+    return facts.properties.get(OWNER) == table.app
+
+
+def _check_rules(table: PublishedTable, facts: TableFacts) -> None:
     problems = plain_problems(facts)
     if facts.properties.get("delta.enableChangeDataFeed") == "true":
         problems.append(
@@ -414,50 +480,35 @@ def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns)
             f"table '{table.name}': {table.place} cannot show a state because of {'; '.join(problems)}. Nothing was "
             "written. Take that back, or publish to a table without"
         )
-    refuse_other_columns(table, facts.schema, columns)
 
 
-def refuse_other_columns(table: PublishedTable, there: dict[str, Any], columns: TableColumns) -> None:
-    """Refuse a table whose schema, as Delta has it, is not that of the state."""
-    wanted = spark_schema(columns.schema)
-    if canonical(there) != canonical(wanted):
-        raise SinkError(
-            f"table '{table.name}': {table.place} has the columns {short_schema(there)}, the state has "
-            f"{short_schema(wanted)}. Nothing was written. Publish to another table, or delete this one: the next run "
-            "builds it from the state"
+def _has_columns(facts: TableFacts, columns: TableColumns) -> bool:
+    return canonical(facts.schema) == canonical(spark_schema(columns.schema))
+
+
+def _other_columns(table: PublishedTable, old: Action, columns: TableColumns, *, is_ours: bool) -> SinkError:
+    way = "Publish to another table, or delete this one: the next run builds it from the state"
+    if is_ours:
+        way = (
+            f"Make the table anew with the columns of the state: {table.rebuild}; or publish to another table"
         )
+    return SinkError(
+        f"table '{table.name}': {table.place} has the columns {short_schema(old)}, the state has "
+        f"{short_schema(spark_schema(columns.schema))}. Nothing was written. {way}"
+    )
 
 
-def _hits(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[FileHits]:
-    """The rows that a change takes away or replaces, file by file."""
-    parts = [change.cleared, change.deleted.select(columns.key), change.rows.select(columns.key)]
-    wanted = KeyHashes.of(np.concatenate([key_hashes(part, columns.key) for part in parts]))
-    replaced = change.rows.select(columns.identity)
-    for add in files.adds:
-        uri = uri_of(add, files.uri)
-        file = opened_file(uri, add)
-        places = places_of(file, wanted, columns.key, columns.schema)
-        gone = vector_of(files.uri, add) if len(places) else BitMap64()
-        places = np.array([p for p in places.tolist() if p not in gone], np.int64)
-        if not len(places):
-            continue
-        rows = read_columns(file, columns.identity, columns.schema).take(pa.array(places))
-        doomed = same_rows(rows, change.cleared, columns.key)
-        doomed |= same_rows(rows, change.deleted, columns.identity)
-        doomed |= same_rows(rows, replaced, columns.identity)
-        if doomed.any():
-            yield FileHits(add, gone, BitMap64(places[doomed].tolist()))
+def _type_of(schema: Action, name: str) -> Any:
+    return next((field["type"] for field in schema["fields"] if field["name"] == name), None)
 
 
-def _marked(table: str, hits: Sequence[FileHits]) -> tuple[list[Action], list[str]]:
-    """Actions that take rows away by deletion vectors, and the file of these: Spark's VACUUM takes none in the log."""
-    actions = [remove_action(hit.add) for hit in hits]
-    counts = [rows_in(table, hit.add) for hit in hits]
-    left = [(hit.add, rows, hit.vector) for hit, rows in zip(hits, counts, strict=True)]
-    left = [(add, rows, vector) for add, rows, vector in left if len(vector) < rows]
-    if not left:
-        return actions, []
-    descriptors, path = written(table, [vector for _, _, vector in left])
-    for (add, rows, _), descriptor in zip(left, descriptors, strict=True):
-        actions.append(add_action(add, rows, descriptor))
-    return actions, [path]
+def _is_within(narrow: Any, wide: Any) -> bool:
+    """Whether a type in Spark's JSON form is another one but for fields of records that it lacks."""
+    if isinstance(narrow, str) or isinstance(wide, str) or narrow["type"] != wide["type"]:
+        return bool(narrow == wide)
+    if narrow["type"] == "struct":
+        return all(
+            _is_within(field["type"], _type_of(wide, field["name"]) or "") for field in narrow["fields"]
+        )
+    inner = ("elementType", "keyType", "valueType")
+    return all(_is_within(narrow[name], wide[name]) for name in inner if name in narrow)

@@ -1,19 +1,22 @@
-"""Data files of a published Delta table: the rows in them, and the actions that take them out of the table."""
+"""Data files of a published Delta table: which rows a change takes away, and the actions by which they go."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from state_engine.published.key_columns import read_columns
+from state_engine.published.base import TableChange, TableColumns
+from state_engine.published.key_columns import key_hashes, places_of, read_columns, same_rows
 from state_engine.storage.delta.action_json import Action, recorded_rows, uri_of
-from state_engine.storage.delta.deletion_vectors import read_vector
+from state_engine.storage.delta.deletion_vectors import read_vector, written
+from state_engine.storage.delta.kernel import TableFiles
 from state_engine.storage.parquet_reading import OpenParquet, open_parquet
+from state_engine.storage.state.changelog import KeyHashes
 
 ROWS_OF_A_FILE = 200_000
 
@@ -41,6 +44,41 @@ class FileHits:
     def shown(self) -> BitMap64:
         """Positions of those rows that count now."""
         return self.positions - self.gone
+
+
+def changed_rows(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[FileHits]:
+    """The rows that a change takes away or replaces, file by file."""
+    parts = [change.cleared, change.deleted.select(columns.key), change.rows.select(columns.key)]
+    wanted = KeyHashes.of(np.concatenate([key_hashes(part, columns.key) for part in parts]))
+    replaced = change.rows.select(columns.identity)
+    for add in files.adds:
+        uri = uri_of(add, files.uri)
+        file = opened_file(uri, add)
+        places = places_of(file, wanted, columns.key, columns.schema)
+        gone = vector_of(files.uri, add) if len(places) else BitMap64()
+        places = np.array([p for p in places.tolist() if p not in gone], np.int64)
+        if not len(places):
+            continue
+        rows = read_columns(file, columns.identity, columns.schema).take(pa.array(places))
+        doomed = same_rows(rows, change.cleared, columns.key)
+        doomed |= same_rows(rows, change.deleted, columns.identity)
+        doomed |= same_rows(rows, replaced, columns.identity)
+        if doomed.any():
+            yield FileHits(add, gone, BitMap64(places[doomed].tolist()))
+
+
+def marked(table: str, hits: Sequence[FileHits]) -> tuple[list[Action], list[str]]:
+    """Actions that take rows away by deletion vectors, and the file of these: Spark's VACUUM takes none in the log."""
+    actions = [remove_action(hit.add) for hit in hits]
+    counts = [rows_in(table, hit.add) for hit in hits]
+    left = [(hit.add, rows, hit.vector) for hit, rows in zip(hits, counts, strict=True)]
+    left = [(add, rows, vector) for add, rows, vector in left if len(vector) < rows]
+    if not left:
+        return actions, []
+    descriptors, path = written(table, [vector for _, _, vector in left])
+    for (add, rows, _), descriptor in zip(left, descriptors, strict=True):
+        actions.append(add_action(add, rows, descriptor))
+    return actions, [path]
 
 
 def rows_in(table: str, add: Action) -> int:

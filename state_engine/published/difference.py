@@ -7,8 +7,11 @@ the way is not known, the whole table is compared with the whole state.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,7 @@ from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.published.base import TableChange, TableColumns
+from state_engine.published.key_columns import key_hashes
 from state_engine.published.states import StateWay, state_of
 from state_engine.published.table_form import TableForm
 from state_engine.storage.files import join
@@ -39,6 +43,10 @@ from state_engine.storage.state.located_files import state_files
 
 KEY_GROUPS_AT_ONCE = 8
 """So many key groups of a state that is read as a whole are in memory at a time."""
+
+
+PORTIONS = 32
+"""A table and a state that are compared as a whole are so in portions of their keys, of which one is in memory."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +176,43 @@ class StateReader:
         return self.form.rows(entries)
 
 
+def compared_by_portions(
+    columns: TableColumns, old: Iterable[pa.Table], new: Iterable[pa.Table]
+) -> TableChange:
+    """As ``compared``, for rows of which not all are in memory: they wait on the disk, by the hash of their key."""
+    with TemporaryDirectory() as directory:
+        waiting = [
+            _portions(columns, rows, Path(directory), name) for name, rows in (("old", old), ("new", new))
+        ]
+        parts = [compared(columns, *(_portion(columns, of[n]) for of in waiting)) for n in range(PORTIONS)]
+    return TableChange(
+        cleared=pa.concat_tables([part.cleared for part in parts]).combine_chunks(),
+        deleted=pa.concat_tables([part.deleted for part in parts]).combine_chunks(),
+        rows=pa.concat_tables([part.rows for part in parts]).combine_chunks(),
+    )
+
+
+def _portions(columns: TableColumns, rows: Iterable[pa.Table], directory: Path, name: str) -> list[Path]:
+    """Rows in files, by the hash of their key."""
+    paths = [directory / f"{name}-{n}.arrow" for n in range(PORTIONS)]
+    with ExitStack() as files:
+        writers: dict[int, pa.RecordBatchStreamWriter] = {}
+        for part in rows:
+            portion = key_hashes(part, columns.key).view(np.uint64) % PORTIONS
+            for n in np.unique(portion).tolist():
+                if n not in writers:
+                    writers[n] = files.enter_context(pa.ipc.new_stream(str(paths[n]), columns.schema))
+                writers[n].write_table(part.filter(pa.array(portion == n)))
+    return paths
+
+
+def _portion(columns: TableColumns, path: Path) -> pa.Table:
+    if not path.exists():
+        return columns.schema.empty_table()
+    with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as reader:
+        return reader.read_all().combine_chunks()
+
+
 def compared(columns: TableColumns, old: pa.Table, new: pa.Table) -> TableChange:
     """What makes rows of a table others, where both are known.
 
@@ -187,8 +232,12 @@ def compared(columns: TableColumns, old: pa.Table, new: pa.Table) -> TableChange
     stays = np.zeros(len(place), bool)
     stays[codes[old.num_rows :]] = True
     known = np.flatnonzero(at >= 0)
+    once = (
+        np.bincount(codes[: old.num_rows], minlength=len(place)) == 1
+    )  # somebody else may have put a row twice
     same = np.zeros(new.num_rows, bool)
     same[known] = _equal_rows(old.take(pa.array(at[known])), new.take(pa.array(known)))
+    same &= once[codes[old.num_rows :]]
     return TableChange(
         cleared=old.select(columns.key).slice(0, 0),
         deleted=old.select(columns.identity).filter(pa.array(~stays[codes[: old.num_rows]])),

@@ -4,7 +4,8 @@ The table has a row for each row of the state, with its identity as primary key,
 checkpoint that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and who
 owns it:
 
-    _statelake_published(table_name, app, checkpoint_id, has_rows, published_at)      primary key (table_name)
+    _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at)
+                                                                                       primary key (table_name)
 
 Rows and ledger are written in one transaction, so the table shows one checkpoint, wholly. A second publish of it finds
 that in the ledger and does nothing. As both lie in one database, a backup of it holds both as they were at one moment:
@@ -30,6 +31,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.published.base import (
     KeysInTable,
     PublishedTable,
+    ShownCheckpoint,
     StateTable,
     TableChange,
     TableColumns,
@@ -92,7 +94,7 @@ class SqlStateTable(StateTable):
 class SqlStateTarget(TableTarget):
     """Writes tables of databases that show a keyed state; each call has a connection of its own."""
 
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
         with _opened(table) as there:
             return there.shown(changed=changed)
 
@@ -100,7 +102,7 @@ class SqlStateTarget(TableTarget):
         with _opened(table) as there:
             there.create(columns)
 
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:
+    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
         """Refuse a table that cannot hold these columns; one that lacks some that no row is identified by gets them.
 
         They are added by the next write.
@@ -110,6 +112,7 @@ class SqlStateTarget(TableTarget):
         """
         with _opened(table) as there:
             there.check(columns)
+        return ""
 
     def apply(
         self,
@@ -117,12 +120,12 @@ class SqlStateTarget(TableTarget):
         columns: TableColumns,
         change: TableChange,
         *,
-        since: int,
-        checkpoint_id: int,
+        since: ShownCheckpoint,
+        to: ShownCheckpoint,
     ) -> None:
         """Bring a table from one checkpoint to another, see ``TableTarget.apply``.
 
-        A row is only replaced or deleted where its ``_checkpoint_id`` is between 0 and ``since``.
+        A row is only replaced or deleted where its ``_checkpoint_id`` is between 0 and that of ``since``.
 
         Raises:
             TableChangedError: a row has another one, or none; or the table was emptied.
@@ -132,7 +135,7 @@ class SqlStateTarget(TableTarget):
             CommitUnknownError: the connection broke while committing, and the ledger cannot be read.
         """
         with _opened(table) as there:
-            there.apply(columns, change, since=since, checkpoint_id=checkpoint_id)
+            there.apply(columns, change, since=since, to=to)
 
     def replace(
         self,
@@ -140,10 +143,11 @@ class SqlStateTarget(TableTarget):
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
-        checkpoint_id: int,
+        to: ShownCheckpoint,
+        since: ShownCheckpoint | None = None,
     ) -> None:
         with _opened(table) as there:
-            there.replace(columns, rows, checkpoint_id=checkpoint_id)
+            there.replace(columns, rows, to=to, since=since)
 
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         """The rows that a table holds now, from one statement.

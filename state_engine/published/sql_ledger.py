@@ -1,6 +1,7 @@
 """The ledger of tables that show a keyed state: which checkpoint each shows, and whose it is.
 
-    _statelake_published(table_name, app, checkpoint_id, has_rows, published_at)      primary key (table_name)
+    _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at)
+                                                                                       primary key (table_name)
 
 It lies in the schema of the tables. One row a table, written in the transaction that writes the table's rows, as its
 first statement: so of two that publish, the second waits there until the first has ended, in PostgreSQL for the row, in
@@ -19,6 +20,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from state_engine.published.base import ShownCheckpoint
 from state_engine.sinks.sql_ledger import create, insert_into
 
 LEDGER = "_statelake_published"
@@ -30,12 +32,12 @@ class Shown:
 
     Attributes:
         app: application that the table belongs to, ``<root id>/<job>/<name>``.
-        checkpoint_id: that the table shows; 0 where nothing was published yet.
+        checkpoint: that the table shows.
         has_rows: whether it held any row after that.
     """
 
     app: str
-    checkpoint_id: int
+    checkpoint: ShownCheckpoint
     has_rows: bool
 
 
@@ -62,21 +64,26 @@ class PublishedLedger:
         if not sa.inspect(self.connection).has_table(LEDGER, self.schema):
             return None
         at = self._table.c
-        query = sa.select(at.app, at.checkpoint_id, at.has_rows).where(self._mine)
+        query = sa.select(at.app, at.checkpoint_id, at.write_number, at.has_rows).where(self._mine)
         row = self.connection.execute(query).first()
-        return None if row is None else Shown(row.app, row.checkpoint_id, row.has_rows)
+        if row is None:
+            return None
+        return Shown(row.app, ShownCheckpoint(row.checkpoint_id, row.write_number), row.has_rows)
 
-    def advance(self, app: str, *, since: int, checkpoint_id: int, at: datetime) -> bool:
+    def advance(self, app: str, *, since: ShownCheckpoint, to: ShownCheckpoint, at: datetime) -> bool:
         """Begin a transaction that brings the table from one checkpoint to another; False where it shows another."""
-        there = (self._mine, self._table.c.app == app, self._table.c.checkpoint_id == since)
-        values = {"checkpoint_id": checkpoint_id, "published_at": at}
+        own = self._table.c
+        number = (own.checkpoint_id == since.checkpoint_id, own.write_number == since.write_number)
+        there = (self._mine, own.app == app, *number)
+        values = {"checkpoint_id": to.checkpoint_id, "write_number": to.write_number, "published_at": at}
         return self.connection.execute(sa.update(self._table).where(*there).values(values)).rowcount == 1
 
-    def claim(self, app: str, *, checkpoint_id: int, at: datetime) -> None:
+    def claim(self, app: str, *, to: ShownCheckpoint, at: datetime) -> None:
         """Begin a transaction in which the table becomes an application's, whosever it was, and shows a checkpoint."""
         row: dict[str, Any] = {
             "app": app,
-            "checkpoint_id": checkpoint_id,
+            "checkpoint_id": to.checkpoint_id,
+            "write_number": to.write_number,
             "has_rows": False,
             "published_at": at,
         }
@@ -101,6 +108,7 @@ class PublishedLedger:
             sa.Column("table_name", sa.Text(), primary_key=True),
             sa.Column("app", sa.Text(), nullable=False),
             sa.Column("checkpoint_id", sa.BigInteger(), nullable=False),
+            sa.Column("write_number", sa.BigInteger(), nullable=False),
             sa.Column("has_rows", sa.Boolean(), nullable=False),
             sa.Column("published_at", sa.DateTime(timezone=True), nullable=False),
             schema=self.schema,

@@ -70,8 +70,16 @@ class RowWriter:
                 self.delete(part.select(self.identity))
                 self.insert(part)
                 continue
-            for batch in part.to_batches(BATCH_ROWS):
+            for batch in part.combine_chunks().to_batches(BATCH_ROWS):
                 self._upsert(batch)
+
+    def date_back(self) -> None:
+        """Have rows of later checkpoints count as those of this one, which takes the place of them."""
+        mark = self.table.c[CHECKPOINT_ID]
+        later = sa.and_(mark > self.checkpoint_id, mark <= self.since)
+        self.connection.execute(
+            sa.update(self.table).where(later).values({CHECKPOINT_ID: self.checkpoint_id})
+        )
 
     def insert(self, rows: pa.Table) -> None:
         """Insert rows that are not there."""

@@ -6,7 +6,7 @@ and says whether the table is what the caller takes it for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,7 +23,13 @@ from state_engine.core.errors import (
     SinkIdentityError,
     TableChangedError,
 )
-from state_engine.published.base import KeysInTable, PublishedTable, TableChange, TableColumns
+from state_engine.published.base import (
+    KeysInTable,
+    PublishedTable,
+    ShownCheckpoint,
+    TableChange,
+    TableColumns,
+)
 from state_engine.published.sql_ledger import PublishedLedger, Shown
 from state_engine.published.sql_rows import RowWriter
 from state_engine.sinks.sql_columns import CHECKPOINT_ID, check_table, table_for
@@ -52,7 +58,7 @@ class ShownTable:
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
-    def shown(self, *, changed: bool = False) -> int | None:
+    def shown(self, *, changed: bool = False) -> ShownCheckpoint | None:
         """The checkpoint that the table shows, see ``TableTarget.shown``."""
         if not self._is_there():
             self.connection.rollback()
@@ -61,18 +67,18 @@ class ShownTable:
         if not changed:
             self._refuse_changed(shown)
         self.connection.rollback()
-        return shown.checkpoint_id
+        return shown.checkpoint
 
     def check(self, columns: TableColumns) -> None:
         """Refuse a table that cannot hold the columns, see ``TableTarget.check_columns``."""
         self._table(columns)
         if self._is_there():
-            self._check(columns)
+            self._check(columns, is_ours=self._is_ours())
         self.connection.rollback()
 
     def content(self, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         """The rows that the table holds; null in columns that it does not have yet."""
-        self._check(columns)
+        self._check(columns, is_ours=self._is_ours())
         table, there = self._table(columns), self._names()
         query = sa.select(*(table.c[n] for n in columns.schema.names if n in there))
         result = self.connection.execute(query, execution_options={"stream_results": True})
@@ -93,46 +99,47 @@ class ShownTable:
         """Make the table, and its row of the ledger; nothing where there is one."""
         table = self._table(columns)
         self._ledger.prepare()
-        self._ledger.claim(self.published.app, checkpoint_id=0, at=datetime.now(UTC))
+        self._ledger.claim(self.published.app, to=ShownCheckpoint(0), at=datetime.now(UTC))
         if self._is_there():
             self.connection.rollback()
         else:
             create(self.connection, table)
 
-    def apply(self, columns: TableColumns, change: TableChange, *, since: int, checkpoint_id: int) -> None:
+    def apply(
+        self, columns: TableColumns, change: TableChange, *, since: ShownCheckpoint, to: ShownCheckpoint
+    ) -> None:
         """Bring the table from one checkpoint to another, see ``TableTarget.apply``."""
-        table, at = self._table(columns), datetime.now(UTC)
-        self._mine(self._ledger.read())
-        self.connection.rollback()
-        with self._writing(checkpoint_id, at, or_later=True):
-            if not self._ledger.advance(self.published.app, since=since, checkpoint_id=checkpoint_id, at=at):
-                self.connection.rollback()
-                self._refuse_behind(since, checkpoint_id)
+        table = self._table(columns)
+        with self._bringing(since, to) as begun:
+            if not begun:
                 return
-            self._refuse_gone()
-            self._refuse_changed(self._mine(self._ledger.read()))
             self._add_columns(columns)
-            rows = self._rows(table, columns, since, checkpoint_id)
+            rows = self._rows(table, columns, since.checkpoint_id, to.checkpoint_id)
             rows.delete(change.cleared)
             rows.delete(change.deleted)
             rows.put(change.rows)
+            if to.checkpoint_id < since.checkpoint_id:
+                rows.date_back()
             self._ledger.note_rows(bool(change.rows.num_rows) or self._has_rows())
 
     def replace(
-        self, columns: TableColumns, batches: Iterable[pa.RecordBatch], *, checkpoint_id: int
+        self,
+        columns: TableColumns,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        to: ShownCheckpoint,
+        since: ShownCheckpoint | None = None,
     ) -> None:
         """Put rows in the place of all, see ``TableTarget.replace``."""
-        table, at = self._table(columns), datetime.now(UTC)
+        table, now = self._table(columns), datetime.now(UTC)
         self._ledger.prepare()
-        with self._writing(checkpoint_id, at):
-            self._ledger.claim(self.published.app, checkpoint_id=checkpoint_id, at=at)
-            if self._is_there():
-                self._check(columns)
-                self._add_columns(columns)
-                self.connection.execute(sa.delete(table))
-            else:
-                table.create(self.connection)
-            rows = self._rows(table, columns, 0, checkpoint_id)
+        is_ours = self._is_ours()
+        self.connection.rollback()
+        with self._claiming(to, now) if since is None else self._bringing(since, to) as begun:
+            if not begun:
+                return
+            self._make_room(columns, table, is_ours=is_ours)
+            rows = self._rows(table, columns, 0, to.checkpoint_id)
             for batch in batches:
                 rows.insert(pa.Table.from_batches([batch]))
             self._ledger.note_rows(self._has_rows())
@@ -142,10 +149,9 @@ class ShownTable:
         table, at = self._table(columns), datetime.now(UTC)
         self._refuse_texts(columns)
         self._ledger.prepare()
-        with self._writing(0, at):
-            self._ledger.claim(self.published.app, checkpoint_id=0, at=at)
+        with self._claiming(ShownCheckpoint(0), at):
             self._refuse_gone()
-            self._check(columns)
+            self._check(columns, is_ours=False)
             self._add_columns(columns)
             mark = table.c[CHECKPOINT_ID]
             self.connection.execute(
@@ -155,12 +161,11 @@ class ShownTable:
 
     def accept(self) -> None:
         """Have rows that others wrote count as those of the checkpoint that the table shows."""
-        at, shown = datetime.now(UTC), self._mine(self._ledger.read())
+        at, shown = datetime.now(UTC), self._mine(self._ledger.read()).checkpoint
         self.connection.rollback()
         mark: sa.ColumnClause[Any] = sa.column(CHECKPOINT_ID, sa.BigInteger())
         table = sa.table(self.target.table, mark, schema=self.target.schema)
-        with self._writing(shown.checkpoint_id, at):
-            self._ledger.claim(self.published.app, checkpoint_id=shown.checkpoint_id, at=at)
+        with self._claiming(shown, at):
             others = sa.or_(mark.is_(None), ~mark.between(0, shown.checkpoint_id))
             self.connection.execute(
                 sa.update(table).where(others).values({CHECKPOINT_ID: shown.checkpoint_id})
@@ -176,41 +181,66 @@ class ShownTable:
 
     def erase(self, columns: TableColumns, keys: pa.Table) -> None:
         """Delete the rows of some keys, see ``TableTarget.erase``."""
-        at, shown = datetime.now(UTC), self._mine(self._ledger.read())
-        self._refuse_changed(shown)
+        shown = self._mine(self._ledger.read()).checkpoint
         self.connection.rollback()
-        is_at = {"since": shown.checkpoint_id, "checkpoint_id": shown.checkpoint_id}
-        with self._writing(shown.checkpoint_id, at):
-            if not self._ledger.advance(self.published.app, **is_at, at=at):
+        with self._bringing(shown, shown) as begun:
+            if not begun:
                 raise CommitFailedError(
                     f"{self._where} does not show checkpoint {shown.checkpoint_id} any more: another runner published. "
                     "No row was deleted; run again"
                 )
-            self._rows(self._table(columns), columns, **is_at).delete(keys)
+            self._rows(self._table(columns), columns, shown.checkpoint_id, shown.checkpoint_id).delete(keys)
             self._ledger.note_rows(self._has_rows())
 
     @contextmanager
-    def _writing(self, checkpoint_id: int, at: datetime, *, or_later: bool = False) -> Iterator[None]:
-        """A transaction, committed in the end; where the answer to that is lost, the ledger says what happened.
-
-        Args:
-            at: the moment by which the ledger knows the transaction.
-            or_later: whether a table that shows the checkpoint, or a later one, has what the transaction was to write.
-        """
+    def _claiming(self, to: ShownCheckpoint, at: datetime) -> Iterator[bool]:
+        """A transaction in which the table becomes ours, whosever it was, and shows a checkpoint; always True."""
 
         def is_done(again: sa.Connection) -> bool:
-            ledger = PublishedLedger(again, self.target.schema, self.target.table)
+            return self._again(again).is_written(self.published.app, at)
+
+        with self._writing(to, is_done):
+            self._ledger.claim(self.published.app, to=to, at=at)
+            yield True
+
+    @contextmanager
+    def _bringing(self, since: ShownCheckpoint, to: ShownCheckpoint) -> Iterator[bool]:
+        """A transaction that brings the table from one checkpoint to another; False where another runner did so."""
+        at = datetime.now(UTC)
+        self._mine(self._ledger.read())
+        self.connection.rollback()
+
+        def is_done(again: sa.Connection) -> bool:
+            ledger = self._again(again)
             shown, app = ledger.read(), self.published.app
             if shown is None or shown.app != app:
                 return False
-            return (or_later and shown.checkpoint_id >= checkpoint_id) or ledger.is_written(app, at)
+            # a later one has what this one was to write, unless the table was to go back
+            is_later = shown.checkpoint.checkpoint_id >= to.checkpoint_id > since.checkpoint_id
+            return is_later or ledger.is_written(app, at)
 
-        write = SqlWrite(self.target, _who(self.published), checkpoint_id, "drop it, and it is built anew")
+        with self._writing(to, is_done):
+            begun = self._ledger.advance(self.published.app, since=since, to=to, at=at)
+            if begun:
+                self._refuse_gone()
+                self._refuse_changed(self._mine(self._ledger.read()))
+            else:
+                self.connection.rollback()
+                self._refuse_behind(since, to)
+            yield begun
+
+    @contextmanager
+    def _writing(self, to: ShownCheckpoint, is_done: Callable[[sa.Connection], bool]) -> Iterator[None]:
+        """A transaction, committed in the end; where the answer to that is lost, the ledger says what happened."""
+        write = SqlWrite(self.target, _who(self.published), to.checkpoint_id, "drop it, and it is built anew")
         try:
             yield
         except DBAPIError as error:
             raise write.refused(error) from error
         write.commit(self.connection, is_done)
+
+    def _again(self, connection: sa.Connection) -> PublishedLedger:
+        return PublishedLedger(connection, self.target.schema, self.target.table)
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -225,15 +255,15 @@ class ShownTable:
             )
         return shown
 
-    def _refuse_behind(self, since: int, checkpoint_id: int) -> None:
+    def _refuse_behind(self, since: ShownCheckpoint, to: ShownCheckpoint) -> None:
         """Refuse a table that shows another checkpoint than expected, unless somebody was faster."""
-        shown = self._mine(self._ledger.read())
+        shown = self._mine(self._ledger.read()).checkpoint
         self.connection.rollback()
-        if shown.checkpoint_id < checkpoint_id:
+        if shown.checkpoint_id < to.checkpoint_id:
             raise CommitFailedError(
-                f"{self._where} shows checkpoint {shown.checkpoint_id}, and not {since} any more: another runner "
-                "published, or the database was put back from a backup. Nothing was written; run again, and it follows "
-                "from there"
+                f"{self._where} shows checkpoint {shown.checkpoint_id}, and not {since.checkpoint_id} any more: "
+                "another runner published, or the database was put back from a backup. Nothing was written; run again, "
+                "and it follows from there"
             )
 
     def _refuse_gone(self) -> None:
@@ -259,17 +289,20 @@ class ShownTable:
             f"{self._where} was changed by somebody else: {what}. Nothing was written. {self.published.ways_out}"
         )
 
-    def _check(self, columns: TableColumns) -> None:
+    def _check(self, columns: TableColumns, *, is_ours: bool) -> None:
         """Refuse a table whose columns do not fit; those that can be added may be missing."""
         there = self._names()
         fields = [*columns.schema, *([_MARK] if CHECKPOINT_ID in there else [])]
         wanted = pa.schema([f for f in fields if f.name in there or f.name in columns.identity])
         key = replace(self.target, key=columns.identity)
+        way = "drop it, and it is built anew from the state"
+        if is_ours:
+            way = f"make it anew from the state: {self.published.rebuild}"
         check_table(
             key,
             wanted,
             sa.inspect(self.connection),
-            ways_out="Alter the table; or drop it, and it is built anew from the state; or name another one",
+            ways_out=f"Alter the table; or {way}; or name another one",
         )
 
     def _refuse_texts(self, columns: TableColumns) -> None:
@@ -301,6 +334,21 @@ class ShownTable:
             made.append_constraint(sa.UniqueConstraint(*columns.identity))
         return made
 
+    def _make_room(self, columns: TableColumns, table: sa.Table, *, is_ours: bool) -> None:
+        """Empty the table; one of ours whose columns do not fit any more is made anew."""
+        if self._is_there():
+            try:
+                self._check(columns, is_ours=is_ours)
+            except SinkError:
+                if not is_ours:
+                    raise
+                table.drop(self.connection)
+            else:
+                self._add_columns(columns)
+                self.connection.execute(sa.delete(table))
+                return
+        table.create(self.connection)
+
     def _add_columns(self, columns: TableColumns) -> None:
         """Add the columns that the table lacks; they are null in rows that are not written again."""
         table, there = self._table(columns), self._names()
@@ -313,6 +361,10 @@ class ShownTable:
 
     def _rows(self, table: sa.Table, columns: TableColumns, since: int, checkpoint_id: int) -> RowWriter:
         return RowWriter(self.connection, table, columns.identity, since, checkpoint_id, self._changed)
+
+    def _is_ours(self) -> bool:
+        shown = self._ledger.read()
+        return shown is not None and shown.app == self.published.app
 
     def _is_there(self) -> bool:
         return sa.inspect(self.connection).has_table(self.target.table, self.target.schema)
@@ -330,7 +382,7 @@ class ShownTable:
 
     @cached_property
     def _ledger(self) -> PublishedLedger:
-        return PublishedLedger(self.connection, self.target.schema, self.target.table)
+        return self._again(self.connection)
 
     @property
     def _dialect(self) -> str:

@@ -23,7 +23,10 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.published.base import ShownCheckpoint
 
+OTHER_FORM = "the state or its key has another form since"
+"""Why a table is compared as a whole that may need other columns, too."""
 TablePolicy = Literal["follow", "keep", "rebuild"]
 """At a row that moves the head: apply the difference; leave the table as it is; make it anew from the state."""
 
@@ -152,6 +155,25 @@ class StateWay:
         return not (self.back or self.forth or self.expired or self.whole)
 
 
+def way_to(history: History, shown: ShownCheckpoint, to_id: int, one: PublishedState) -> StateWay:
+    """The way of a state from what its table shows to a checkpoint; see ``state_way``."""
+    if shown.unseen:
+        return StateWay(whole=shown.unseen)
+    if shown.checkpoint_id and not is_known(history, shown):
+        newest = f"the newest of this root is {history.newest_id}"
+        if shown.checkpoint_id in history:
+            newest = "that of this root is another one"
+        why = f"it shows checkpoint {shown.checkpoint_id}, and {newest}: the root was put back from a backup"
+        return StateWay(whole=why)
+    return state_way(history, shown.checkpoint_id, to_id, one.operator, one.state)
+
+
+def is_known(history: History, shown: ShownCheckpoint) -> bool:
+    """Whether a root has the very checkpoint that a table shows."""
+    row = history.get(shown.checkpoint_id)
+    return row is not None and ShownCheckpoint.of(row).is_same(shown)
+
+
 def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) -> StateWay:
     """The way of a state between two checkpoints; only rows that changed the operator's state are on it."""
     if from_id not in history:
@@ -168,7 +190,7 @@ def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) 
     if any(one is None for one in knows) and (ancestor.operator(uid) is not None or begin is not None):
         return StateWay(whole="the operator was not in the job meanwhile")
     if begin is not None and _form(begin) != _form(end):
-        return StateWay(whole="the state or its key has another form since")
+        return StateWay(whole=OTHER_FORM)
     if any(_writes_anew(row, uid) for row in (*back, *forth)):
         return StateWay(whole="the state was written anew meanwhile")
     expired = [_left_out(row, uid) for row in (*back, *forth) if _expires(row, uid)]

@@ -14,8 +14,15 @@ import pyarrow as pa
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.published.base import KeysInTable, PublishedTable, TableChange, TableColumns, TableTarget
-from state_engine.published.delta import refuse_other_columns
+from state_engine.published.base import (
+    KeysInTable,
+    PublishedTable,
+    ShownCheckpoint,
+    TableChange,
+    TableColumns,
+    TableTarget,
+)
+from state_engine.published.delta import changed_columns
 from state_engine.published.key_columns import same_rows
 from state_engine.published.table_form import rows_by_identity
 
@@ -26,7 +33,7 @@ class _Shown:
 
     columns: TableColumns
     rows: pa.Table
-    checkpoint_id: int = 0
+    checkpoint: ShownCheckpoint
 
 
 class MemoryTables(TableTarget):
@@ -40,17 +47,20 @@ class MemoryTables(TableTarget):
         shown = self._tables.get(place)
         return [] if shown is None else rows_by_identity(shown.columns, shown.rows)
 
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> int | None:
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
         shown = self._tables.get(table.place)
-        return None if shown is None else shown.checkpoint_id
+        return None if shown is None else shown.checkpoint
 
     def create(self, table: PublishedTable, columns: TableColumns) -> None:
-        self._tables.setdefault(table.place, _Shown(columns, columns.schema.empty_table()))
+        self._tables.setdefault(
+            table.place, _Shown(columns, columns.schema.empty_table(), ShownCheckpoint(0))
+        )
 
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> None:
+    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
         shown = self._tables.get(table.place)
-        if shown is not None and table.kind == SinkKind.DELTA_STATE:  # a database's table gets new columns
-            refuse_other_columns(table, spark_schema(shown.columns.schema), columns)
+        if shown is None or table.kind != SinkKind.DELTA_STATE:  # a database's table gets new columns
+            return ""
+        return changed_columns(table, spark_schema(shown.columns.schema), columns, is_ours=True)
 
     def apply(
         self,
@@ -58,17 +68,15 @@ class MemoryTables(TableTarget):
         columns: TableColumns,
         change: TableChange,
         *,
-        since: int,
-        checkpoint_id: int,
+        since: ShownCheckpoint,
+        to: ShownCheckpoint,
     ) -> None:
-        if self._tables[table.place].checkpoint_id >= checkpoint_id:
-            return
         old = self._content(table, columns)
         goes = same_rows(old, change.cleared, columns.key)
         goes |= same_rows(old, change.deleted, columns.identity)
         goes |= same_rows(old, change.rows, columns.identity)
         rows = pa.concat_tables([old.filter(pa.array(~goes)), change.rows.select(columns.schema.names)])
-        self._tables[table.place] = _Shown(columns, rows.combine_chunks(), checkpoint_id)
+        self._tables[table.place] = _Shown(columns, rows.combine_chunks(), to)
 
     def replace(
         self,
@@ -76,11 +84,11 @@ class MemoryTables(TableTarget):
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
-        checkpoint_id: int,
+        to: ShownCheckpoint,
+        since: ShownCheckpoint | None = None,
     ) -> None:
-        self.check_columns(table, columns)
         made = pa.Table.from_batches(list(rows), columns.schema)
-        self._tables[table.place] = _Shown(columns, made.combine_chunks(), checkpoint_id)
+        self._tables[table.place] = _Shown(columns, made.combine_chunks(), to)
 
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         yield from self._content(table, columns).to_batches()

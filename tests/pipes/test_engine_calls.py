@@ -34,9 +34,9 @@ OPERATOR = OperatorReport(
     "sums", 3, 2, 1, 2, 4, 512, {7: 3}, {"event_time": 9}, {}, {"v_total": None},
     [SubtaskReport(0, rows_in=1), SubtaskReport(1, rows_in=2)],
 )  # fmt: skip
-MOVE = TableMove("balance", "file:///data/balance", 3, 1)
+TABLE = TableMove("balance", "delta_state", "file:///data/balance", 3, 1)
 BATCH = BatchReport(
-    3, 5, 1, {"out": 2}, 1024, {"sums": OPERATOR}, 1.25, {"plan": 0.1}, 4, "2013-03-08", 2, tables=[MOVE]
+    3, 5, 1, {"out": 2}, 1024, {"sums": OPERATOR}, 1.25, {"plan": 0.1}, 4, "2013-03-08", 2, tables=[TABLE]
 )  # fmt: skip
 RUN = RunReport(
     "sums", [], False, [1, 2], [CompactionReport(2, 4, {"sums": 1}, {}, {})], ["a.csv"], {"x": "/x"}

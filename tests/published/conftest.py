@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,3 +45,12 @@ def postgres(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> 
     world.run("DROP SCHEMA IF EXISTS reports CASCADE; DROP SCHEMA public CASCADE; CREATE SCHEMA public")
     yield world
     world.engine.dispose()
+
+
+@pytest.fixture
+def also_postgres(postgres: World) -> dict[str, Any]:
+    """A real PostgreSQL beside SQLite."""
+    options = {"url": postgres.url, "password_env": postgres.password_env}
+    password = postgres.engine.url.password
+    assert password is not None
+    return {"databases": {"postgres": options}, "passwords": {"postgres": password}}

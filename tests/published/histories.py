@@ -1,16 +1,15 @@
-"""A job whose states tables show, a plain model of it, and random histories that it goes through."""
+"""A job whose states Delta tables show, a plain model of it, and what may happen to it."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -26,7 +25,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.published.delta import DeltaStateTarget
+from tests.published.crashes import dying
 
 Row = tuple[str, int, str]
 CUT = 3
@@ -84,10 +83,6 @@ def model(rows: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
         "per_shop": sorted((*place, total) for place, total in shops.items()),
         "all_numbers": sorted(numbers.items()),
     }
-
-
-class Crash(Exception):
-    """A process that dies here."""
 
 
 @dataclass
@@ -150,14 +145,24 @@ class Site:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        steps = [
-            self.run, self.run, self.run, self.restore, self.compact, self.promote, self.rescale, self.crash,
-            self.expire, self.optimize, self.tidy, self.vanish,
+    @property
+    def steps(self) -> list[Callable[[], None]]:
+        """What may happen; what stands twice does so more often."""
+        return [
+            self.run, self.run, self.run, self.restore, self.compact, self.promote, self.rescale,
+            self.crash, self.crash, self.expire, self.optimize, self.tidy, self.vanish, self.put_root_back,
         ]  # fmt: skip
-        step = self.chance.choice(steps)
+
+    def step(self) -> None:
+        step = self.chance.choice(self.steps)
         self.done.append(step.__name__)
         step()
+
+    def opened_anew(self) -> None:
+        """Another process goes on."""
+        self.engine.close()
+        self.engine = StateEngine(self.directory / "root", spark=self.engine.context.session)
+        self.engine.publish_pending("shops")
 
     def run(self) -> None:
         self.engine.run(self.job(), max_batches=self.chance.randint(1, 3))
@@ -186,12 +191,10 @@ class Site:
         self.engine.rescale(self.job(), parallelism=self.chance.randint(1, 3))
 
     def crash(self) -> None:
-        """A publish ends in the middle, before its commit or right after it."""
-        with crashing(after=self.chance.random() < 0.5), suppress(Crash):  # or nothing is published
-            self.engine.run(self.job(), max_batches=1)
-        self.engine.close()
-        self.engine = StateEngine(self.directory / "root", spark=self.engine.context.session)
-        self.engine.publish_pending("shops")
+        """A publish ends at any of its steps."""
+        with dying(self.chance.randrange(70)):  # or has fewer
+            self.run()
+        self.opened_anew()
 
     def optimize(self) -> None:
         """Somebody puts the files of a table together."""
@@ -202,12 +205,19 @@ class Site:
 
     def vanish(self) -> None:
         """A table is deleted; the next look makes it anew."""
-        import shutil
-
         shutil.rmtree(self.table(self.chance.choice(TABLES)))
+        self.opened_anew()
+
+    def put_root_back(self) -> None:
+        """The root is put back from a backup; its tables are ahead of it, or show other checkpoints of its numbers."""
+        root, backup = self.directory / "root", self.directory / "backup"
         self.engine.close()
-        self.engine = StateEngine(self.directory / "root", spark=self.engine.context.session)
-        self.engine.publish_pending("shops")
+        if backup.exists():
+            shutil.rmtree(root)
+            backup.rename(root)
+        else:
+            shutil.copytree(root, backup)
+        self.opened_anew()
 
 
 def path_of(engine: StateEngine, job: str) -> list[CheckpointRow]:
@@ -239,17 +249,3 @@ def vacuum(spark: SparkSession, table: str, *, retained_hours: int | None = None
     spark.sql(f"VACUUM delta.`{table}`{retain}")
     for name, known in before.items():
         spark.conf.unset(name) if known is None else spark.conf.set(name, known)
-
-
-@contextmanager
-def crashing(*, after: bool) -> Iterator[None]:
-    commit = DeltaStateTarget._commit
-
-    def failing(self: DeltaStateTarget, *given: Any, **options: Any) -> None:
-        if after:
-            commit(self, *given, **options)
-        raise Crash
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(DeltaStateTarget, "_commit", failing)
-        yield

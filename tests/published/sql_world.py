@@ -11,7 +11,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
 from state_engine import SqlStateTable
-from state_engine.published.base import PublishedTable, TableChange, TableColumns
+from state_engine.published.base import PublishedTable, ShownCheckpoint, TableChange, TableColumns
 from state_engine.published.sql import SqlStateTarget
 from tests.support.killed import Killed
 
@@ -56,7 +56,8 @@ class World:
     # -- what the framework does -----------------------------------------------------------------------------------
 
     def shown(self, app: str = APP) -> int | None:
-        return self.target.shown(self.published(app))
+        shown = self.target.shown(self.published(app))
+        return None if shown is None else shown.checkpoint_id
 
     def create(self, app: str = APP) -> None:
         self.target.create(self.published(app), self.columns)
@@ -81,19 +82,20 @@ class World:
         rows: Iterable[tuple[Any, ...]] = (),
         *,
         app: str = APP,
+        writes: tuple[int, int] = (0, 0),
         **change: Any,
     ) -> None:
         self.target.apply(
             self.published(app),
             self.columns,
             self.change(rows, **change),
-            since=since,
-            checkpoint_id=checkpoint_id,
+            since=ShownCheckpoint(since, writes[0]),
+            to=ShownCheckpoint(checkpoint_id, writes[1]),
         )
 
     def replace(self, checkpoint_id: int, rows: Iterable[tuple[Any, ...]], *, app: str = APP) -> None:
         batches = rows_of(self.columns, rows).to_batches(max_chunksize=3)
-        self.target.replace(self.published(app), self.columns, batches, checkpoint_id=checkpoint_id)
+        self.target.replace(self.published(app), self.columns, batches, to=ShownCheckpoint(checkpoint_id))
 
     def adopt(self, app: str = APP) -> None:
         self.target.adopt(self.published(app), self.columns)

@@ -31,7 +31,8 @@ from state_engine.core.errors import TableChangedError
 from state_engine.published.delta import DeltaStateTarget
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
-from tests.published.histories import TABLES, Crash, Site, model, random_rows, rows_of, vacuum
+from tests.published.histories import TABLES, Site, model, random_rows, rows_of, vacuum
+from tests.support.killed import Killed
 
 ERASED = "b"
 """The key that is erased: ``histories`` has it in every table."""
@@ -191,13 +192,13 @@ def test_a_repeated_call_finishes_what_a_crash_left(site: Site, step: int, after
         else:
             if after:
                 commit(self, *given, **options)
-            raise Crash
+            raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(DeltaStateTarget, "_commit", failing)
         # the table without deletion vectors holds no file of the key after its publish
         if step < 5:
-            with pytest.raises(Crash):
+            with pytest.raises(Killed):
                 erase(site)
         else:
             erase(site)

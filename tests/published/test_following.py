@@ -274,12 +274,17 @@ def test_tables_with_other_rules_are_refused(site: Site, properties: dict[str, s
         site.engine.run(site.job())
 
 
-def test_a_table_that_left_the_code_stops_following(site: Site) -> None:
+def test_a_table_that_left_the_code_stops_following_and_says_so(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     shown = rows_of(pl.read_delta(site.table("balance")))
     site.rows += [("a", 1, "x"), ("b", 2, "y")]
     job = site.job()
     del job.published["balance"]
-    site.engine.run(job)
+    with caplog.at_level(logging.WARNING):
+        site.engine.run(job)
+    (said,) = [r.getMessage() for r in caplog.records if "publishes no state to the table" in r.message]
+    assert f"'balance' at file://{site.table('balance')} any more: it stays as it is" in said
     assert rows_of(pl.read_delta(site.table("balance"))) == shown
     site.engine.restore("shops", checkpoint_id=site.path[1].checkpoint_id)
     assert rows_of(pl.read_delta(site.table("balance"))) == shown

@@ -21,7 +21,7 @@ from state_engine.core.errors import (
     TableChangedError,
 )
 from state_engine.published import sql_rows
-from state_engine.published.base import TableColumns
+from state_engine.published.base import ShownCheckpoint, TableColumns
 from state_engine.published.sql_ledger import LEDGER
 from tests.published.sql_world import APP, COLUMNS, Failing, World, rows_of
 from tests.support.killed import Killed
@@ -70,6 +70,37 @@ def test_what_was_published_is_not_published_again(world: World) -> None:
     world.apply(0, 4, [(1, "older")])
     world.apply(3, 5, [(1, "other")])
     assert (world.shown(), world.content()) == (5, [(1, "edited")])
+
+
+def test_a_table_goes_back_to_a_root_that_was_put_back(world: World) -> None:
+    """Rows of checkpoints that the root does not have any more count as those of the one that the table shows."""
+    world.create()
+    world.apply(0, 3, [(1, "a"), (2, "b")], writes=(0, 33))
+    world.apply(3, 8, [(2, "B"), (3, "c")], writes=(33, 88))
+    world.apply(8, 4, [(1, "A")], deleted=[(3,)], writes=(88, 44))
+    assert (world.shown(), world.rows()) == (4, [(1, "A", 4), (2, "B", 4)])
+    world.apply(8, 4, [(9, "late")], writes=(88, 44))
+    world.apply(4, 5, [(2, "BB")], writes=(44, 55))
+    assert world.rows() == [(1, "A", 4), (2, "BB", 5)]
+    with pytest.raises(CommitFailedError, match="shows checkpoint 5, and not 5 any more"):
+        world.apply(5, 6, [(1, "of another 5")], writes=(54, 66))
+
+
+def test_the_answer_to_a_commit_that_went_back_is_looked_up_by_its_moment(
+    lite: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the number it would seem to be done: the table shows a later one."""
+    lite.create()
+    lite.apply(0, 8, OLD)
+    with monkeypatch.context() as patch:
+        patch.setattr(sa.Connection, "commit", commit_that(lambda real: None))
+        with pytest.raises(CommitFailedError, match="was not written"):
+            lite.apply(8, 4, [(1, "A")])
+    assert (lite.shown(), lite.content()) == (8, OLD)
+    with monkeypatch.context() as patch:
+        patch.setattr(sa.Connection, "commit", commit_that(lambda real: real()))
+        lite.apply(8, 4, [(1, "A")])
+    assert (lite.shown(), lite.content()) == (4, [(1, "A"), *OLD[1:]])
 
 
 def test_a_table_that_shows_another_checkpoint_is_left_alone(world: World) -> None:
@@ -131,7 +162,7 @@ def test_everything_is_replaced(world: World) -> None:
         raise Killed
 
     with pytest.raises(Killed):
-        world.target.replace(world.published(), COLUMNS, broken(), checkpoint_id=6)
+        world.target.replace(world.published(), COLUMNS, broken(), to=ShownCheckpoint(6))
     assert (world.shown(), world.content()) == (5, rows)
 
 
@@ -304,7 +335,9 @@ def test_a_table_that_was_emptied_or_filled(world: World) -> None:
     for asked in (world.shown, lambda: world.apply(3, 4, [(1, "A")])):
         with pytest.raises(TableChangedError, match=r"it is empty, and was not .*rebuild-table job balance"):
             asked()
-    assert world.target.shown(world.published(), changed=True) == 3
+    shown = world.target.shown(world.published(), changed=True)
+    assert shown is not None
+    assert shown.checkpoint_id == 3
     world.replace(3, OLD)
     assert world.shown() == 3
     world.apply(3, 4, deleted=[(1,), (2,), (3,)])

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from state_engine import SqlSink, SqlStateTable
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
-from state_engine.published.base import TableColumns
+from state_engine.published.base import ShownCheckpoint, TableColumns
 from tests.published.sql_world import APP, COLUMNS, Failing, World, rows_of
 from tests.sinks.requests import asked
 from tests.support.killed import Killed
@@ -98,7 +98,10 @@ def test_more_rows_than_go_in_one_statement(world: World) -> None:
     world.apply(2, 3, cleared=[(n,) for n, _ in rows])
     assert world.content() == []
     world.target.replace(
-        world.published(), COLUMNS, rows_of(COLUMNS, rows).to_batches(max_chunksize=20_000), checkpoint_id=4
+        world.published(),
+        COLUMNS,
+        rows_of(COLUMNS, rows).to_batches(max_chunksize=20_000),
+        to=ShownCheckpoint(4),
     )
     assert world.content() == rows
 
@@ -237,13 +240,22 @@ def test_a_state_that_gets_fields(world: World) -> None:
 )
 def test_a_state_whose_columns_do_not_fit_any_more(world: World, columns: TableColumns, why: str) -> None:
     world.replace(1, [(1, "a")])
-    with pytest.raises(SinkError, match=f"{why}.*Alter the table; or drop it"):
+    with pytest.raises(
+        SinkError, match=f"{why}.*Alter the table; or .*`statelake rebuild-table job balance`"
+    ):
         world.target.check_columns(world.published(), columns)
-    world.columns = columns
-    with pytest.raises(SinkError, match=why):
-        world.replace(2, [])
-    world.columns = COLUMNS
     assert (world.shown(), world.content()) == (1, [(1, "a")])
+    world.columns = columns
+    world.replace(2, rows := [(1, 2)] if len(columns.schema) == 2 else [(1, "a", date(2026, 1, 1))])
+    assert (world.shown(), world.content()) == (2, rows), "it was made anew with the columns of the state"
+
+
+def test_a_table_of_others_is_never_made_anew(world: World) -> None:
+    world.run("CREATE TABLE balances (account bigint PRIMARY KEY, total bigint)")
+    world.run("INSERT INTO balances VALUES (1, 7)")
+    with pytest.raises(SinkError, match=r"which does not hold every string.*drop it, and it is built anew"):
+        world.replace(1, [(1, "a")])
+    assert world.rows("SELECT account, total FROM balances") == [(1, 7)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ protocol defines them: ``PROTOCOL.md``, "Actions".
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +31,16 @@ def add_text(add: Action) -> str:
         '{"add": {"path": "a.parquet", "size": 7}}'
     """
     return json.dumps({"add": {k: v for k, v in add.items() if k in SCANNED}})
+
+
+def txn_action(app: str, version: int) -> Action:
+    """What records that an application has committed a version.
+
+    Example:
+        >>> txn_action("root/job/balance", 7)["txn"]["version"]
+        7
+    """
+    return {"txn": {"appId": app, "version": version, "lastUpdated": int(time.time() * 1000)}}
 
 
 def uri_of(add: Action, table: str) -> str:

@@ -29,7 +29,7 @@ from state_engine.core.errors import (
     StorageError,
 )
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.storage.delta.action_json import Action
+from state_engine.storage.delta.action_json import Action, txn_action
 from state_engine.storage.delta.commit_actions import CommitActions, FileGroup
 from state_engine.storage.delta.commit_ends import (
     InactiveFilesError,
@@ -87,14 +87,14 @@ class TableFiles:
     Attributes:
         uri: of the table.
         facts: of the version.
-        transaction: the highest version of the application that was asked for; 0 for none.
+        transactions: the highest version of each application that was asked for; 0 for none.
         adds: what the log says of each active file.
         snapshot: of Kernel.
     """
 
     uri: str
     facts: TableFacts
-    transaction: int
+    transactions: Mapping[str, int]
     adds: list[Action]
     snapshot: Any
 
@@ -157,11 +157,15 @@ class DeltaKernel:
 
     def inspect(self, uri: str, app: str) -> tuple[TableFacts, int] | None:
         """Facts, and the highest version that an application committed (0: none), of one snapshot."""
+        inspected = self.inspect_all(uri, app)
+        return None if inspected is None else (inspected[0], inspected[1][app])
+
+    def inspect_all(self, uri: str, *apps: str) -> tuple[TableFacts, Mapping[str, int]] | None:
+        """As ``inspect``, for several applications."""
         snapshot = self._snapshots.newest(uri)
-        if snapshot is None:
-            return None
-        transaction = snapshot.getLatestTransactionVersion(self._engines.of(uri), app)
-        return self._facts.read(uri, snapshot), int(transaction.get()) if transaction.isPresent() else 0
+        return (
+            None if snapshot is None else (self._facts.read(uri, snapshot), self._taken(uri, snapshot, apps))
+        )
 
     def latest_transaction(self, uri: str, app: str) -> int | None:
         """The highest version that an application committed to a table; None where it never did."""
@@ -176,19 +180,18 @@ class DeltaKernel:
         snapshot = self._snapshots.newest(uri)
         return [] if snapshot is None else [path for path, _ in self._actions.scan(uri, snapshot)]
 
-    def files_of(self, uri: str, app: str) -> TableFiles | None:
+    def files_of(self, uri: str, *apps: str) -> TableFiles | None:
         """The newest version of a table with all that the log says of its files; None where there is no table."""
         snapshot = self._snapshots.newest(uri)
         if snapshot is None:
             return None
-        taken = snapshot.getLatestTransactionVersion(self._engines.of(uri), app)
-        return TableFiles(
-            uri,
-            self._facts.read(uri, snapshot),
-            int(taken.get()) if taken.isPresent() else 0,
-            self._actions.adds(uri, snapshot),
-            snapshot,
-        )
+        facts, taken = self._facts.read(uri, snapshot), self._taken(uri, snapshot, apps)
+        return TableFiles(uri, facts, taken, self._actions.adds(uri, snapshot), snapshot)
+
+    def _taken(self, uri: str, snapshot: Any, apps: Sequence[str]) -> dict[str, int]:
+        engine = self._engines.of(uri)
+        known = ((app, snapshot.getLatestTransactionVersion(engine, app)) for app in apps)
+        return {app: int(version.get()) if version.isPresent() else 0 for app, version in known}
 
     def file_retention_ms(self, files: TableFiles) -> int:
         """How long ``VACUUM`` keeps files that left a table, for readers of older versions."""
@@ -323,31 +326,40 @@ class DeltaKernel:
         files: TableFiles,
         actions: Sequence[Action],
         *,
-        transaction: Transaction | None = None,
+        transactions: Sequence[Transaction] = (),
         properties: Mapping[str, str] | None = None,
+        schema: pa.Schema | None = None,
         written: Sequence[str] = (),
     ) -> int:
         """Commit actions as the version after the one that was looked at, or not at all; returns the version.
 
         Args:
             actions: see ``CommitActions.rows``.
+            transactions: what applications have committed with this, be it less than before: as nothing comes in
+                between, the caller has compared.
             properties: of the table, that change.
+            schema: makes the table anew with these columns: all of its files go, without actions for that.
             written: new files that the actions name, relative to the table.
 
         Raises:
             OvertakenError: another writer was faster.
-            TransactionTakenError, CommitFailedError, CommitUnknownError: see ``commit_ends``.
+            CommitFailedError, CommitUnknownError: see ``commit_ends``.
         """
         uri = files.uri
         self.check_store(uri)
         self.disk.files(uri, list(written))
         classes, engine = self._classes, self._engines.of(uri)
 
+        actions = [*actions, *(txn_action(one.app, one.version) for one in transactions)]
+
         def begin() -> Any:
+            if schema is not None:
+                columns = classes.type_json.deserializeStructType(json.dumps(spark_schema(schema)))
+                builder = files.snapshot.buildReplaceTableTransaction(columns, ENGINE_INFO).withMaxRetries(0)
+                kept = {**files.facts.properties, **(properties or {})}
+                return builder.withTableProperties(classes.map(kept)).build(engine)
             builder = files.snapshot.buildUpdateTableTransaction(ENGINE_INFO, classes.write)
             builder = builder.withMaxRetries(0)
-            if transaction is not None:
-                builder = builder.withTransactionId(transaction.app, transaction.version)
             if properties:
                 builder = builder.withTablePropertiesAdded(classes.map(dict(properties)))
             return builder.build(engine)
