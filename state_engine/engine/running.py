@@ -17,6 +17,7 @@ from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import PartitionSteps, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
+from state_engine.state_processor.sink_takeover import SinkTakeover
 
 _LOG = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def run(
     options = replace(options, bounded=max_batches is not None, script=script)
     coordinator = context.coordinator(job, options)
     path, published = coordinator.publish_pending()
+    take_over_sinks(context, job, options.requested_by)
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
@@ -58,6 +60,14 @@ def run(
         coordinator.files_waiting(),
         left_alone=_left_alone(context, job, path),
     )
+
+
+def take_over_sinks(context: EngineContext, job: StatefulJob, requested_by: str) -> None:
+    """Have tables of keyed sinks show states, where an earlier version wrote them; the head's outputs are published."""
+    tables = context.tables(job.name)
+    if any(node.sink_key for node in job.published.values()):
+        takeover = SinkTakeover(job, tables, context.publication(tables), context.spark)
+        takeover.run(lambda: context.operations(job, requested_by))
 
 
 def publish_pending(

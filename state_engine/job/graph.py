@@ -181,13 +181,18 @@ class SinkNode:
 
 @dataclass(frozen=True)
 class PublishedNode:
-    """A table that shows a state of an operator."""
+    """A table that shows a state of an operator.
+
+    Attributes:
+        sink_key: of a keyed sink, the columns of its key; empty of other tables.
+    """
 
     name: str
     operator: OperatorNode
     state: str
     table: StateTable
     map_key: str = "map_key"
+    sink_key: tuple[str, ...] = ()
 
     @property
     def recorded(self) -> PublishedState:

@@ -153,7 +153,7 @@ class HeadOperations:
         self.check_sinks(policy, history)
         left = history.leaving(head.checkpoint_id, target.checkpoint_id)
         sinks = sinks_that_move(history, head.checkpoint_id, target.checkpoint_id, policy)
-        sinks, left_alone = self.of_the_code(sinks)
+        sinks, left_alone = self.of_the_code(sinks, history)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
         planned = RestoreReport(
@@ -190,8 +190,15 @@ class HeadOperations:
         tables = {state.name for state in self._publication.tables.states(history, self._declared)}
         policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS} - tables, tables)
 
-    def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
-        """The sinks that are moved, and those that the code of the job does not have any more."""
+    def of_the_code(
+        self, sinks: list[StagedSink], history: History
+    ) -> tuple[list[StagedSink], list[StagedSink]]:
+        """The sinks that are moved, and those that the code of the job does not have any more.
+
+        Neither holds those in whose place tables show states now: what these do is said by their policies.
+        """
+        tables = {state.name for state in self._publication.tables.states(history, self._declared)}
+        sinks = [sink for sink in sinks if sink.name not in tables]
         mine = [s for s in sinks if self._publication.places.is_declared(s, self._declared)]
         return mine, [s for s in sinks if s not in mine]
 

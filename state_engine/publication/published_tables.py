@@ -28,6 +28,7 @@ from state_engine.published.states import (
     PublishedState,
     StateWay,
     TablePolicy,
+    is_taken_over,
     moves_of,
     published_states,
     state_of,
@@ -187,13 +188,14 @@ class PublishedTables:
         try:
             return target.shown(table)
         except SinkIdentityError:
-            head = history.head
-            if not state.options.get("adopt") or head is None:
+            head, own = history.head, is_taken_over(history.main_path, state.key)
+            if not (state.options.get("adopt") or own) or head is None:
                 raise
             if state_of(head, state.operator, state.state) is None:
                 return None
-            target.adopt(table, self._reader(history, head.checkpoint_id, state).form.columns)
-            return 0
+            columns = self._reader(history, head.checkpoint_id, state).form.columns
+            target.adopt(table, columns, own=own)
+            return target.shown(table)
 
     def _at_move(
         self, history: History, state: PublishedState, row: CheckpointRow, policy: TablePolicy, shown: int
@@ -250,7 +252,7 @@ class PublishedTables:
                 f"{history.newest_id}: the root was put back from a backup. Nothing was written. Put the table back, "
                 "too, or publish to another one"
             )
-        way = state_way(history, shown, to_id, state.operator, state.state)
+        way = self._way(history, state, shown, to_id)
         if way.is_nothing:
             return None
         change, whole = self._change(history, target, table, reader, way, shown)
@@ -304,9 +306,18 @@ class PublishedTables:
         reader = self._reader(history, to_id, state)
         if shown is None:
             return TableMove(state.name, state.place, sum(r.num_rows for r in reader.whole()), 0, "it is new")
-        way = state_way(history, shown, to_id, state.operator, state.state)
+        way = self._way(history, state, shown, to_id)
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
+
+    def _way(self, history: History, state: PublishedState, shown: int, to_id: int) -> StateWay:
+        """How a table gets from the checkpoint that it shows to another one."""
+        row = history.get(shown)
+        if row is not None and state_of(row, state.operator, state.state) is None:
+            kept = [moved.checkpoint_id for moved, _ in moves_of(history, state.key, shown - 1)]
+            if shown not in kept:  # outputs were appended to it, and it was adopted
+                return StateWay(whole=f"checkpoint {shown} does not know the state")
+        return state_way(history, shown, to_id, state.operator, state.state)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 

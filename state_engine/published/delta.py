@@ -139,7 +139,7 @@ class DeltaStateTarget(TableTarget):
         properties = {OWNER: table.app, "delta.enableDeletionVectors": str(bool(vectors)).lower()}
         self._kernel.create_table(table.place, columns.schema, properties=properties)
 
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
         files = self._files(table)
         _check_fits(table, files.facts, columns)
         properties = {OWNER: table.app}

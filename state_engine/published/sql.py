@@ -155,9 +155,9 @@ class SqlStateTarget(TableTarget):
 
         return driver_floats(rows) if table.options["url"].startswith("sqlite") else rows
 
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
         with _opened(table) as there:
-            there.adopt(columns)
+            there.adopt(columns, own=own)
 
     def accept(self, table: PublishedTable) -> None:
         with _opened(table) as there:

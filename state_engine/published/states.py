@@ -93,20 +93,49 @@ def published_states(history: History, wanted: Collection[SinkKey] | None) -> li
     """The tables that follow the head of ``main``, each as the newest row records it.
 
     Args:
-        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch.
+        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch, and
+            those that were taken over since.
     """
     known: dict[SinkKey, PublishedState] = {}
+    newest: dict[SinkKey, None] = {}
     for checkpoint_id in reversed(list(history)):
         row = history[checkpoint_id]
         if row.branch != MAIN:
             continue
         for one in published_in(row):
             known.setdefault(one.key, replace(one, policy="follow"))
+        if row.kind.changes_state:
+            newest |= dict.fromkeys(one.key for one in published_in(row))
         if wanted is None and row.kind is CheckpointKind.CHECKPOINT:
-            return [known[one.key] for one in published_in(row)]
+            return [known[key] for key in newest]
         if wanted is not None and set(wanted) <= known.keys():
             break
     return [one for key, one in known.items() if wanted is not None and key in wanted]
+
+
+def is_taken_over(path: Sequence[CheckpointRow], table: SinkKey) -> bool:
+    """Whether the last row of a path in the foreground read a table into the state that the table shows from then on.
+
+    Later it is known to belong to the job: a row is committed only after what came before it was published.
+    """
+    newest = next((row for row in reversed(path) if not row.kind.is_in_background), None)
+    if newest is None or newest.kind is not CheckpointKind.TRANSFORM:
+        return False
+    return any(one.key == table for one in published_in(newest))
+
+
+def without_superseded(path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """Rows of a path without outputs of sinks in whose place a later row has a table that shows a state.
+
+    The table is brought to the head by that state, whatever earlier rows put into it.
+    """
+    tables: set[str] = set()
+    rows: list[CheckpointRow] = []
+    for row in reversed(path):
+        left = [one for one in row.sinks if one.name not in tables or SinkKind(one.kind).shows_state]
+        rows.append(row if len(left) == len(row.sinks) else replace(row, sinks=left))
+        tables |= {one.name for one in published_in(row)}
+    return rows[::-1]
 
 
 def moves_of(history: History, table: SinkKey, since_id: int) -> list[tuple[CheckpointRow, TablePolicy]]:

@@ -1,0 +1,236 @@
+"""``SinkTakeover``: the table of a keyed ``SqlSink`` of an earlier version becomes one that shows a state.
+
+Earlier versions kept no state for such a sink: a row replaced the one with its key in the table, and was forgotten. So
+the table itself is read once, as the rows that were last:
+
+    read     the rows of the table, by the columns that the sink recorded
+    write    they are entries of the state ``row`` of the sink's operator (``entry_writer``)
+    commit   one row of kind ``transform`` upon the head, which adds the operator and names the table
+    publish  the table belongs to the job from then on; its rows are compared with the state, and stay
+
+A crash before the row leaves files that nobody lists; after it, the next run publishes. Checkpoints before the row do not
+know the state. Flink has no counterpart. Decision 0065.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType as SparkStruct
+
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    OperatorCheckpoint,
+    StagedSink,
+    StateSchema,
+)
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.updates import SetOperators, TakeOverTables
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.state.state_table import PUT
+from state_engine.core.types.ddl import quoted
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.declared_states import declared_states
+from state_engine.job.graph import PublishedNode, declared_key
+from state_engine.job.job import StatefulJob
+from state_engine.job.job_tables import JobTables
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.operations.head_operations import HeadOperations
+from state_engine.publication.publication import Publication
+from state_engine.published.base import PublishedTable
+from state_engine.published.sql import SqlStateTarget
+from state_engine.published.table_form import TableForm
+from state_engine.queries.state_changes import ADDED
+from state_engine.queries.state_rows import OP, UPDATED_AT, VALUE, StateForm, state_rows
+from state_engine.sinks.base import WRITE_ID
+from state_engine.sinks.sql import target_of, wrote
+from state_engine.sources.output_type import OutputType
+from state_engine.state_processor.entry_writer import (
+    Counts,
+    EntryWriter,
+    OperatorEntries,
+    WrittenEntries,
+    check_given,
+)
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SinkTakeover:
+    """Takes over the tables of one job.
+
+    Attributes:
+        job: its code of today.
+        tables: of the job.
+        publication: publishes its rows.
+        spark: session.
+    """
+
+    job: StatefulJob
+    tables: JobTables
+    publication: Publication
+    spark: SparkSession
+
+    def run(self, operations: Callable[[], HeadOperations]) -> CheckpointRow | None:
+        """Take over what is to be taken over; the row that says so, None where there is nothing.
+
+        What the head staged is published.
+
+        Args:
+            operations: gives what commits the row.
+
+        Raises:
+            ConfigurationError: a sink has another key than it had.
+            SinkError: a table cannot show the state, or holds a value that the state cannot have.
+            StaleParentError: the job went on meanwhile; nothing was done.
+        """
+        history = self.tables.log.history
+        head = history.head
+        former = self._former(history) if head is not None else []
+        if head is None or not former:
+            return None
+        writer = EntryWriter(self.spark, self.tables.layout)
+        written = [self._written(writer, node, staged, head) for node, staged in former]
+        row = replace(head, checkpoint_id=history.next_id, write_id=writer.attempt.write_id)
+        path = [*history.path(head.checkpoint_id), row]
+        operators = SetOperators([self._listed(writer, one, path) for one in written])
+        shown = TakeOverTables([node.recorded.staged() for node, _ in former])
+        row = operations().commit(
+            CheckpointKind.TRANSFORM, head, history, operators, shown, attempt=writer.attempt
+        )
+        for node, _ in former:
+            _LOG.info(
+                "job '%s': the table of sink '%s' shows a state from checkpoint %s on, which holds its rows",
+                self.job.name,
+                node.name,
+                row.checkpoint_id,
+                extra={"job": self.job.name, "checkpoint_id": row.checkpoint_id, "sink": node.name},
+            )
+        return row
+
+    # -- which -----------------------------------------------------------------------------------------------------
+
+    def _former(self, history: History) -> list[tuple[PublishedNode, StagedSink]]:
+        """Keyed sinks whose state the head does not know, with what was last staged for their tables."""
+        head, path = history.head, history.main_path
+        assert head is not None
+        former = []
+        for node in self.job.published.values():
+            if node.sink_key and head.operator(node.operator.uid) is None:
+                staged = self._staged(node, path)
+                if staged is not None and wrote(staged):
+                    self._check_key(node, staged)
+                    former.append((node, staged))
+        return former
+
+    def _staged(self, node: PublishedNode, path: Sequence[CheckpointRow]) -> StagedSink | None:
+        places = self.publication.places
+        key = places.former(node)
+        for row in reversed(path):
+            for staged in map(places.located, row.sinks):
+                if staged.kind == SinkKind.SQL and (staged.name, staged.path) == key:
+                    return staged
+        return None
+
+    def _check_key(self, node: PublishedNode, staged: StagedSink) -> None:
+        before = target_of(staged).key
+        if before and set(before) != set(node.sink_key):
+            raise ConfigurationError(
+                f"job '{self.job.name}', sink '{node.name}': its table holds a row for each {list(before)}, and key= "
+                f"says {list(node.sink_key)} now. Run the job once with the key that it had, or give the sink another "
+                "name and another table"
+            )
+
+    # -- read and write --------------------------------------------------------------------------------------------
+
+    def _written(
+        self, writer: EntryWriter, node: PublishedNode, staged: StagedSink, head: CheckpointRow
+    ) -> WrittenEntries:
+        """The rows of a table as entries of its state, in files that nobody lists yet."""
+        what = f"job '{self.job.name}', sink '{node.name}'"
+        operator = self._operator(node, staged)
+        schema = next(one for one in operator.states if one.name == node.state)
+        columns = TableForm.of(operator, schema, map_key=node.map_key).columns
+        batches = SqlStateTarget().content(self._table(node), columns)
+        rows = pa.concat_tables([columns.schema.empty_table(), *(pa.Table.from_batches([b]) for b in batches)])
+        frame = _state_frame(self.spark.createDataFrame(rows), node.sink_key, StateForm.of(schema), head)
+        entries = state_rows(
+            frame, StateForm.of(schema), node.sink_key, clock_ms=head.clock_ms, what=what
+        ).withColumn(OP, F.lit(PUT))
+        given = OperatorEntries(operator, entries, partial(_counted, tuple(operator.states)))
+        if not rows.num_rows:
+            return WrittenEntries(given, [], [], {})
+        return writer.write(given, what=what, doing="the rows of its table")
+
+    def _operator(self, node: PublishedNode, staged: StagedSink) -> OperatorCheckpoint:
+        """The operator as its first checkpoint records it, without files; typed as the sink's outputs were."""
+        kind = _recorded_type(staged)
+        function = node.operator.function
+        assert isinstance(function, TypedByInput)
+        bound = replace(node.operator, function=function.bound(kind))
+        types = dict(zip(kind.columns.names, kind.columns.types, strict=True))
+        key = declared_key(node.operator) or DeclaredKey(
+            node.sink_key, tuple(types[name] for name in node.sink_key)
+        )
+        return OperatorCheckpoint(
+            uid=node.operator.uid,
+            parallelism=self.job.parallelism_of(node.operator),
+            max_parallelism=self.job.max_parallelism,
+            key_schema=str(key.schema),
+            states=list(declared_states(self.job, bound, {}).values()),
+            changelog=[],
+            bases=[],
+            changed_entries=0,
+            key_type=key.schema.declared_text,
+        )
+
+    def _listed(
+        self, writer: EntryWriter, written: WrittenEntries, path: Sequence[CheckpointRow]
+    ) -> OperatorCheckpoint:
+        if not written.changelog:
+            return written.entries.operator
+        return writer.listed(written, tables=self.tables, path=path)
+
+    def _table(self, node: PublishedNode) -> PublishedTable:
+        app = self.publication.places.app_of(node.name)
+        return PublishedTable(node.name, node.table.kind, node.table.place, app, node.table.options())
+
+
+def _recorded_type(staged: StagedSink) -> OutputType:
+    """What a sink's outputs were, without the column that named attempts."""
+    recorded = SparkStruct.fromJson(json.loads(staged.schema))
+    fields = [field for field in recorded.fields if field.name != WRITE_ID]
+    columns = to_type(SparkStruct(fields), parameter=f"columns of sink '{staged.name}'")
+    return OutputType.of(columns)
+
+
+def _state_frame(
+    rows: DataFrame, key: Sequence[str], form: StateForm, head: CheckpointRow
+) -> DataFrame:
+    """Rows of the table with the columns of the state as one, whatever they are called."""
+    names = [quoted(name) for name in rows.columns if name not in key]
+    columns = [F.col(quoted(name)) for name in key]
+    value = F.struct(*map(F.col, names)).alias(VALUE)
+    frame = rows if VALUE in key else rows.select(*columns, value)
+    if not form.event_time:
+        return frame
+    written_ms = head.clock_ms if head.watermark_ms is None else head.watermark_ms
+    return frame.withColumn(UPDATED_AT, F.timestamp_millis(F.lit(written_ms)))
+
+
+def _counted(states: Sequence[StateSchema], table: pa.Table) -> Counts:
+    """Refuses rows that cannot be entries; in a table with a key, each is one."""
+    check_given(states, table)
+    return Counter({(one.column_name, ADDED): table.num_rows for one in states[:1]})
