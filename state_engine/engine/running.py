@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
@@ -39,7 +40,7 @@ def run(
     options = replace(options, bounded=max_batches is not None, script=script)
     coordinator = context.coordinator(job, options)
     path, published = coordinator.publish_pending()
-    take_over_sinks(context, job, options.requested_by)
+    take_over_sinks(context, job, context.tables(job.name).log.history, options.requested_by)
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
@@ -62,12 +63,18 @@ def run(
     )
 
 
-def take_over_sinks(context: EngineContext, job: StatefulJob, requested_by: str) -> None:
-    """Have tables of keyed sinks show states, where an earlier version wrote them; the head's outputs are published."""
+def take_over_sinks(context: EngineContext, job: StatefulJob, history: History, requested_by: str) -> None:
+    """Have tables of keyed sinks show states, where an earlier version of the engine wrote them.
+
+    Before whatever runs micro-batches on ``main``.
+    """
+    if history.head is None or not any(node.sink_key for node in job.published.values()):
+        return
     tables = context.tables(job.name)
-    if any(node.sink_key for node in job.published.values()):
-        takeover = SinkTakeover(job, tables, context.publication(tables), context.spark)
-        takeover.run(lambda: context.operations(job, requested_by))
+    publication = context.publication(tables)
+    publication.publish_pending(history.main_path, context.declared(tables, job))
+    takeover = SinkTakeover(job, tables, publication, context.spark)
+    takeover.run(history, lambda: context.operations(job, requested_by))
 
 
 def publish_pending(

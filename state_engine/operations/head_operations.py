@@ -32,6 +32,7 @@ from state_engine.publication.publication import Publication
 from state_engine.publication.published_tables import TableMove
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
+from state_engine.published.states import published_on, without_superseded
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ class HeadOperations:
     ) -> RestoreReport:
         policy = outputs_of(outputs)
         self.check_sinks(policy, history)
+        tables = self.policies_of_tables(history, target, policy)
         left = history.leaving(head.checkpoint_id, target.checkpoint_id)
         sinks = sinks_that_move(history, head.checkpoint_id, target.checkpoint_id, policy)
         sinks, left_alone = self.of_the_code(sinks, history)
@@ -159,7 +161,6 @@ class HeadOperations:
         planned = RestoreReport(
             kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
         )
-        tables = self.policies_of_tables(history, target, policy)
         if dry_run:
             moves = self._publication.tables.planned(
                 history, target.checkpoint_id, policy.of_table, self._declared
@@ -174,8 +175,10 @@ class HeadOperations:
         """Tables that do something else than to follow, as the row that moves the head records them.
 
         Raises:
-            ConfigurationError: a table is to follow to a checkpoint that does not know its state.
+            ConfigurationError: a table is to follow to a checkpoint that does not know its state; or one that a sink
+                of an earlier version wrote is to show the state of a branch that never read it.
         """
+        self._check_taken_over(history, target)
         states = self._publication.tables.states(history, self._declared)
         for state in states:
             self._publication.tables.check_known(
@@ -183,6 +186,17 @@ class HeadOperations:
             )
         named = ((state, policy.of_table(state.name)) for state in states)
         return [replace(state, policy=p).staged() for state, p in named if p != "follow"]
+
+    def _check_taken_over(self, history: History, target: CheckpointRow) -> None:
+        path, head = without_superseded(history.main_path), history.head
+        for state in published_on(history.path(target.checkpoint_id)):
+            known = head is not None and head.operator(state.operator) is not None
+            if not known and self._publication.places.last_staged(path, state) is not None:
+                raise ConfigurationError(
+                    f"job '{self._job}', sink '{state.name}': the rows that an earlier version wrote to its table are "
+                    f"not in the state of checkpoint {target.checkpoint_id}, so they would be deleted. Run the job once, "
+                    "which takes the table over; then replay or backfill from there"
+                )
 
     def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
         """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""

@@ -210,9 +210,14 @@ def attempts_in(staged: StagedSink, wanted: Iterable[str]) -> set[str]:
 def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
     if not staged.withdrawn or target.lineage:
         return
+    why = (
+        "an earlier version put its rows there by key. Run the job once: the table then shows a state, which restores "
+        "from there on move"
+        if target.key
+        else "only a lineage column could identify its rows (SqlSink(…, lineage=True), from the first row on)"
+    )
     raise SinkError(
-        f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: only a lineage column could identify "
-        "its rows (SqlSink(…, lineage=True), from the first row on). Keep the outputs with "
+        f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {why}. Keep the outputs with "
         'outputs="keep" (--outputs keep)'
     )
 

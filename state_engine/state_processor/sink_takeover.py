@@ -34,7 +34,6 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.updates import SetOperators, TakeOverTables
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
@@ -83,12 +82,11 @@ class SinkTakeover:
     publication: Publication
     spark: SparkSession
 
-    def run(self, operations: Callable[[], HeadOperations]) -> CheckpointRow | None:
+    def run(self, history: History, operations: Callable[[], HeadOperations]) -> CheckpointRow | None:
         """Take over what is to be taken over; the row that says so, None where there is nothing.
 
-        What the head staged is published.
-
         Args:
+            history: all rows of the job; what the head staged is published.
             operations: gives what commits the row.
 
         Raises:
@@ -96,7 +94,6 @@ class SinkTakeover:
             SinkError: a table cannot show the state, or holds a value that the state cannot have.
             StaleParentError: the job went on meanwhile; nothing was done.
         """
-        history = self.tables.log.history
         head = history.head
         former = self._former(history) if head is not None else []
         if head is None or not former:
@@ -129,20 +126,11 @@ class SinkTakeover:
         former = []
         for node in self.job.published.values():
             if node.sink_key and head.operator(node.operator.uid) is None:
-                staged = self._staged(node, path)
+                staged = self.publication.places.last_staged(path, node.recorded)
                 if staged is not None and wrote(staged):
                     self._check_key(node, staged)
                     former.append((node, staged))
         return former
-
-    def _staged(self, node: PublishedNode, path: Sequence[CheckpointRow]) -> StagedSink | None:
-        places = self.publication.places
-        key = places.former(node)
-        for row in reversed(path):
-            for staged in map(places.located, row.sinks):
-                if staged.kind == SinkKind.SQL and (staged.name, staged.path) == key:
-                    return staged
-        return None
 
     def _check_key(self, node: PublishedNode, staged: StagedSink) -> None:
         before = target_of(staged).key
