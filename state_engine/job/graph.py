@@ -199,7 +199,14 @@ class PublishedNode:
         """As rows of checkpoints record it."""
         table = self.table
         return PublishedState(
-            self.name, table.kind, table.place, self.operator.uid, self.state, self.map_key, table.options()
+            self.name,
+            table.kind,
+            table.place,
+            self.operator.uid,
+            self.state,
+            self.map_key,
+            table.options(),
+            sink_key=self.sink_key,
         )
 
 

@@ -165,6 +165,21 @@ class PublishedTables:
         known = [] if wanted == set() else published_states(history, wanted)
         return [self.code.get(one.key, one) for one in known]
 
+    def content(self, state: PublishedState, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        """What a table holds now, whoever wrote it."""
+        target, table = self._table(state)
+        yield from target.content(table, columns)
+
+    def is_there(self, state: PublishedState) -> bool:
+        """Whether there is a table that belongs to the job.
+
+        Raises:
+            SinkIdentityError: it belongs to another, or to nobody.
+            TableChangedError: somebody else changed its rows since the last publish.
+        """
+        target, table = self._table(state)
+        return target.shown(table) is not None
+
     # -- one table -------------------------------------------------------------------------------------------------
 
     def _follow(self, history: History, state: PublishedState) -> Iterator[TableMove]:

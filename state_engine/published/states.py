@@ -40,6 +40,7 @@ class PublishedState:
         map_key: name of the column of a map's keys.
         options: of the target, without secrets.
         policy: at a row that moves the head.
+        sink_key: of a keyed sink, the columns of its key; empty of other tables.
 
     Example:
         >>> one = PublishedState("latest", "delta_state", "file:///t", "sums", "sum")
@@ -55,6 +56,7 @@ class PublishedState:
     map_key: str = "map_key"
     options: Mapping[str, Any] = field(default_factory=dict)
     policy: TablePolicy = "follow"
+    sink_key: tuple[str, ...] = ()
 
     @property
     def key(self) -> SinkKey:
@@ -69,13 +71,16 @@ class PublishedState:
             "map_key": self.map_key,
             "options": dict(self.options),
             "policy": self.policy,
+            "sink_key": list(self.sink_key),
         }
         return StagedSink(self.name, self.kind, self.place, "", json.dumps(said, sort_keys=True), [])
 
     @staticmethod
     def of(staged: StagedSink) -> PublishedState:
         """What ``staged`` recorded."""
-        return PublishedState(staged.name, staged.kind, staged.path, **json.loads(staged.schema))
+        said = json.loads(staged.schema)
+        sink_key = tuple(said.pop("sink_key", ()))
+        return PublishedState(staged.name, staged.kind, staged.path, **said, sink_key=sink_key)
 
 
 def published_in(row: CheckpointRow) -> list[PublishedState]:
@@ -84,9 +89,14 @@ def published_in(row: CheckpointRow) -> list[PublishedState]:
 
 
 def published_on(path: Sequence[CheckpointRow]) -> list[PublishedState]:
-    """The tables of the newest micro-batch of a path."""
-    newest = next((row for row in reversed(path) if row.kind is CheckpointKind.CHECKPOINT), None)
-    return published_in(newest) if newest else []
+    """The tables of the newest micro-batch of a path, and those that were taken over since."""
+    tables: dict[SinkKey, PublishedState] = {}
+    for row in reversed(path):
+        if row.kind.changes_state:
+            tables = {one.key: one for one in published_in(row)} | tables
+        if row.kind is CheckpointKind.CHECKPOINT:
+            break
+    return list(tables.values())
 
 
 def published_states(history: History, wanted: Collection[SinkKey] | None) -> list[PublishedState]:

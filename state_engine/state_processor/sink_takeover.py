@@ -1,9 +1,12 @@
-"""``SinkTakeover``: the table of a keyed ``SqlSink`` of an earlier version becomes one that shows a state.
+"""``SinkTakeover``: the rows in the table of a keyed sink become its state, where the head does not know that state.
 
-Earlier versions kept no state for such a sink: a row replaced the one with its key in the table, and was forgotten. So
-the table itself is read once, as the rows that were last:
+    a keyed SqlSink of an earlier version   a row replaced the one with its key in the table, and was forgotten
+    a sink that left the code and is back   its table stayed as it was, and its state was left behind
+    a restore that kept the table           to a checkpoint that does not know the state
 
-    read     the rows of the table, by the columns that the sink recorded
+So the table itself is read once, as the rows that were last:
+
+    read     the rows of the table, by the columns that the sink, or its state, had
     write    they are entries of the state ``row`` of the sink's operator (``entry_writer``)
     commit   one row of kind ``transform`` upon the head, which adds the operator and names the table
     publish  the table belongs to the job from then on; its rows are compared with the state, and stay
@@ -27,6 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.checkpoints.checkpoint import (
+    MAIN,
     CheckpointRow,
     OperatorCheckpoint,
     StagedSink,
@@ -37,6 +41,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.updates import SetOperators, TakeOverTables
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.state_table import PUT
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.type_parsing import to_type
@@ -47,8 +52,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.publication.publication import Publication
-from state_engine.published.base import PublishedTable
-from state_engine.published.sql import SqlStateTarget
+from state_engine.published.states import published_in, state_of, without_superseded
 from state_engine.published.table_form import TableForm
 from state_engine.queries.state_changes import ADDED
 from state_engine.queries.state_rows import OP, UPDATED_AT, VALUE, StateForm, state_rows
@@ -95,11 +99,11 @@ class SinkTakeover:
             StaleParentError: the job went on meanwhile; nothing was done.
         """
         head = history.head
-        former = self._former(history) if head is not None else []
+        former = self._former(history, head) if head is not None else []
         if head is None or not former:
             return None
         writer = EntryWriter(self.spark, self.tables.layout)
-        written = [self._written(writer, node, staged, head) for node, staged in former]
+        written = [self._written(writer, node, operator, head) for node, operator in former]
         row = replace(head, checkpoint_id=history.next_id, write_id=writer.attempt.write_id)
         path = [*history.path(head.checkpoint_id), row]
         operators = SetOperators([self._listed(writer, one, path) for one in written])
@@ -119,21 +123,41 @@ class SinkTakeover:
 
     # -- which -----------------------------------------------------------------------------------------------------
 
-    def _former(self, history: History) -> list[tuple[PublishedNode, StagedSink]]:
-        """Keyed sinks whose state the head does not know, with what was last staged for their tables."""
-        head, path = history.head, history.main_path
-        assert head is not None
+    def _former(
+        self, history: History, head: CheckpointRow
+    ) -> list[tuple[PublishedNode, OperatorCheckpoint]]:
+        """Keyed sinks whose state the head does not know, with the operators that hold what is in their tables."""
+        path = history.main_path
         former = []
         for node in self.job.published.values():
             if node.sink_key and head.operator(node.operator.uid) is None:
-                staged = self.publication.places.last_staged(path, node.recorded)
-                if staged is not None and wrote(staged):
-                    self._check_key(node, staged)
-                    former.append((node, staged))
+                operator = self._published(node, history) or self._staged(node, path)
+                if operator is not None:
+                    former.append((node, operator))
         return former
 
-    def _check_key(self, node: PublishedNode, staged: StagedSink) -> None:
-        before = target_of(staged).key
+    def _published(self, node: PublishedNode, history: History) -> OperatorCheckpoint | None:
+        """The operator as a checkpoint last knew it, where the table shows its state."""
+        state = node.recorded
+        if not any(one.key == state.key for row in history.main_path for one in published_in(row)):
+            return None
+        rows = (row for row in reversed(list(history.values())) if row.branch == MAIN)
+        known = next((one for row in rows if (one := state_of(row, state.operator, state.state))), None)
+        if known is None or not self.publication.tables.is_there(state):
+            return None
+        operator, _ = known
+        self._check_key(node, KeySchema.recorded(operator.key_schema, operator.key_type).names)
+        return replace(operator.unwritten(), bases=[], next_timers_ms={}, entries={})
+
+    def _staged(self, node: PublishedNode, path: Sequence[CheckpointRow]) -> OperatorCheckpoint | None:
+        """The operator for the outputs that a sink of an earlier version wrote; typed as these were."""
+        staged = self.publication.places.last_staged(without_superseded(path), node.recorded)
+        if staged is None or not wrote(staged):
+            return None
+        self._check_key(node, target_of(staged).key)
+        return self._operator(node, staged)
+
+    def _check_key(self, node: PublishedNode, before: Sequence[str]) -> None:
         if before and set(before) != set(node.sink_key):
             raise ConfigurationError(
                 f"job '{self.job.name}', sink '{node.name}': its table holds a row for each {list(before)}, and key= "
@@ -144,14 +168,13 @@ class SinkTakeover:
     # -- read and write --------------------------------------------------------------------------------------------
 
     def _written(
-        self, writer: EntryWriter, node: PublishedNode, staged: StagedSink, head: CheckpointRow
+        self, writer: EntryWriter, node: PublishedNode, operator: OperatorCheckpoint, head: CheckpointRow
     ) -> WrittenEntries:
         """The rows of a table as entries of its state, in files that nobody lists yet."""
         what = f"job '{self.job.name}', sink '{node.name}'"
-        operator = self._operator(node, staged)
         schema = next(one for one in operator.states if one.name == node.state)
         columns = TableForm.of(operator, schema, map_key=node.map_key).columns
-        batches = SqlStateTarget().content(self._table(node), columns)
+        batches = self.publication.tables.content(node.recorded, columns)
         rows = pa.concat_tables([columns.schema.empty_table(), *(pa.Table.from_batches([b]) for b in batches)])
         frame = _state_frame(self.spark.createDataFrame(rows), node.sink_key, StateForm.of(schema), head)
         entries = state_rows(
@@ -190,10 +213,6 @@ class SinkTakeover:
         if not written.changelog:
             return written.entries.operator
         return writer.listed(written, tables=self.tables, path=path)
-
-    def _table(self, node: PublishedNode) -> PublishedTable:
-        app = self.publication.places.app_of(node.name)
-        return PublishedTable(node.name, node.table.kind, node.table.place, app, node.table.options())
 
 
 def _recorded_type(staged: StagedSink) -> OutputType:

@@ -22,7 +22,7 @@ from state_engine import (
     StateTtlConfig,
     Time,
 )
-from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
+from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError, StateMigrationError
 
 pytestmark = pytest.mark.spark
 
@@ -86,3 +86,122 @@ def test_the_last_row_of_each_key_by_the_total_order(place: Place, engine: State
 def test_the_last_row_of_each_key_by_a_sequence(place: Place, engine: StateEngine) -> None:
     engine.run(job_of([*ROWS, (2, "Lodi", 7)], place.sink(sequence=["at"])))
     assert place.rows() == [(1, "Turin", 5), (2, "Como", 9), (3, "Pisa", 1)]
+
+
+# -- streams that change --------------------------------------------------------------------------------------------
+
+
+CHANGES = [
+    Row.of_kind(RowKind.INSERT, id=1, city="Turin", at=1),
+    Row.of_kind(RowKind.INSERT, id=2, city="Rome", at=1),
+    Row.of_kind(RowKind.UPDATE_BEFORE, id=1, city="Turin", at=1),
+    Row.of_kind(RowKind.UPDATE_AFTER, id=1, city="Bari", at=2),
+    Row.of_kind(RowKind.UPDATE_BEFORE, id=2, city="Rome", at=1),
+    Row.of_kind(RowKind.UPDATE_AFTER, id=3, city="Rome", at=2),
+    Row.of_kind(RowKind.INSERT, id=4, city="Como", at=3),
+    Row.of_kind(RowKind.DELETE, id=4, city="Como", at=3),
+]
+
+
+@pytest.mark.parametrize("sequence", [[], ["at"]], ids=["order", "sequence"])
+def test_a_stream_that_changes(place: Place, engine: StateEngine, sequence: list[str]) -> None:
+    sink = place.sink(sequence=sequence)
+    engine.run(job_of(CHANGES, sink, changing=True), max_batches=1)
+    assert place.rows() == [(1, "Turin", 1), (2, "Rome", 1)]
+    engine.run(job_of(CHANGES, sink, changing=True), max_batches=1)
+    assert place.rows() == [(1, "Bari", 2), (2, "Rome", 1)], "the row before is no deletion"
+    engine.run(job_of(CHANGES, sink, changing=True), max_batches=1)
+    assert place.rows() == [(1, "Bari", 2), (3, "Rome", 2)], "the row went to another key"
+    engine.run(job_of(CHANGES, sink, changing=True))
+    assert place.rows() == [(1, "Bari", 2), (3, "Rome", 2)]
+
+
+# -- the head moves -------------------------------------------------------------------------------------------------
+
+
+def test_a_restore_moves_the_table_back_and_forth(place: Place, engine: StateEngine) -> None:
+    engine.run(job_of(ROWS, place.sink()))
+    first, last = [(1, "Turin", 5), (2, "Rome", 6)], place.rows()
+    head = engine.checkpoints("towns")[-1].checkpoint_id
+    engine.restore(job_of(ROWS, place.sink()), checkpoint_id=1)
+    assert place.rows() == first
+    engine.restore("towns", checkpoint_id=head)
+    assert place.rows() == last
+    engine.restore("towns", checkpoint_id=1, outputs={"latest": "keep"})
+    assert place.rows() == last
+    engine.restore("towns", checkpoint_id=head, outputs={"latest": "rebuild"})
+    engine.restore("towns", checkpoint_id=1, outputs={"latest": "follow"})
+    assert place.rows() == first
+    with pytest.raises(ConfigurationError, match=r"'withdraw' of 'latest'.*'follow', 'keep' or 'rebuild'"):
+        engine.restore("towns", checkpoint_id=head, outputs={"latest": "withdraw"})
+    engine.run(job_of(ROWS, place.sink()))
+    assert place.rows() == last
+
+
+def test_a_checkpoint_before_the_sink_is_no_empty_table(place: Place, engine: StateEngine) -> None:
+    other = DeltaSink(str(place.directory / "all"))
+    without = StatefulJob("towns", parallelism=2)
+    rows = without.from_collection(ROWS, COLUMNS, name="rows", max_rows_per_batch=2)
+    rows.sink("all", other)
+    engine.run(without, max_batches=1)
+
+    def job() -> StatefulJob:
+        made = job_of(ROWS, place.sink())
+        made.stream(made.sources["rows"]).sink("all", other)
+        return made
+
+    engine.run(job(), max_batches=1)
+    assert place.rows() == [(1, "Bari", 3), (3, "Pisa", 1)]
+    with pytest.raises(ConfigurationError, match=r"checkpoint 1 does not know the state 'row'.*'latest' shows"):
+        engine.restore(job(), checkpoint_id=1)
+    engine.restore(job(), checkpoint_id=1, outputs={"latest": "rebuild"})
+    assert place.rows() == []
+    engine.run(job())
+    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
+
+
+def test_a_replay_is_promoted(place: Place, engine: StateEngine) -> None:
+    engine.run(job_of(ROWS, place.sink()))
+    corrected = job_of([(i, city.upper(), at) for i, city, at in ROWS], place.sink())
+    engine.replay(job_of(ROWS, place.sink()), branch="corrected", from_checkpoint=1, code=corrected)
+    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
+    engine.promote("towns", "corrected")
+    assert place.rows() == [(1, "BARI", 3), (2, "COMO", 9), (3, "PISA", 1)]
+
+
+def test_another_key_is_refused(place: Place, engine: StateEngine) -> None:
+    engine.run(job_of(ROWS, place.sink()), max_batches=1)
+    with pytest.raises(StateMigrationError, match=r"sink 'latest'.*a row for each \['id'\], and key= says \['at'\] now"):
+        engine.run(job_of(ROWS, place.sink(key=["at"])))
+    assert place.rows() == [(1, "Turin", 5), (2, "Rome", 6)]
+
+
+def test_a_sink_that_left_the_code_leaves_its_table_and_goes_on_from_it(place: Place, engine: StateEngine) -> None:
+    def without() -> StatefulJob:
+        job = StatefulJob("towns", parallelism=2)
+        rows = job.from_collection(ROWS, COLUMNS, name="rows", max_rows_per_batch=2)
+        rows.sink("all", DeltaSink(str(place.directory / "all")))
+        return job
+
+    engine.run(job_of(ROWS, place.sink()), max_batches=1)
+    engine.run(without(), max_batches=1)
+    assert place.rows() == [(1, "Turin", 5), (2, "Rome", 6)]
+    engine.run(job_of(ROWS, place.sink()))
+    assert place.rows() == [(1, "Turin", 5), (2, "Como", 9)], "what came meanwhile was not for it"
+    assert [row.kind.value for row in engine.checkpoints("towns")][2:] == ["transform", "checkpoint"]
+    assert engine.published("towns").verify("latest").rows == 0
+
+
+def test_a_table_that_a_restore_kept_is_the_state_from_there_on(place: Place, engine: StateEngine) -> None:
+    job = StatefulJob("towns", parallelism=2)
+    rows = job.from_collection(ROWS, COLUMNS, name="rows", max_rows_per_batch=2)
+    rows.sink("all", DeltaSink(str(place.directory / "all")))
+    engine.run(job, max_batches=1)
+    rows.sink("latest", place.sink())
+    engine.run(job)
+    engine.restore(job, checkpoint_id=1, outputs={"latest": "keep"})
+    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
+    engine.run(job, max_batches=1)
+    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
+    move = engine.published("towns").verify("latest")
+    assert (move.rows, move.deleted) == (0, 0)
