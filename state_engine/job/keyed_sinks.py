@@ -13,7 +13,7 @@ from functools import partial
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.job.typed_by_input import TypedByInput
-from state_engine.operators.last_rows import ROW, LastRow
+from state_engine.operators.last_rows import LastRow
 from state_engine.published.base import StateTable
 from state_engine.published.delta import DeltaStateTable
 from state_engine.published.sql import SqlStateTable

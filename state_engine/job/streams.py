@@ -51,6 +51,7 @@ from state_engine.job.graph import (
 from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
+from state_engine.job.table_functions import TableFunctions
 from state_engine.job.timestamps_behind import timestamps_behind
 from state_engine.job.typed_by_input import TypedByInput, element_type
 from state_engine.operators.aggregates import Aggregate
@@ -356,7 +357,7 @@ class BroadcastDataStream(DataStream, BroadcastStream):
         return self._input()
 
 
-class KeyedStream(DataStream):
+class KeyedStream(TableFunctions, DataStream):
     """A stream partitioned by key: the only place where keyed state exists."""
 
     _made_by_operator = False

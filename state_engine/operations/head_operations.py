@@ -194,8 +194,8 @@ class HeadOperations:
             if not known and self._publication.places.last_staged(path, state) is not None:
                 raise ConfigurationError(
                     f"job '{self._job}', sink '{state.name}': the rows that an earlier version wrote to its table are "
-                    f"not in the state of checkpoint {target.checkpoint_id}, so they would be deleted. Run the job once, "
-                    "which takes the table over; then replay or backfill from there"
+                    f"not in the state of checkpoint {target.checkpoint_id}, so they would be deleted. Run the job "
+                    "once, which takes the table over; then replay or backfill from there"
                 )
 
     def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:

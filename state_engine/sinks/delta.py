@@ -69,7 +69,8 @@ class DeltaSink(Sink):
         path: local path or URI of the table.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
             outputs can be withdrawn even after the table was rewritten. Not with ``key``.
-        shared: whether the same job of another root may have written to the table, too, or still does. Not with ``key``.
+        shared: whether the same job of another root may have written to the table, too, or still does. Not with
+            ``key``.
         key: columns that identify a row; empty to append.
         sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
         ttl: lets rows that nobody wrote for so long leave the table, with the publish after the next compaction; with a

@@ -1,8 +1,8 @@
 """Keyed sinks: a ``DeltaSink`` or ``SqlSink`` with ``key=`` says which table shows the last row of each key.
 
 Nothing is staged for such a sink: building the job puts an operator before it, which keeps the rows, and publishes its
-state. So all that a sink with a key adds to one without is what it is given, checked here. Plays the part of the primary
-key of a sink's table in Flink SQL. Decision 0065.
+state. So all that a key adds to a sink is what it is given, checked here. Plays the part of the primary key of a sink's
+table in Flink SQL. Decision 0065.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class SqlSink(Sink):
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt and the sink that
             wrote it: then outputs can be withdrawn. Not with ``key``.
         password_env: name of the environment variable that holds the password.
-        shared: whether the same job of another root may have written to the table, too, or still does. Not with ``key``.
+        shared: whether the same job of another root may have written to the table, too, or still does. Not with
+            ``key``.
         sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
         ttl: lets rows that nobody wrote for so long leave the table, with the publish after the next compaction; with a
             sequence, deletions are remembered as long.

@@ -11,8 +11,8 @@ So the table itself is read once, as the rows that were last:
     commit   one row of kind ``transform`` upon the head, which adds the operator and names the table
     publish  the table belongs to the job from then on; its rows are compared with the state, and stay
 
-A crash before the row leaves files that nobody lists; after it, the next run publishes. Checkpoints before the row do not
-know the state. Flink has no counterpart. Decision 0065.
+A crash before the row leaves files that nobody lists; after it, the next run publishes. Checkpoints before the row do
+not know the state. Flink has no counterpart. Decision 0065.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ class SinkTakeover:
         schema = next(one for one in operator.states if one.name == node.state)
         columns = TableForm.of(operator, schema, map_key=node.map_key).columns
         batches = self.publication.tables.content(node.recorded, columns)
-        rows = pa.concat_tables([columns.schema.empty_table(), *(pa.Table.from_batches([b]) for b in batches)])
+        rows = pa.concat_tables(
+            [columns.schema.empty_table(), *(pa.Table.from_batches([b]) for b in batches)]
+        )
         frame = _state_frame(self.spark.createDataFrame(rows), node.sink_key, StateForm.of(schema), head)
         entries = state_rows(
             frame, StateForm.of(schema), node.sink_key, clock_ms=head.clock_ms, what=what
@@ -223,9 +225,7 @@ def _recorded_type(staged: StagedSink) -> OutputType:
     return OutputType.of(columns)
 
 
-def _state_frame(
-    rows: DataFrame, key: Sequence[str], form: StateForm, head: CheckpointRow
-) -> DataFrame:
+def _state_frame(rows: DataFrame, key: Sequence[str], form: StateForm, head: CheckpointRow) -> DataFrame:
     """Rows of the table with the columns of the state as one, whatever they are called."""
     names = [quoted(name) for name in rows.columns if name not in key]
     columns = [F.col(quoted(name)) for name in key]

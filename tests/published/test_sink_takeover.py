@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from state_engine import SqlSink, StateEngine, StatefulJob
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.errors import ConfigurationError, SinkError
-from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.publication import Publication
 from state_engine.published.sql import SqlStateTarget
 from state_engine.sinks.sql import SqlPublisher
@@ -215,7 +214,12 @@ def test_columns_of_the_user_stay_as_they_are(site: Site) -> None:
     site.run("ALTER TABLE latest ADD COLUMN note text")
     site.run("UPDATE latest SET note = 'mine'")
     site.engine.run(site.job())
-    assert site.run("SELECT id, note FROM latest ORDER BY id") == [(1, "mine"), (2, "mine"), (3, "mine"), (4, None)]
+    assert site.run("SELECT id, note FROM latest ORDER BY id") == [
+        (1, "mine"),
+        (2, "mine"),
+        (3, "mine"),
+        (4, None),
+    ]
 
 
 def test_a_table_that_was_dropped_is_made_anew(site: Site) -> None:
@@ -231,7 +235,9 @@ def test_a_table_that_somebody_else_made_is_refused(site: Site) -> None:
         site.engine.run(site.job(SqlSink(site.url, "other", key=["id"])))
 
 
-def test_rows_that_were_appended_are_taken_over_where_they_have_a_key(tmp_path: Path, spark: SparkSession) -> None:
+def test_rows_that_were_appended_are_taken_over_where_they_have_a_key(
+    tmp_path: Path, spark: SparkSession
+) -> None:
     site = Site(tmp_path, spark)
     site.rows = [(1, "Turin"), (2, "Rome"), (3, "Pisa")]
     site.engine.run(site.job(SqlSink(site.url, "latest", lineage=True)))
