@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,24 +17,14 @@ from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.publication.publication import Publication
 from state_engine.published.sql import SqlStateTarget
 from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.sql_target import SqlTarget
 from state_engine.state_processor.entry_writer import EntryWriter
 from state_engine.storage.checkpoint_log import CheckpointLog
+from tests.support.former_sinks import FormerSink
 from tests.support.killed import Killed
 
 pytestmark = pytest.mark.spark
 
 ROWS = [(1, "Turin"), (2, "Rome"), (1, "Bari"), (3, "Pisa"), (2, "Como"), (4, "Lodi")]
-
-
-@dataclass(frozen=True)
-class FormerSink(SqlSink):
-    """A sink as earlier versions had it: outputs are staged, and rows replace others in the table itself."""
-
-    replaced_by: tuple[str, ...] = ("id",)
-
-    def _target(self) -> SqlTarget:
-        return replace(super()._target(), key=self.replaced_by)
 
 
 class Site:
