@@ -209,12 +209,12 @@ class HeadOperations:
     ) -> tuple[list[StagedSink], list[StagedSink]]:
         """The sinks that are moved, and those that the code of the job does not have any more.
 
-        Neither holds those in whose place tables show states now: what these do is said by their policies.
+        Those of the code in whose place tables show states now are not moved: the policies of these say what happens.
         """
-        tables = {state.name for state in self._publication.tables.states(history, self._declared)}
-        sinks = [sink for sink in sinks if sink.name not in tables]
         mine = [s for s in sinks if self._publication.places.is_declared(s, self._declared)]
-        return mine, [s for s in sinks if s not in mine]
+        left_alone = [s for s in sinks if s not in mine]
+        tables = {state.name for state in self._publication.tables.states(history, self._declared)}
+        return [s for s in mine if s.name not in tables], left_alone
 
     # -- parallelism -----------------------------------------------------------------------------------------------
 

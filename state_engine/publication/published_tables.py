@@ -17,7 +17,13 @@ from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
+from state_engine.core.errors import (
+    ConfigurationError,
+    MissingFilesError,
+    SinkError,
+    SinkIdentityError,
+    TableChangedError,
+)
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.sink_places import Declared, SinkPlaces
 from state_engine.published.base import PublishedTable, TableChange, TableColumns, TableTarget
@@ -171,14 +177,16 @@ class PublishedTables:
         yield from target.content(table, columns)
 
     def is_there(self, state: PublishedState) -> bool:
-        """Whether there is a table that belongs to the job.
+        """Whether there is a table that belongs to the job, whoever changed its rows since.
 
         Raises:
             SinkIdentityError: it belongs to another, or to nobody.
-            TableChangedError: somebody else changed its rows since the last publish.
         """
         target, table = self._table(state)
-        return target.shown(table) is not None
+        try:
+            return target.shown(table) is not None
+        except TableChangedError:
+            return True
 
     # -- one table -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -25,7 +27,12 @@ from state_engine import (
     StateTtlConfig,
     Time,
 )
-from state_engine.core.errors import ConfigurationError, SinkIdentityError, StateMigrationError
+from state_engine.core.errors import (
+    ConfigurationError,
+    SinkIdentityError,
+    StateMigrationError,
+    TableChangedError,
+)
 from state_engine.core.time.partitions import TimePartitions
 
 pytestmark = pytest.mark.spark
@@ -345,3 +352,102 @@ def test_the_state_is_to_be_seen_under_the_name_of_the_sink(place: Place, engine
     assert job.operators["sink_latest"].name == "last rows of sink latest"
     read = engine.read_state(job, "sink_latest", "row").select("id", "value.city")
     assert sorted(map(tuple, read.collect())) == [(1, "Bari"), (2, "Como"), (3, "Pisa")]
+
+
+# -- accidents ------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_was_edited_while_the_sink_was_away_is_accepted_or_rebuilt(
+    place: Place, engine: StateEngine
+) -> None:
+    job = StatefulJob("towns", parallelism=2)
+    rows = job.from_collection(ROWS, COLUMNS, name="rows", max_rows_per_batch=2)
+    rows.sink("all", DeltaSink(str(place.directory / "all")))
+    engine.run(job_of(ROWS, place.sink()), max_batches=1)
+    engine.run(job, max_batches=1)
+    if place.kind == "delta":
+        pl.DataFrame({"id": [8], "city": ["Lodi"], "at": [1]}).write_delta(
+            str(place.directory / "latest"), mode="append"
+        )
+    else:
+        place.run("INSERT INTO latest (id, city, at) VALUES (8, 'Lodi', 1)")
+        place.run("DELETE FROM latest")
+    with pytest.raises(TableChangedError, match="accept-table"):
+        engine.run(job_of(ROWS, place.sink()))
+    edited = place.rows()
+    engine.published("towns").accept("latest")
+    engine.run(job_of(ROWS, place.sink()))
+    assert place.rows() == sorted([*(row for row in edited if row[0] != 2), (2, "Como", 9)])
+    read = engine.read_state("towns", "sink_latest", "row").select("id", "value.city", "value.at")
+    assert sorted(map(tuple, read.collect())) == place.rows()
+
+
+def test_a_table_that_was_deleted_is_built_from_the_state(place: Place, engine: StateEngine) -> None:
+    engine.run(job_of(ROWS, place.sink()), max_batches=2)
+    shutil.rmtree(place.directory / "latest", ignore_errors=True)
+    (place.directory / "out.db").unlink(missing_ok=True)
+    engine.run(job_of(ROWS, place.sink()))
+    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
+
+
+def test_a_table_that_was_appended_to_is_built_from_the_state_where_it_was_deleted(
+    engine: StateEngine, tmp_path: Path
+) -> None:
+    """What was appended under the name of the sink before is not asked for any more."""
+    place = Place(tmp_path, "delta")
+    engine.run(job_of(ROWS, DeltaSink(str(tmp_path / "latest"))), max_batches=1)
+    engine.run(job_of(ROWS, place.sink(adopt=True)), max_batches=1)
+    assert place.rows() == [(1, "Bari", 3), (3, "Pisa", 1)]
+    shutil.rmtree(tmp_path / "latest")
+    engine.close()
+    again = StateEngine(tmp_path / "root", spark=engine.spark)
+    again.run(job_of(ROWS, place.sink(adopt=True)))
+    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
+
+
+# -- in any order ---------------------------------------------------------------------------------------------------
+
+
+def last_of(rows: list[tuple[int, str, int]], *, by_sequence: bool) -> list[tuple[int, str, int]]:
+    """The rows that the table shows when these were read, by a plain loop."""
+    last: dict[int, tuple[int, str, int]] = {}
+    for row in rows:
+        if not by_sequence or row[0] not in last or last[row[0]][2] <= row[2]:
+            last[row[0]] = row
+    return sorted(last.values())
+
+
+@pytest.mark.parametrize("by_sequence", [False, True], ids=["order", "sequence"])
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
+def test_random_histories(place: Place, spark: SparkSession, seed: int, by_sequence: bool) -> None:
+    chance = random.Random(seed)
+    rows = [(chance.randrange(6), chance.choice("xyz"), chance.randrange(9)) for _ in range(60)]
+    sink = place.sink(sequence=["at"] if by_sequence else [])
+    root = place.directory / "root"
+    engine = StateEngine(root, spark=spark)
+    engine.run(job_of(rows, sink, cut=3), max_batches=1)
+    for _ in range(12):
+        ids = [row.checkpoint_id for row in engine.checkpoints("towns")]
+        what = chance.choice(["run", "run", "restore", "compact", "rescale", "reopen", "lose"])
+        if what == "run":
+            engine.run(job_of(rows, sink, cut=3), max_batches=chance.randint(1, 3))
+        elif what == "restore" and (earlier := ids[:-1]):
+            engine.restore("towns", checkpoint_id=chance.choice(earlier))
+        elif what == "compact":
+            engine.compact("towns", full=True)
+        elif what == "rescale":
+            engine.rescale(job_of(rows, sink), parallelism=chance.randint(1, 4))
+        elif what == "reopen":
+            engine.close()
+            engine = StateEngine(root, spark=spark)
+        elif what == "lose":
+            shutil.rmtree(place.directory / "latest", ignore_errors=True)
+            (place.directory / "out.db").unlink(missing_ok=True)
+            engine.close()
+            engine = StateEngine(root, spark=spark)
+            engine.publish_pending(job_of(rows, sink))
+        head = engine.checkpoints("towns")[-1]
+        read = int(head.sources[0].position_to or 0)
+        assert place.rows() == last_of(rows[:read], by_sequence=by_sequence), what
