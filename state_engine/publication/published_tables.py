@@ -195,6 +195,9 @@ class PublishedTables:
         assert head is not None
         if self._shown.get(state.name) == head.checkpoint_id:
             return
+        unknown = state_of(head, state.operator, state.state) is None
+        if unknown and not moves_of(history, state.key, 0):
+            return  # nothing is published to it, whatever somebody does to it meanwhile
         shown = self._looked_up(history, state)
         if shown is not None:
             for row, policy in moves_of(history, state.key, shown):
