@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from state_engine.published.sql import SqlStateTarget
 from state_engine.sinks.sql import SqlPublisher
 from state_engine.state_processor.entry_writer import EntryWriter
 from state_engine.storage.checkpoint_log import CheckpointLog
+from tests.published.sql_world import World
 from tests.support.former_sinks import FormerSink
 from tests.support.killed import Killed
 
@@ -35,18 +37,18 @@ class Site:
     def __init__(self, directory: Path, spark: SparkSession) -> None:
         self.directory, self.spark = directory, spark
         self.rows: list[tuple[Any, ...]] = list(ROWS)
-        self.url = f"sqlite:///{directory}/out.db"
+        self.url, self.options = f"sqlite:///{directory}/out.db", dict[str, Any]()
         self.engine = StateEngine(directory / "root", spark=spark)
 
     def job(self, sink: SqlSink | None = None, **options: Any) -> StatefulJob:
-        made = sink or SqlSink(self.url, "latest", **({"key": ["id"]} | options))
+        made = sink or SqlSink(self.url, "latest", **({"key": ["id"]} | self.options | options))
         job = StatefulJob("towns", parallelism=2)
         stream = job.from_collection(self.rows, self.columns, name="rows", max_rows_per_batch=2)
         stream.sink("latest", made)
         return job
 
     def former(self, **options: Any) -> StatefulJob:
-        return self.job(FormerSink(self.url, "latest", **options))
+        return self.job(FormerSink(self.url, "latest", **(self.options | options)))
 
     def again(self) -> None:
         """As another process would go on."""
@@ -271,3 +273,22 @@ def test_a_branch_that_never_read_the_table_is_not_promoted(site: Site) -> None:
     assert site.shown() == [(1, "Bari"), (2, "Rome"), (3, "Pisa")]
     site.engine.run(site.job())
     assert site.shown() == LAST
+
+
+@pytest.mark.long
+def test_a_table_of_postgresql_with_a_key_of_two_columns(
+    postgres: World, tmp_path: Path, spark: SparkSession
+) -> None:
+    site = Site(tmp_path, spark)
+    site.url, site.options = postgres.url, {"password_env": postgres.password_env}
+    site.columns = "id timestamp, day date, city string, amount decimal(9, 2)"
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    site.rows = [(moment, date(2026, 1, day), city, Decimal(day) / 4) for day, city in ROWS]
+    site.engine.run(site.former(replaced_by=("id", "day")), max_batches=2)
+    site.again()
+    site.engine.run(site.job(key=["id", "day"]))
+    assert "transform" in site.kinds()
+    shown = postgres.rows("SELECT day, city, amount FROM latest ORDER BY day")
+    assert shown == [(date(2026, 1, day), city, Decimal(day) / 4) for day, city in LAST]
+    move = site.engine.published("towns").verify("latest")
+    assert (move.rows, move.deleted) == (0, 0)
