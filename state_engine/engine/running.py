@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
+from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
@@ -17,6 +18,7 @@ from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import PartitionSteps, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
+from state_engine.state_processor.sink_takeover import SinkTakeover
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ def run(
     coordinator = context.coordinator(job, options)
     path, published = coordinator.publish_pending()
     tables = coordinator.moved_tables
+    take_over_sinks(context, job, context.tables(job.name).log.history, options.requested_by)
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
@@ -60,6 +63,20 @@ def run(
         left_alone=_left_alone(context, job, path),
         tables_pending=tables,
     )
+
+
+def take_over_sinks(context: EngineContext, job: StatefulJob, history: History, requested_by: str) -> None:
+    """Have tables of keyed sinks show states, where an earlier version of the engine wrote them.
+
+    Before whatever runs micro-batches on ``main``.
+    """
+    if history.head is None or not any(node.sink_key for node in job.published.values()):
+        return
+    tables = context.tables(job.name)
+    publication = context.publication(tables)
+    publication.publish_pending(history.main_path, context.declared(tables, job))
+    takeover = SinkTakeover(job, tables, publication, context.spark)
+    takeover.run(history, lambda: context.operations(job, requested_by))
 
 
 def publish_pending(

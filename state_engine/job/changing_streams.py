@@ -74,8 +74,9 @@ def check_sink(sink: Sink, node: Node, *, name: str) -> None:
     if origins and not sink.accepts_changes:
         raise ConfigurationError(
             f"sink '{name}': a {type(sink).__name__} takes inserts only, and its stream holds updates and deletes, too"
-            f"{_of(origins)}. Put a process function in front of it that says accepts_changes = True and makes inserts "
-            "of them; or give the stream to ForeachBatchSink(…, accepts_changes=True)"
+            f"{_of(origins)}. A DeltaSink or SqlSink with key=[…] applies them: it shows the last row of each key. Or "
+            "put a process function in front that says accepts_changes = True and makes inserts of them, or give the "
+            "stream to ForeachBatchSink(…, accepts_changes=True)"
         )
 
 

@@ -183,20 +183,32 @@ class SinkNode:
 
 @dataclass(frozen=True)
 class PublishedNode:
-    """A table that shows a state of an operator."""
+    """A table that shows a state of an operator.
+
+    Attributes:
+        sink_key: of a keyed sink, the columns of its key; empty of other tables.
+    """
 
     name: str
     operator: OperatorNode
     state: str
     table: StateTable
     map_key: str = "map_key"
+    sink_key: tuple[str, ...] = ()
 
     @property
     def recorded(self) -> PublishedState:
         """As rows of checkpoints record it."""
         table = self.table
         return PublishedState(
-            self.name, table.kind, table.place, self.operator.uid, self.state, self.map_key, table.options()
+            self.name,
+            table.kind,
+            table.place,
+            self.operator.uid,
+            self.state,
+            self.map_key,
+            table.options(),
+            sink_key=self.sink_key,
         )
 
 

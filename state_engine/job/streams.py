@@ -48,11 +48,14 @@ from state_engine.job.graph import (
     declared_type,
     upstream,
 )
+from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
+from state_engine.job.table_functions import TableFunctions
 from state_engine.job.timestamps_behind import timestamps_behind
 from state_engine.job.typed_by_input import TypedByInput, element_type
 from state_engine.operators.aggregates import Aggregate
+from state_engine.operators.last_rows import ROW
 from state_engine.sinks.base import Sink
 from state_engine.sources.output_type import OutputType
 
@@ -286,16 +289,36 @@ class DataStream(StreamShortcuts):
         return DataStream(self._job, node)
 
     def sink(self, name: str, sink: Sink) -> DataStream:
-        """Write the stream to a sink; returns the stream itself."""
+        """Write the stream to a sink; returns the stream itself.
+
+        A ``DeltaSink`` or ``SqlSink`` with ``key=`` shows the last row of each key: the engine keeps these rows in the
+        state ``row`` of an operator ``sink_<name>``, and publishes it as ``publish_state`` does. It takes streams that
+        change: deletes remove rows.
+
+        Raises:
+            ConfigurationError: the name is taken; the sink cannot take the stream.
+        """
         self._job.check_output_name(name, what="sink")
         if not isinstance(sink, Sink):
             raise ConfigurationError(
                 f"sink '{name}': {sink!r} is not a sink; use DeltaSink(path) or FileSink(path), "
                 "and add_sink(...) for a SinkFunction"
             )
+        last_of_each = keyed(sink)
+        if last_of_each is not None:
+            self._keyed_sink(name, last_of_each)
+            return self
         check_sink(sink, self._node, name=name)
         self._job.sinks[name] = SinkNode(name, self._node, sink)
         return self
+
+    def _keyed_sink(self, name: str, sink: KeyedSink) -> None:
+        """An operator that keeps the last row of each key, whose state the sink's table shows."""
+        function, key = last_rows(name, sink, declared_type(self._node)), tuple(sink.key or ())
+        by_key = (OperatorInput(self._node, key),)
+        last = self._add(by_key, function, method="sink", uid=uid_of(name), output_type=None)
+        last.name(f"last rows of sink {name}").publish_state(ROW, table_of(sink), name=name)
+        self._job.published[name] = replace(self._job.published[name], sink_key=key)
 
     def add_sink(self, function: SinkFunction, *, uid: str | None = None) -> DataStream:
         """Hand every element to a function that has no outputs: delivery is at least once, its state exactly once.
@@ -334,7 +357,7 @@ class BroadcastDataStream(DataStream, BroadcastStream):
         return self._input()
 
 
-class KeyedStream(DataStream):
+class KeyedStream(TableFunctions, DataStream):
     """A stream partitioned by key: the only place where keyed state exists."""
 
     _made_by_operator = False

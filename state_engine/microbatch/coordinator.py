@@ -16,7 +16,7 @@ that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -53,6 +53,7 @@ from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.publication.publication import Publication
 from state_engine.published.base import TableMove
+from state_engine.published.states import published_on
 from state_engine.sources.base import BadFile
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
@@ -203,7 +204,7 @@ class CheckpointCoordinator:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         with self._step("plan"):
             check_partitioned(self._job, path[-1] if path else None)
-            self._check_operators(path[-1] if path else None)
+            self._check_operators(path)
             if not self._declarations_checked:  # later batches of the run continue their own
                 check_declarations(self._job, path, parameters=self._options.parameters)
                 self._declarations_checked = True
@@ -360,9 +361,12 @@ class CheckpointCoordinator:
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _check_operators(self, parent: CheckpointRow | None) -> None:
+    def _check_operators(self, path: Sequence[CheckpointRow]) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""
+        parent = path[-1] if path else None
         known = {*self._job.operators, *self._job.sources, LETTERS}
+        # a keyed sink may be taken out as any other: its table stays as it is
+        known |= {one.operator for one in published_on(path) if one.sink_key}
         held = (
             [o.uid for o in parent.operators] + [r.operator for r in parent.operator_state] if parent else []
         )

@@ -208,6 +208,7 @@ def checked_key(
             "Restore the old key_by, or give the operator another uid to start empty"
         )
     if today is not None and not _is_key_of(today, known, recorded):
+        _refuse_other_sink_key(job, operator, known, today)
         raise StateMigrationError(
             f"{where}: its state is stored by key {known.declared_text}, the job keys by {today.declared_text}. "
             "Restore the old key_by; or have the state written anew by the new key: "
@@ -225,6 +226,20 @@ def checked_key(
     if today is None:
         return known if recorded.key_type else None
     return replace(today, stored=known.stored)
+
+
+def _refuse_other_sink_key(
+    job: StatefulJob, operator: OperatorNode, known: KeySchema, today: KeySchema
+) -> None:
+    """Refuse another key of a keyed sink in the words of its author. Raises StateMigrationError."""
+    sink = next((n.name for n in job.published.values() if n.operator is operator and n.sink_key), None)
+    if sink is not None and known.names != today.names:
+        raise StateMigrationError(
+            f"job '{job.name}', sink '{sink}': its table holds a row for each {list(known.names)}, and key= says "
+            f"{list(today.names)} now. Say key={list(known.names)} again; or give the sink another name and another "
+            "table, which holds what comes from then on: a replay from the first checkpoint fills it with what came "
+            "before"
+        )
 
 
 def _is_key_of(today: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:

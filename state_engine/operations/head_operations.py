@@ -32,6 +32,7 @@ from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
 from state_engine.published.base import TableMove
+from state_engine.published.states import published_on, without_superseded
 
 
 @dataclass(frozen=True)
@@ -151,15 +152,15 @@ class HeadOperations:
     ) -> RestoreReport:
         policy = outputs_of(outputs)
         self.check_sinks(policy, history)
+        tables = self.policies_of_tables(history, target, policy)
         left = history.leaving(head.checkpoint_id, target.checkpoint_id)
         sinks = sinks_that_move(history, head.checkpoint_id, target.checkpoint_id, policy)
-        sinks, left_alone = self.of_the_code(sinks)
+        sinks, left_alone = self.of_the_code(sinks, history)
         self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
         planned = RestoreReport(
             kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
         )
-        tables = self.policies_of_tables(history, target, policy)
         if dry_run:
             moves = self._publication.tables.planned(
                 history, target.checkpoint_id, policy.of_table, self._declared
@@ -174,8 +175,10 @@ class HeadOperations:
         """Tables that do something else than to follow, as the row that moves the head records them.
 
         Raises:
-            ConfigurationError: a table is to follow to a checkpoint that does not know its state.
+            ConfigurationError: a table is to follow to a checkpoint that does not know its state; or one that a sink
+                of an earlier version wrote is to show the state of a branch that never read it.
         """
+        self._check_taken_over(history, target)
         states = self._publication.tables.states(history, self._declared)
         for state in states:
             self._publication.tables.check_known(
@@ -184,16 +187,34 @@ class HeadOperations:
         named = ((state, policy.of_table(state.name)) for state in states)
         return [replace(state, policy=p).staged() for state, p in named if p != "follow"]
 
+    def _check_taken_over(self, history: History, target: CheckpointRow) -> None:
+        path, head = without_superseded(history.main_path), history.head
+        for state in published_on(history.path(target.checkpoint_id)):
+            known = head is not None and head.operator(state.operator) is not None
+            if not known and self._publication.places.last_staged(path, state) is not None:
+                raise ConfigurationError(
+                    f"job '{self._job}', sink '{state.name}': the rows that an earlier version wrote to its table are "
+                    f"not in the state of checkpoint {target.checkpoint_id}, so they would be deleted. Run the job "
+                    "once, which takes the table over; then replay or backfill from there"
+                )
+
     def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
         """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""
         keys = {*newest_sinks(history.values()), *(self._declared or ())}
         tables = {state.name for state in self._publication.tables.states(history, self._declared)}
         policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS} - tables, tables)
 
-    def of_the_code(self, sinks: list[StagedSink]) -> tuple[list[StagedSink], list[StagedSink]]:
-        """The sinks that are moved, and those that the code of the job does not have any more."""
+    def of_the_code(
+        self, sinks: list[StagedSink], history: History
+    ) -> tuple[list[StagedSink], list[StagedSink]]:
+        """The sinks that are moved, and those that the code of the job does not have any more.
+
+        Those of the code in whose place tables show states now are not moved: the policies of these say what happens.
+        """
         mine = [s for s in sinks if self._publication.places.is_declared(s, self._declared)]
-        return mine, [s for s in sinks if s not in mine]
+        left_alone = [s for s in sinks if s not in mine]
+        tables = {state.name for state in self._publication.tables.states(history, self._declared)}
+        return [s for s in mine if s.name not in tables], left_alone
 
     # -- parallelism -----------------------------------------------------------------------------------------------
 

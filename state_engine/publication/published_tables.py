@@ -44,6 +44,7 @@ from state_engine.published.states import (
     StateWay,
     TablePolicy,
     is_known,
+    is_taken_over,
     moves_of,
     published_on,
     published_states,
@@ -248,6 +249,20 @@ class PublishedTables:
                     extra={"job": self._tables.layout.job, "sink": one.name},
                 )
 
+    def content(self, state: PublishedState, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        """What a table holds now, whoever wrote it."""
+        target, table = self._table(state)
+        yield from target.content(table, columns)
+
+    def is_there(self, state: PublishedState) -> bool:
+        """Whether there is a table that belongs to the job, whoever changed its rows since.
+
+        Raises:
+            SinkIdentityError: it belongs to another, or to nobody.
+        """
+        target, table = self._table(state)
+        return target.shown(table, changed=True) is not None
+
     # -- one table -------------------------------------------------------------------------------------------------
 
     def _follow(self, history: History, state: PublishedState) -> Iterator[TableMove]:
@@ -255,6 +270,9 @@ class PublishedTables:
         assert head is not None
         if self._shown.get(state.name) == head.checkpoint_id:
             return
+        unknown = state_of(head, state.operator, state.state) is None
+        if unknown and not moves_of(history, state.key, 0):
+            return  # nothing is published to it, whatever somebody does to it meanwhile
         shown = self._looked_up(history, state)
         if shown is not None:
             for row, policy in moves_of(history, state.key, shown.checkpoint_id):
@@ -271,13 +289,14 @@ class PublishedTables:
         try:
             return target.shown(table)
         except SinkIdentityError:
-            head = history.head
-            if not state.options.get("adopt") or head is None:
+            head, own = history.head, is_taken_over(history.main_path, state.key)
+            if not (state.options.get("adopt") or own) or head is None:
                 raise
             if state_of(head, state.operator, state.state) is None:
                 return None
-            target.adopt(table, self._reader(history, head.checkpoint_id, state).form.columns)
-            return ShownCheckpoint(0)
+            columns = self._reader(history, head.checkpoint_id, state).form.columns
+            target.adopt(table, columns, own=own)
+            return target.shown(table)
 
     def _at_move(
         self,

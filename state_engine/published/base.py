@@ -269,10 +269,13 @@ class TableTarget(ABC):
         return rows
 
     @abstractmethod
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
-        """Take over a table that belongs to nobody or to another: it then shows checkpoint 0 of ``table.app``.
+    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
+        """Take over a table that belongs to nobody or to another: it then belongs to ``table.app``.
 
         The caller compares its content next, and applies the difference.
+
+        Args:
+            own: whether this very job wrote its rows, as a sink of an earlier version.
         """
 
     def tidy(self, table: PublishedTable, columns: TableColumns) -> int:

@@ -127,7 +127,7 @@ class DeltaStateTarget(TableTarget):
         properties = {OWNER: table.app, "delta.enableDeletionVectors": str(bool(vectors)).lower()}
         self._kernel.create_table(table.place, columns.schema, properties=properties)
 
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
         files = self._files(table)
         if _check_fits(table, files.facts, columns):
             raise _other_columns(table, files.facts.schema, columns, is_ours=False)

@@ -228,6 +228,8 @@ def compared(columns: TableColumns, old: pa.Table, new: pa.Table) -> TableChange
     )
     place = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
     place[codes[: old.num_rows]] = np.arange(old.num_rows)
+    several = np.bincount(codes[: old.num_rows], minlength=len(place)) > 1
+    place[several] = -1  # one row takes the place of all of them
     at = place[codes[old.num_rows :]]  # of each new row: that of the old one
     stays = np.zeros(len(place), bool)
     stays[codes[old.num_rows :]] = True

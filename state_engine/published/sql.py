@@ -166,9 +166,9 @@ class SqlStateTarget(TableTarget):
 
         return driver_floats(rows) if table.options["url"].startswith("sqlite") else rows
 
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
         with _opened(table) as there:
-            there.adopt(columns)
+            there.adopt(columns, own=own)
 
     def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
         """See ``TableTarget.keys_in``; what of deleted rows is left in files of the database is not known."""

@@ -43,6 +43,7 @@ class PublishedState:
         map_key: name of the column of a map's keys.
         options: of the target, without secrets.
         policy: at a row that moves the head; of a table that was settled, what was done: ``rebuild`` or ``keep``.
+        sink_key: of a keyed sink, the columns of its key; empty of other tables.
 
     Example:
         >>> one = PublishedState("latest", "delta_state", "file:///t", "sums", "sum")
@@ -58,6 +59,7 @@ class PublishedState:
     map_key: str = "map_key"
     options: Mapping[str, Any] = field(default_factory=dict)
     policy: TablePolicy = "follow"
+    sink_key: tuple[str, ...] = ()
 
     @property
     def key(self) -> SinkKey:
@@ -72,13 +74,16 @@ class PublishedState:
             "map_key": self.map_key,
             "options": dict(self.options),
             "policy": self.policy,
+            "sink_key": list(self.sink_key),
         }
         return StagedSink(self.name, self.kind, self.place, "", json.dumps(said, sort_keys=True), [])
 
     @staticmethod
     def of(staged: StagedSink) -> PublishedState:
         """What ``staged`` recorded."""
-        return PublishedState(staged.name, staged.kind, staged.path, **json.loads(staged.schema))
+        said = json.loads(staged.schema)
+        sink_key = tuple(said.pop("sink_key", ()))
+        return PublishedState(staged.name, staged.kind, staged.path, **said, sink_key=sink_key)
 
 
 def published_in(row: CheckpointRow) -> list[PublishedState]:
@@ -87,29 +92,63 @@ def published_in(row: CheckpointRow) -> list[PublishedState]:
 
 
 def published_on(path: Sequence[CheckpointRow]) -> list[PublishedState]:
-    """The tables of the newest micro-batch of a path."""
-    newest = next((row for row in reversed(path) if row.kind is CheckpointKind.CHECKPOINT), None)
-    return published_in(newest) if newest else []
+    """The tables of the newest micro-batch of a path, and those that were taken over since."""
+    tables: dict[SinkKey, PublishedState] = {}
+    for row in reversed(path):
+        if row.kind.changes_state:
+            tables = {one.key: one for one in published_in(row)} | tables
+        if row.kind is CheckpointKind.CHECKPOINT:
+            break
+    return list(tables.values())
 
 
 def published_states(history: History, wanted: Collection[SinkKey] | None) -> list[PublishedState]:
     """The tables that follow the head of ``main``, each as the newest row records it.
 
     Args:
-        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch.
+        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch, and
+            those that were taken over since.
     """
     known: dict[SinkKey, PublishedState] = {}
+    newest: dict[SinkKey, None] = {}
     for checkpoint_id in reversed(list(history)):
         row = history[checkpoint_id]
         if row.branch != MAIN:
             continue
         for one in published_in(row):
             known.setdefault(one.key, replace(one, policy="follow"))
+        if row.kind.changes_state:
+            newest |= dict.fromkeys(one.key for one in published_in(row))
         if wanted is None and row.kind is CheckpointKind.CHECKPOINT:
-            return [known[one.key] for one in published_in(row)]
+            return [known[key] for key in newest]
         if wanted is not None and set(wanted) <= known.keys():
             break
     return [one for key, one in known.items() if wanted is not None and key in wanted]
+
+
+def is_taken_over(path: Sequence[CheckpointRow], table: SinkKey) -> bool:
+    """Whether the last row of a path in the foreground read a table into the state that the table shows from then on.
+
+    Later it is known to belong to the job: a row is committed only after what came before it was published.
+    """
+    newest = next((row for row in reversed(path) if not row.kind.is_in_background), None)
+    if newest is None or newest.kind is not CheckpointKind.TRANSFORM:
+        return False
+    return any(one.key == table for one in published_in(newest))
+
+
+def without_superseded(path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """Rows of a path without outputs of sinks in whose place a later row has a table that shows a state.
+
+    The table is brought to the head by that state, whatever earlier rows put into it.
+    """
+    tables: set[str] = set()
+    rows: list[CheckpointRow] = []
+    for row in reversed(path):
+        left = [one for one in row.sinks if one.name not in tables or SinkKind(one.kind).shows_state]
+        rows.append(row if len(left) == len(row.sinks) else replace(row, sinks=left))
+        tables |= {one.name for one in published_in(row)}
+    return rows[::-1]
 
 
 def moves_of(history: History, table: SinkKey, since_id: int) -> list[tuple[CheckpointRow, TablePolicy]]:

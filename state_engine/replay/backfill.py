@@ -113,13 +113,13 @@ def swap(
     later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
     policy, way = outputs_of(outputs), (head.checkpoint_id, target.checkpoint_id)
     operations.check_sinks(policy, history)
+    tables = operations.policies_of_tables(history, target, policy)
     # what stays now leaves when its partition is run again: better to know at once that it cannot
-    all_moved, _ = operations.of_the_code(sinks_that_move(history, *way, policy))
+    all_moved, _ = operations.of_the_code(sinks_that_move(history, *way, policy), history)
     publication.check_withdrawable(all_moved)
-    sinks, left_alone = operations.of_the_code(sinks_that_move(history, *way, policy, kept=later))
+    sinks, left_alone = operations.of_the_code(sinks_that_move(history, *way, policy, kept=later), history)
     publication.check_withdrawable(sinks)
     abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
-    tables = operations.policies_of_tables(history, target, policy)
     row = operations.commit(
         CheckpointKind.PROMOTE,
         target,

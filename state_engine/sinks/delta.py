@@ -17,12 +17,13 @@ fail that way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
+from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
     Publisher,
@@ -41,6 +42,7 @@ from state_engine.sinks.delta_tables import (
     has_lineage,
     plain_problems,
 )
+from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.spark_writer import STAGED, note_of, write_once
 from state_engine.sinks.staging import Staging
 from state_engine.sinks.unused_tables import drop_unused
@@ -61,20 +63,44 @@ from state_engine.storage.files import join, normal_uri
 class DeltaSink(Sink):
     """A Delta table that outputs are appended to; created on first use, with the columns of the output type.
 
+    With ``key`` the table holds the last row of each key instead, see ``DataStream.sink``.
+
     Args:
         path: local path or URI of the table.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
-            outputs can be withdrawn even after the table was rewritten.
-        shared: whether the same job of another root may have written to the table, too, or still does.
+            outputs can be withdrawn even after the table was rewritten. Not with ``key``.
+        shared: whether the same job of another root may have written to the table, too, or still does. Not with
+            ``key``.
+        key: columns that identify a row; empty to append.
+        sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
+        ttl: lets rows that nobody wrote for so long leave the table, with the publish after the next compaction; with a
+            sequence, deletions are remembered as long.
+        adopt: whether a table that is there, and belongs to nobody or to another job, is taken over: its rows are
+            compared with the last rows of this job, and become those.
+        deletion_vectors: of a table with ``key``, see ``DeltaStateTable``.
+
+    Raises:
+        ConfigurationError: arguments do not go together.
+
+    Example:
+        >>> DeltaSink("/data/latest", key=["id"], sequence=["version"]).key
+        ('id',)
     """
 
     path: str
     lineage: bool = False
     shared: bool = False
+    _: KW_ONLY
+    key: Sequence[str] = ()
+    sequence: Sequence[str] = ()
+    ttl: StateTtlConfig | None = None
+    adopt: bool = False
+    deletion_vectors: bool = True
     kind = SinkKind.DELTA.value
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", normal_uri(self.path))
+        check_keyed(self)
 
     def place(self, app: str, staging: Staging) -> str:
         return self.path

@@ -9,24 +9,25 @@ So either all of a checkpoint is in the table and in the ledger, or nothing is; 
 and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
 the table's identity, which changes when the sink makes the table anew.
 
-Rows are appended; or, with ``key``, replace the row with their key: of several the last in the order in which the
-checkpoint lists its files, by subtask, and inside of a file in the order of the output. Rows of one key from several
-subtasks have no other order: let the sink's key hold the operator's key. Plays the part of the exactly-once sink of
-Flink's JDBC connector, with a ledger in place of XA transactions.
+Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Checkpoints of
+earlier versions record keyed sinks that staged rows; what waits of them is still published, each row in the place of
+that with its key. Plays the part of the exactly-once sink of Flink's JDBC connector, with a ledger in place of XA
+transactions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
-from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.errors import SinkError
+from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
     Publisher,
@@ -36,6 +37,7 @@ from state_engine.sinks.base import (
     verify_files,
     with_lineage,
 )
+from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
 from state_engine.sinks.staging import Staging, read_note, write_note
 from state_engine.storage.files import join
@@ -48,22 +50,33 @@ _TARGET = "target.json"
 
 @dataclass(frozen=True)
 class SqlSink(Sink):
-    """A table of an SQLite or PostgreSQL database; created on first use, with the columns of the output type.
+    """A table of an SQLite or PostgreSQL database that outputs are appended to; created on first use.
+
+    It has the columns of the output type. With ``key`` it holds the last row of each key instead, see
+    ``DataStream.sink``.
 
     Args:
         url: ``sqlite:////absolute/path`` or ``postgresql://user@host/database``, as SQLAlchemy writes it, without a
             password.
         table: its name.
-        key: columns that a row replaces another one by; None to append. An existing table needs a primary key or
-            unique constraint of exactly these.
+        key: columns that identify a row; empty to append. An existing table needs a primary key or unique constraint of
+            exactly these.
         schema: of the database; None for its default.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt and the sink that
             wrote it: then outputs can be withdrawn. Not with ``key``.
         password_env: name of the environment variable that holds the password.
-        shared: whether the same job of another root may have written to the table, too, or still does.
+        shared: whether the same job of another root may have written to the table, too, or still does. Not with
+            ``key``.
+        sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
+        ttl: lets rows that nobody wrote for so long leave the table, with the publish after the next compaction; with a
+            sequence, deletions are remembered as long.
+        adopt: with ``key``, whether a table that is there, and belongs to nobody or to another job, is taken over: its
+            rows are compared with the last rows of this job, and become those. A table that this sink wrote with an
+            earlier version is taken over without being asked, and keeps its rows.
 
     Raises:
-        ConfigurationError: the URL holds a password, or is of a database that this was not tested with.
+        ConfigurationError: the URL holds a password, or is of a database that this was not tested with; or arguments do
+            not go together.
 
     Example:
         >>> SqlSink("sqlite:////data/reports.db", "delays", key=["flight"]).key
@@ -72,22 +85,20 @@ class SqlSink(Sink):
 
     url: str
     table: str
-    key: tuple[str, ...] | list[str] | None = None
+    key: Sequence[str] | None = None
     schema: str | None = None
     lineage: bool = False
     password_env: str | None = None
     shared: bool = False
+    _: KW_ONLY
+    sequence: Sequence[str] = ()
+    ttl: StateTtlConfig | None = None
+    adopt: bool = False
     kind = SinkKind.SQL.value
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", checked_url(self.url))
-        if isinstance(self.key, str):
-            raise ConfigurationError(f"SqlSink: key={self.key!r} must be a list of columns: [{self.key!r}]")
-        object.__setattr__(self, "key", tuple(self.key or ()))
-        if self.key and self.lineage:
-            raise ConfigurationError(
-                "SqlSink: rows that replace others by key cannot be withdrawn, so lineage=True is of no use with key="
-            )
+        check_keyed(self)
         checked_table(self.table)
 
     def place(self, app: str, staging: Staging) -> str:
@@ -98,7 +109,6 @@ class SqlSink(Sink):
             url=self.url,
             table=self.table,
             schema=self.schema,
-            key=tuple(self.key or ()),
             lineage=self.lineage,
             password_env=self.password_env,
         )
@@ -178,6 +188,13 @@ def target_of(staged: StagedSink) -> SqlTarget:
     return SqlTarget.from_json(json.loads(staged.schema)["target"])
 
 
+def wrote(staged: StagedSink) -> bool:
+    """Whether the table that outputs were staged for is there, and still the one that the ledger knows."""
+    target = target_of(staged)
+    with _connected(target, staged.name) as table:
+        return table.is_same(staged)
+
+
 def ledger_note(staged: StagedSink, app: str, checkpoint_id: int) -> str | None:
     """What the ledger holds of a checkpoint, see ``note_of``; None where it holds nothing."""
     with _connected(target_of(staged), staged.name) as table:
@@ -195,7 +212,8 @@ def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
     if not staged.withdrawn or target.lineage:
         return
     why = (
-        "rows that replaced others by their key are not known any more"
+        "an earlier version put its rows there by key. Run the job once: the table then shows a state, which restores "
+        "from there on move"
         if target.key
         else "only a lineage column could identify its rows (SqlSink(…, lineage=True), from the first row on)"
     )

@@ -97,6 +97,11 @@ class SqlTable:
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
+    def is_same(self, staged: StagedSink) -> bool:
+        """Whether there is the table that files were staged for, and no other one in its place."""
+        there = exists(self.connection, self.target.table, self.target.schema)
+        return there and self.ledger.has_identity(staged.identity)
+
     def check(self, staged: StagedSink) -> None:
         """Refuse another table than the one that files were staged for.
 
@@ -104,8 +109,7 @@ class SqlTable:
             SinkIdentityError: it is gone, or was made anew.
             SinkError: it cannot take these rows any more.
         """
-        there = exists(self.connection, self.target.table, self.target.schema)
-        if not there or not self.ledger.has_identity(staged.identity):
+        if not self.is_same(staged):
             raise SinkIdentityError(
                 f"sink '{self.sink}': {self.target.shown} is gone, or was made anew, since rows were staged for it. "
                 "Put the old one back, or restore the checkpoint's parent to drop these rows"

@@ -84,6 +84,16 @@ def test_what_a_release_left_goes_on(
 
     steps = []
     for step, shown in jobs.going_on(home, spark):
-        assert shown == expected[step], step
+        assert _counted_by_order(shown) == _counted_by_order(expected[step]), step
         steps.append(step)
     assert sorted(steps) == sorted(expected)
+
+
+def _counted_by_order(shown: Any) -> Any:
+    """Outputs with the places of checkpoints in place of their numbers: to take over a keyed sink is one more."""
+    outputs = shown.get("outputs", {}) if isinstance(shown, dict) else {}
+    if "called" not in outputs:
+        return shown
+    ids = sorted({row[0] for row in outputs["called"]})
+    called = [[ids.index(row[0]), *row[1:]] for row in outputs["called"]]
+    return shown | {"outputs": outputs | {"called": called}}

@@ -269,6 +269,21 @@ A state of other columns than its table is reported with both sides
   published/test_sql_tables::test_states_that_no_table_can_show
   published/test_sql_tables::test_what_cannot_be_taken_over
   published/test_sql_tables::test_a_view_shows_no_state
+What does not go with the key of a sink is refused
+  misuse/test_keyed_sinks::test_what_does_not_go_together_is_refused
+  sinks/test_sql::test_what_cannot_be_a_sql_sink
+A keyed sink that cannot take its stream is refused while it is built
+  misuse/test_keyed_sinks::test_what_a_keyed_sink_cannot_take_is_refused_while_the_job_is_built
+Another key for a keyed sink is refused, with the way out
+  published/test_keyed_sinks::test_another_key_is_refused
+  published/test_sink_takeover::test_another_key_is_refused
+A checkpoint that does not know the rows of a keyed sink is no empty table
+  published/test_keyed_sinks::test_a_checkpoint_before_the_sink_is_no_empty_table
+  published/test_sink_takeover::test_earlier_checkpoints_do_not_know_the_state
+Keyed sinks do not withdraw, and the message says what they do
+  published/test_keyed_sinks::test_a_restore_moves_the_table_back_and_forth
+A branch that never read the table of a keyed sink of an earlier version is not promoted
+  published/test_sink_takeover::test_a_branch_that_never_read_the_table_is_not_promoted
 A sink does not write to such a table
   published/test_sql_tables::test_no_sink_writes_to_a_table_that_shows_a_state
 The URL of a database holds no password, and is of a database that was tried

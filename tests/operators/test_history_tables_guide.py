@@ -6,4 +6,4 @@ from tests.support.guides import GUIDES, run_examples
 
 
 def test_the_guide() -> None:
-    run_examples(GUIDES / "history_tables.md", blocks=3)
+    run_examples(GUIDES / "history_tables.md", blocks=4)

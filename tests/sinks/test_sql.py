@@ -44,7 +44,7 @@ def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
     assert ledger == [(APP, -1), (APP, 0), (APP, 1), (APP, 12)]
 
 
-def test_the_last_row_of_a_key_wins(db: Database) -> None:
+def test_what_waits_of_keyed_sinks_of_earlier_versions_is_put_in_place_by_key(db: Database) -> None:
     key: Any = {"key": ["id"]}
     db.publisher.publish(
         db.staged("w1", [(1, "a"), (2, "a"), (1, "b")], [(1, "c"), (3, None)], **key), APP, 1
@@ -103,7 +103,10 @@ def test_outputs_are_withdrawn_and_come_again(db: Database) -> None:
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({}, "only a lineage column could identify"), ({"key": ["id"]}, "replaced others by their key")],
+    [
+        ({}, "only a lineage column could identify"),
+        ({"key": ["id"]}, "earlier version put its rows there by key. Run the job once"),
+    ],
 )
 def test_what_cannot_be_withdrawn(lite: Database, options: dict[str, Any], why: str) -> None:
     one = lite.staged("w1", [1], **options)
@@ -234,7 +237,15 @@ def test_more_rows_than_go_in_one_statement(lite: Database) -> None:
         ({"url": "sqlite:///:memory:"}, "SQLite database in a file"),
         ({"url": "/tmp/out.db"}, "is not one: use sqlite:"),
         ({"key": "id"}, r"must be a list of columns: \['id'\]"),
-        ({"key": ["id"], "lineage": True}, "cannot be withdrawn, so lineage=True is of no use"),
+        ({"key": ["id"], "lineage": True}, r"lineage=True does not go with key="),
+        ({"key": ["id"], "shared": True}, r"shared=True does not go with key=.*adopt=True"),
+        ({"key": ["id", "id"]}, "names the column 'id' twice"),
+        ({"key": [7]}, "takes names of columns, not 7"),
+        ({"sequence": ["at"]}, r"sequence= is about the last row of each key: add key="),
+        ({"adopt": True}, r"adopt= is about the last row of each key: add key="),
+        ({"key": ["id"], "sequence": "at"}, r"must be a list of columns: \['at'\]"),
+        ({"key": ["id"], "sequence": ["id"]}, "'id', which is part of the key"),
+        ({"key": ["id"], "ttl": 5}, r"ttl= takes a StateTtlConfig, not 5"),
         ({"table": "public.delays"}, "its schema goes into schema="),
     ],
 )

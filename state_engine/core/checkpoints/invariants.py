@@ -113,7 +113,8 @@ def _transforms_change_nothing_else(row: CheckpointRow, parent: CheckpointRow | 
         return ""
     if parent is None:
         return "a transform continues nothing"
-    if row.sinks or row.dead_letters or row.operator_state_files or row.replaced_id is not None:
+    stages = any(sink.changes_sink for sink in row.sinks)
+    if stages or row.dead_letters or row.operator_state_files or row.replaced_id is not None:
         return "a transform stages outputs or operator state, or moves the head"
     ends = [{s.name: s.position_to for s in one.sources} for one in (parent, row)]
     return "" if ends[0] == ends[1] else f"a transform moves sources from {ends[0]} to {ends[1]}"

@@ -70,9 +70,21 @@ class SetOperators:
     operators: Sequence[OperatorCheckpoint]
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row with these in place of its own."""
+        """The row with these in place of its own, and behind them those that it does not know."""
         own = {o.uid: o for o in self.operators}
-        return replace(row, operators=[own.get(o.uid, o) for o in row.operators])
+        kept = [own.pop(o.uid, o) for o in row.operators]
+        return replace(row, operators=[*kept, *own.values()])
+
+
+@dataclass(frozen=True)
+class TakeOverTables:
+    """Tables whose rows were read into states that the row adds; from now on they show these states."""
+
+    tables: Sequence[StagedSink]
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row with the tables."""
+        return replace(row, sinks=[*row.sinks, *self.tables])
 
 
 @dataclass(frozen=True)

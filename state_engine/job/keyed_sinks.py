@@ -1,0 +1,88 @@
+"""Keyed sinks in a graph: an operator keeps the last row of each key, and the sink's table shows its state.
+
+    sink "latest" with key   operator ``sink_latest``, state ``row``, published table "latest"
+
+So all that holds of published tables holds of them: one transaction a checkpoint, restores, policies, repairs. The uid
+follows from the sink's name, so state stays with the sink across versions of the job. Plays the part of
+``SinkUpsertMaterializer`` in Flink SQL, whose state no table shows. Decision 0065.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.operators.last_rows import LastRow
+from state_engine.published.base import StateTable
+from state_engine.published.delta import DeltaStateTable
+from state_engine.published.sql import SqlStateTable
+from state_engine.sinks.base import Sink
+from state_engine.sinks.delta import DeltaSink
+from state_engine.sinks.sql import SqlSink
+from state_engine.sources.output_type import OutputType
+
+KeyedSink = DeltaSink | SqlSink
+
+
+def keyed(sink: Sink) -> KeyedSink | None:
+    """The sink, if it holds the last row of each key.
+
+    Example:
+        >>> keyed(DeltaSink("/data/rows")), keyed(DeltaSink("/data/latest", key=["id"])).key
+        (None, ('id',))
+    """
+    return sink if isinstance(sink, KeyedSink) and sink.key else None
+
+
+def uid_of(sink: str) -> str:
+    """Uid of the operator of a keyed sink.
+
+    Example:
+        >>> uid_of("latest")
+        'sink_latest'
+    """
+    return f"sink_{sink}"
+
+
+def last_rows(name: str, sink: KeyedSink, declared: OutputType | None) -> TypedByInput:
+    """The function of a keyed sink's operator.
+
+    Args:
+        name: of the sink.
+        declared: type of its stream; None where only rows show it.
+
+    Raises:
+        ConfigurationError: rows do not have these columns, as far as the stream declares its type.
+    """
+    function = TypedByInput(partial(_function, name, sink), accepts_changes=True)
+    if declared is not None:
+        function.bound(declared)  # what does not fit is refused here and now
+    return function
+
+
+def table_of(sink: KeyedSink) -> StateTable:
+    """The table of a keyed sink, as one that shows a state."""
+    if isinstance(sink, SqlSink):
+        return SqlStateTable(
+            sink.url, sink.table, schema=sink.schema, password_env=sink.password_env, adopt=sink.adopt
+        )
+    return DeltaStateTable(sink.path, deletion_vectors=sink.deletion_vectors, adopt=sink.adopt)
+
+
+def _function(name: str, sink: KeyedSink, kind: OutputType) -> LastRow:
+    if kind.scalar:
+        raise ConfigurationError(
+            f"sink '{name}': its stream has bare values, and a {type(sink).__name__} with key= needs rows with named "
+            "columns: make rows of them in a map first"
+        )
+    try:
+        return LastRow(
+            kind.columns,
+            key=sink.key or (),
+            sequence=sink.sequence,
+            ttl=sink.ttl,
+            deleted_ttl=sink.ttl if sink.sequence else None,
+        )
+    except ConfigurationError as error:
+        raise ConfigurationError(f"sink '{name}': {error}") from None

@@ -1,0 +1,123 @@
+"""Functions of a keyed stream whose state is meant for a table: ``keyed.scd2(…)`` and ``keyed.top_n(…)``.
+
+Their state has the type of the rows, which may show only when these come. Decision 0065.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.job.changing_streams import is_changing
+from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
+from state_engine.job.stream import Stream
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.operators.scd2 import Scd2
+from state_engine.operators.top_n import TopN
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from state_engine.job.streams import DataStream
+
+Key = tuple[str, ...] | SelectedKey
+
+
+class TableFunctions(Stream):
+    """Methods of ``KeyedStream`` that keep a state for a table."""
+
+    _key: Key
+
+    def scd2(
+        self,
+        *,
+        valid_from: str,
+        tracked: Sequence[str] | None = None,
+        merge_equal: bool = True,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Keep all versions of each key, with the time from which and until which each was valid (SCD 2).
+
+        They are in the map state ``versions``; publish it: ``keyed.scd2(valid_from="moved", uid="homes")
+        .publish_state("versions", DeltaStateTable(path), map_key="valid_from")``. Rows may come in any order; the
+        operator puts out nothing. See ``Scd2``.
+
+        Args:
+            valid_from: the column with the time from which a row is valid.
+            tracked: the columns whose change makes a version; all but those of the key and the time by default.
+            merge_equal: False makes every row a version.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: as ``Scd2`` does; where the stream declares its type, here and now.
+        """
+        made = _scd2_function(self._key, valid_from=valid_from, tracked=tracked, merge_equal=merge_equal)
+        return self._table_function(made, "scd2", uid)
+
+    def top_n(self, n: int, *, by: str | Sequence[str], uid: str | None = None) -> DataStream:
+        """Keep the greatest rows of each key by rank, in the map state ``top``.
+
+        Publish it: ``keyed.top_n(3, by="points", uid="best").publish_state("top", DeltaStateTable(path),
+        map_key="rank")``. On a stream that changes all rows are kept, to take some back; the operator puts out nothing.
+        See ``TopN``.
+
+        Args:
+            n: how many ranks there are.
+            by: columns to compare, from the first to the last.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: as ``TopN`` does; where the stream declares its type, here and now.
+        """
+        made = _top_n_function(self._key, n, by=by, keep_all=is_changing(self._node))
+        return self._table_function(made, "top_n", uid)
+
+    def _table_function(self, made: TypedByInput, method: str, uid: str | None) -> DataStream:
+        declared = declared_type(self._node)
+        if declared is not None:
+            made.bound(declared)  # what does not fit is refused here and now
+        by_key = (OperatorInput(self._node, self._key),)
+        return self._add(by_key, made, method=method, uid=uid, output_type=None)
+
+
+def _scd2_function(
+    key: Key, *, valid_from: str, tracked: Sequence[str] | None, merge_equal: bool
+) -> TypedByInput:
+    """``Scd2`` for the rows of a stream; arguments as there."""
+    return TypedByInput(
+        partial(_scd2, _columns(key), valid_from, tracked, merge_equal), accepts_changes=Scd2.accepts_changes
+    )
+
+
+def _top_n_function(key: Key, n: int, *, by: str | Sequence[str], keep_all: bool) -> TypedByInput:
+    """``TopN`` for the rows of a stream; arguments as there."""
+    return TypedByInput(partial(_top_n, _columns(key), n, by, keep_all), accepts_changes=keep_all)
+
+
+def _columns(key: Key) -> tuple[str, ...]:
+    """Columns of the rows that the key has; none where a function makes it."""
+    return () if isinstance(key, SelectedKey) else key
+
+
+def _scd2(
+    key: tuple[str, ...],
+    valid_from: str,
+    tracked: Sequence[str] | None,
+    merge_equal: bool,
+    kind: OutputType,
+) -> Scd2:
+    _check_rows(kind, "scd2")
+    return Scd2(kind.columns, key=key, valid_from=valid_from, tracked=tracked, merge_equal=merge_equal)
+
+
+def _top_n(key: tuple[str, ...], n: int, by: str | Sequence[str], keep_all: bool, kind: OutputType) -> TopN:
+    _check_rows(kind, "top_n")
+    return TopN(kind.columns, n, by=by, key=key, keep_all=keep_all)
+
+
+def _check_rows(kind: OutputType, method: str) -> None:
+    if kind.scalar:
+        raise ConfigurationError(
+            f"{method} needs rows with named columns, and this stream has bare values: make rows of them in a map first"
+        )
