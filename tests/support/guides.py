@@ -10,6 +10,7 @@ import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -82,7 +83,10 @@ class Reader:
 
     def read(self, page: Path, **names: Any) -> dict[str, Any]:
         """Do what one page says; the names of its module."""
-        module: dict[str, Any] = {"__name__": "guide", **names}
+        guide = ModuleType("guide")
+        self._patch.setitem(sys.modules, guide.__name__, guide)
+        module: dict[str, Any] = vars(guide)
+        module.update(names)
         for block in blocks_of(page):
             if block.options == "no-run":
                 continue

@@ -1,0 +1,53 @@
+"""The pages on writing jobs, concepts, questions and other systems do what they say: a test reads each of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import drawings
+from tests.support.guides import DOCS, Reader, blocks_of
+
+FOLDERS = ("writing", "concepts", "questions", "from", "reference")
+PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
+WITH_EXAMPLES = [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))]
+ON_SPARK = {page for page in WITH_EXAMPLES if "StateEngine(" in page.read_text() or "```sh" in page.read_text()}
+
+
+def name_of(page: Path) -> str:
+    return f"{page.parent.name}-{page.stem}"
+
+
+@pytest.mark.parametrize("page", [p for p in WITH_EXAMPLES if p not in ON_SPARK], ids=name_of)
+def test_a_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path, monkeypatch)
+    reader.read(page)
+    assert reader.blocks_run >= 1
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize("page", sorted(ON_SPARK), ids=name_of)
+def test_a_page_that_needs_spark(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader(tmp_path, monkeypatch)
+    reader.read(page)
+    assert reader.blocks_run >= 1
+
+
+@pytest.mark.parametrize("name", drawings.PICTURES)
+def test_a_picture_is_drawn_by_the_code_of_today(name: str) -> None:
+    assert drawings.file_of(name).read_text() == drawings.drawn(name), "run: python -m docs.drawings"
+
+
+def test_every_picture_is_shown() -> None:
+    texts = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    files = sorted(path.name for path in (DOCS / "pictures").iterdir())
+    assert [file for file in files if f"pictures/{file}" not in texts] == []
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "writing").glob("[a-z]*.md")), ids=name_of)
+def test_a_page_on_writing_has_a_picture_and_an_example(page: Path) -> None:
+    assert re.search(r"!\[[^\]]+\]\(\.\./pictures/[\w-]+\.svg\)", page.read_text())
+    assert page in WITH_EXAMPLES
