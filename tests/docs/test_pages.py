@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from docs import drawings
 from tests.support.guides import DOCS, Reader, blocks_of
@@ -14,6 +15,8 @@ FOLDERS = ("writing", "concepts", "questions", "from", "reference")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))]
 ON_SPARK = {page for page in WITH_EXAMPLES if "StateEngine(" in page.read_text() or "```sh" in page.read_text()}
+SET_BY_PAGES = ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions")
+"""Options of the shared session that a page changes."""
 
 
 def name_of(page: Path) -> str:
@@ -27,12 +30,17 @@ def test_a_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert reader.blocks_run >= 1
 
 
-@pytest.mark.spark
-@pytest.mark.usefixtures("spark")
 @pytest.mark.parametrize("page", sorted(ON_SPARK), ids=name_of)
-def test_a_page_that_needs_spark(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_that_needs_spark(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    before = {name: spark.conf.get(name, None) for name in SET_BY_PAGES}
     reader = Reader(tmp_path, monkeypatch)
-    reader.read(page)
+    try:
+        reader.read(page)
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
     assert reader.blocks_run >= 1
 
 

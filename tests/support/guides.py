@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark import cloudpickle
 from typer.testing import CliRunner
 
 from state_engine.cli.main import app
@@ -85,6 +86,7 @@ class Reader:
         """Do what one page says; the names of its module."""
         guide = ModuleType("guide")
         self._patch.setitem(sys.modules, guide.__name__, guide)
+        cloudpickle.register_pickle_by_value(guide)  # workers cannot import it
         module: dict[str, Any] = vars(guide)
         module.update(names)
         for block in blocks_of(page):
