@@ -260,7 +260,8 @@ def _wrapped(name: str, signature: inspect.Signature, *, bound: bool = False) ->
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    starred: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+    stars = starred.get(parameter.kind, "")
     kind = "" if parameter.annotation is parameter.empty else f": {_type(parameter.annotation)}"
     if parameter.default is parameter.empty:
         return f"{stars}{parameter.name}{kind}"

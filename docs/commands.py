@@ -16,8 +16,8 @@ from state_engine.cli.main import app
 PAGE = Path(__file__).parent / "reference" / "commands.md"
 _HEADER = """# Commands
 
-Written by `python -m docs.commands` from the commands, and compared with them by a test. Every command has `--json` (one JSON
-object a line), `--csv` and `--help`; these are left out below. `statelake --version` prints the version.
+Written by `python -m docs.commands` from the commands, and compared with them by a test. Every command has `--json`
+(one JSON object a line), `--csv` and `--help`; these are left out below. `statelake --version` prints the version.
 """
 _EVERYWHERE = {"--json", "--csv", "--help"}
 
@@ -49,10 +49,14 @@ def _commands(group: Any) -> Iterator[tuple[str, Any]]:
 def _described(name: str, command: Any, heading: str) -> str:
     context = command.make_context(f"statelake {name}", [], resilient_parsing=True)
     usage = " ".join(command.collect_usage_pieces(context))
-    lines = [f"{heading} statelake {name}\n", f"{_text(command.help)}\n", f"```\nstatelake {name} {usage}\n```\n"]
+    lines = [
+        f"{heading} statelake {name}\n",
+        f"{_text(command.help)}\n",
+        f"```\nstatelake {name} {usage}\n```\n",
+    ]
     rows = [row for parameter in command.params if (row := _row(parameter, context)) is not None]
     if rows:
-        lines.append("\n".join(["| | |", "|---|---|", *rows]) + "\n")
+        lines.append("\n".join(["| argument or option | meaning |", "|---|---|", *rows]) + "\n")
     return "\n".join(lines)
 
 

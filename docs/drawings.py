@@ -22,13 +22,17 @@ class Canvas:
         self.width, self.height = width, height
         self.parts: list[str] = []
 
-    def text(self, x: float, y: float, text: str, *, colour: str = "#222", anchor: str = "middle", size: int = 13) -> None:
+    def text(
+        self, x: float, y: float, text: str, *, colour: str = "#222", anchor: str = "middle", size: int = 13
+    ) -> None:
         """A line of text; ``y`` is its baseline."""
         self.parts.append(
             f'<text x="{x:g}" y="{y:g}" fill="{colour}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
         )
 
-    def box(self, x: float, y: float, w: float, h: float, *lines: str, fill: str = PALE, edge: str = GREY) -> None:
+    def box(
+        self, x: float, y: float, w: float, h: float, *lines: str, fill: str = PALE, edge: str = GREY
+    ) -> None:
         """A box with lines of text in its middle."""
         self.parts.append(
             f'<rect x="{x:g}" y="{y:g}" width="{w:g}" height="{h:g}" rx="4" fill="{fill}" stroke="{edge}"/>'
@@ -37,7 +41,9 @@ class Canvas:
         for number, line in enumerate(lines):
             self.text(x + w / 2, top + 18 * number, line)
 
-    def line(self, x1: float, y1: float, x2: float, y2: float, *, colour: str = GREY, dashed: bool = False) -> None:
+    def line(
+        self, x1: float, y1: float, x2: float, y2: float, *, colour: str = GREY, dashed: bool = False
+    ) -> None:
         """A straight line."""
         dash = ' stroke-dasharray="5 4"' if dashed else ""
         self.parts.append(
@@ -179,7 +185,13 @@ def idle(c: Canvas) -> None:
     c.text(140, 182, "held back by the shop", colour=ORANGE, size=12)
     c.line(560, 65, 560, 165, colour=GREEN, dashed=True)
     c.text(560, 182, "once the shop is idle", colour=GREEN, size=12)
-    c.text(370, 208, "watermark of an operator that reads both: the slowest source that is not idle", colour=GREY, size=12)
+    c.text(
+        370,
+        208,
+        "watermark of an operator that reads both: the slowest source that is not idle",
+        colour=GREY,
+        size=12,
+    )
 
 
 @picture(760, 200)
@@ -286,10 +298,28 @@ def errors(c: Canvas) -> None:
     c.line(180, 50, 180, 154)
     c.arrow(180, 50, 380, 50, colour=RED)
     c.text(280, 42, 'on_error="fail"', colour=RED, size=12)
-    c.box(380, 26, 350, 48, "the micro-batch ends with an error;", "nothing is committed", edge=RED, fill="#fbecec")
+    c.box(
+        380,
+        26,
+        350,
+        48,
+        "the micro-batch ends with an error;",
+        "nothing is committed",
+        edge=RED,
+        fill="#fbecec",
+    )
     c.arrow(180, 154, 380, 154, colour=ORANGE)
     c.text(280, 146, 'on_error="dead_letter"', colour=ORANGE, size=12)
-    c.box(380, 130, 350, 48, "the row goes to the table dead_letters;", "the others are committed", edge=ORANGE, fill="#fdf3e4")
+    c.box(
+        380,
+        130,
+        350,
+        48,
+        "the row goes to the table dead_letters;",
+        "the others are committed",
+        edge=ORANGE,
+        fill="#fdf3e4",
+    )
 
 
 @picture(760, 190)
@@ -327,7 +357,11 @@ def checkpoint(c: Canvas) -> None:
 @picture(760, 200)
 def changelog(c: Canvas) -> None:
     c.text(20, 30, "each micro-batch writes only what it changed", colour=GREY, anchor="start")
-    batches = (("1", ("north = 300", "south = 200")), ("2", ("north = 350",)), ("3", ("south deleted", "west = 80")))
+    batches = (
+        ("1", ("north = 300", "south = 200")),
+        ("2", ("north = 350",)),
+        ("3", ("south deleted", "west = 80")),
+    )
     for number, (name, changes) in enumerate(batches):
         x = 20 + 180 * number
         c.text(x + 75, 60, f"checkpoint {name}", colour=BLUE)
@@ -335,7 +369,9 @@ def changelog(c: Canvas) -> None:
             c.box(x, 72 + 32 * row, 150, 28, change)
     c.arrow(540, 100, 600, 100)
     c.box(600, 62, 145, 76, "state at 3:", "north = 350", "west = 80", edge=GREEN, fill="#e9f6f0")
-    c.text(20, 180, "folded in order: the newest change of a key counts", colour=GREY, anchor="start", size=12)
+    c.text(
+        20, 180, "folded in order: the newest change of a key counts", colour=GREY, anchor="start", size=12
+    )
 
 
 @picture(760, 200)
@@ -362,7 +398,15 @@ def key_groups(c: Canvas) -> None:
     c.text(155, 90, "hash", colour=GREY, size=12)
     for number in range(8):
         chosen = number == 5
-        c.box(200 + 36 * number, 80, 32, 40, str(number), fill="#fdf3e4" if chosen else PALE, edge=ORANGE if chosen else GREY)
+        c.box(
+            200 + 36 * number,
+            80,
+            32,
+            40,
+            str(number),
+            fill="#fdf3e4" if chosen else PALE,
+            edge=ORANGE if chosen else GREY,
+        )
     c.text(342, 68, "key groups: their number never depends on the parallelism", colour=GREY, size=12)
     c.line(200, 135, 340, 135, colour=BLUE)
     c.line(344, 135, 484, 135, colour=GREEN)

@@ -109,7 +109,9 @@ def main() -> None:
     except StatelakeError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         kind = type(error).__name__
-        errors.print(f"{kind}: its causes and ways out are in {_CATALOGUE}#{kind.lower()}", soft_wrap=True, style="dim")
+        errors.print(
+            f"{kind}: its causes and ways out are in {_CATALOGUE}#{kind.lower()}", soft_wrap=True, style="dim"
+        )
         if has_errors(log):
             errors.print(f"What Spark wrote is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None

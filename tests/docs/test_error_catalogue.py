@@ -14,7 +14,7 @@ from state_engine import errors
 from tests.support.guides import DOCS
 
 TEXT = (DOCS / "reference" / "errors.md").read_text()
-ENTRIES = {title: body for title, body in re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)}
+ENTRIES = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE))
 CLASSES = [name for name in errors.__all__ if name != "StatelakeError"]
 
 
@@ -42,6 +42,8 @@ def test_a_command_that_fails_names_the_entry(tmp_path: Path) -> None:
     environ = os.environ | {"PYTHONPATH": str(DOCS.parent)}
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, env=environ)
     assert done.returncode == 1
-    (linked,) = re.findall(r"(\w+): its causes and ways out are in docs/reference/errors\.md#(\w+)", done.stderr)
+    (linked,) = re.findall(
+        r"(\w+): its causes and ways out are in docs/reference/errors\.md#(\w+)", done.stderr
+    )
     assert linked == ("ConfigurationError", "configurationerror")
     assert linked[0] in ENTRIES

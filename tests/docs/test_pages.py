@@ -14,7 +14,9 @@ from tests.support.guides import DOCS, Reader, blocks_of
 FOLDERS = ("writing", "concepts", "questions", "from", "reference")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
 WITH_EXAMPLES = [page for page in PAGES if any(b.language == "python" for b in blocks_of(page))]
-ON_SPARK = {page for page in WITH_EXAMPLES if "StateEngine(" in page.read_text() or "```sh" in page.read_text()}
+ON_SPARK = {
+    page for page in WITH_EXAMPLES if "StateEngine(" in page.read_text() or "```sh" in page.read_text()
+}
 SET_BY_PAGES = ("spark.sql.streaming.stateStore.providerClass", "spark.sql.shuffle.partitions")
 """Options of the shared session that a page changes."""
 

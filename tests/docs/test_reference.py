@@ -45,7 +45,9 @@ def test_the_page_of_commands_is_written_from_the_code_of_today() -> None:
 
 def test_the_settings_are_those_of_the_code_with_their_defaults(tmp_path: Path) -> None:
     written = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]*?) \|", SETTINGS, re.MULTILINE))
-    rows = {row.key: row.value.removeprefix(f"{tmp_path}/") for row in load(environ={}, directory=tmp_path).rows()}
+    rows = {
+        row.key: row.value.removeprefix(f"{tmp_path}/") for row in load(environ={}, directory=tmp_path).rows()
+    }
     assert written == {key: _shown(value) for key, value in rows.items()}
 
 

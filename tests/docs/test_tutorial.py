@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from difflib import SequenceMatcher
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def test_there_are_ten_steps_and_each_leads_to_the_next() -> None:
     assert len(STEPS) == 10
     overview = (DOCS / "tutorial" / "README.md").read_text()
     assert all(f"]({step.name})" in overview for step in STEPS)
-    assert all(f"]({after.name})" in step.read_text() for step, after in zip(STEPS, STEPS[1:], strict=False))
+    assert all(f"]({after.name})" in step.read_text() for step, after in pairwise(STEPS))
 
 
 @pytest.mark.parametrize("step", IN_MEMORY, ids=lambda step: step.stem)
@@ -30,7 +31,9 @@ def test_a_step_in_memory(step: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_all_steps_in_one_directory(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_steps_in_one_directory(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     reader = Reader(tmp_path, monkeypatch)
     for step in STEPS:
         reader.read(step)

@@ -40,7 +40,7 @@ class Block(NamedTuple):
 
 def blocks_of(page: Path) -> list[Block]:
     """Every fenced block of a page, in order."""
-    return [Block(*found) for found in _FENCE.findall(page.read_text())]
+    return [Block(*parts) for parts in _FENCE.findall(page.read_text())]
 
 
 def fenced_blocks(guide: Path) -> list[tuple[str, str]]:
@@ -67,7 +67,8 @@ class Reader:
 
     A block with a title is saved under it; of a file of tests each test is run. Other Python blocks of a page run in
     order, in one module. Commands (``sh``) run in this process: ``statelake …`` and ``python file.py``; those of
-    others are passed over. A command ends with 0, or as its remark says (``# ends with 1``). Every line of a ``text`` block stands in the output of the block before it.
+    others are passed over. A command ends with 0, or as its remark says (``# ends with 1``). Every line of a ``text``
+    block stands in the output of the block before it.
 
     Args:
         patch: puts the directory, the path of modules and the loaded modules back.
@@ -96,11 +97,15 @@ class Reader:
             if block.title:
                 self._save(block)
             elif block.language == "python":
-                self._output = _printed(lambda text=block.text: exec(compile(text, str(page), "exec"), module))
+                self._output = _printed(
+                    lambda text=block.text: exec(compile(text, str(page), "exec"), module)
+                )
             elif block.language == "sh":
                 self._output = "".join(self._command(line) for line in block.text.splitlines())
             elif block.language == "text":
-                missing = [line for line in block.text.splitlines() if _plain(line) not in _plain(self._output)]
+                missing = [
+                    line for line in block.text.splitlines() if _plain(line) not in _plain(self._output)
+                ]
                 assert missing == [], f"{page.name}: {self._output}"
             else:
                 continue
