@@ -56,7 +56,7 @@ check: $(VENV)/.installed ## format, lint, types, import contracts, Dagster defi
 	$(BIN)/dg check defs
 
 docs: $(VENV)/.installed ## build the documentation into site/, without a network; a broken link is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo "To read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
 
 ui: $(READY) ## open the assets in Dagster's web interface
