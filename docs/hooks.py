@@ -29,8 +29,18 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """The text of a page, with fences that mkdocs reads: it takes no mark of examples that no test runs."""
-    return re.sub(r"(?m)^```python no-run$", "```python", markdown)
+    """The text of a page as mkdocs reads it.
+
+    It takes no mark of examples that no test runs, and wants an empty line between a paragraph and a list.
+    """
+    fenced = re.sub(r"(?m)^```python no-run$", "```python", markdown)
+    parts = re.split(r"(^```.*?^```$)", fenced, flags=re.DOTALL | re.MULTILINE)
+    return "".join(
+        part if part.startswith("```") else _LIST_BELOW_TEXT.sub(r"\1\n\n", part) for part in parts
+    )
+
+
+_LIST_BELOW_TEXT = re.compile(r"(?m)^(?!\d+\. |[-*|#>] |\s)(.+)\n(?=[-*] |1\. )")
 
 
 def name_pages() -> Iterator[tuple[str, str]]:

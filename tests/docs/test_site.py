@@ -53,6 +53,10 @@ def test_fences_are_code(site: Path) -> None:
     assert [page for page in site.rglob("*.html") if "```" in page.read_text()] == []
 
 
+def test_lists_are_lists(site: Path) -> None:
+    assert [page for page in site.rglob("*.html") if re.search(r"<p>[^<>]*\n[-*] ", page.read_text())] == []
+
+
 @pytest.mark.slow
 def test_a_broken_link_and_a_page_without_a_place_end_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()

@@ -90,34 +90,35 @@ class Reader:
         cloudpickle.register_pickle_by_value(guide)  # workers cannot import it
         module: dict[str, Any] = vars(guide)
         module.update(names)
-        for block in blocks_of(page):
-            if block.options == "no-run":
-                continue
+        try:
+            for block in blocks_of(page):
+                if block.options != "no-run":
+                    self._do(block, page, module)
+        finally:
             self._begin()
-            if block.title:
-                self._save(block)
-            elif block.language == "python":
-                self._output = _printed(
-                    lambda text=block.text: exec(compile(text, str(page), "exec"), module)
-                )
-            elif block.language == "sh":
-                self._output = "".join(self._command(line) for line in block.text.splitlines())
-            elif block.language == "text":
-                missing = [
-                    line for line in block.text.splitlines() if _plain(line) not in _plain(self._output)
-                ]
-                assert missing == [], f"{page.name}: {self._output}"
-            else:
-                continue
-            self.blocks_run += 1
         return module
+
+    def _do(self, block: Block, page: Path, module: dict[str, Any]) -> None:
+        self._begin()
+        if block.title:
+            self._save(block)
+        elif block.language == "python":
+            self._output = _printed(lambda: exec(compile(block.text, str(page), "exec"), module))
+        elif block.language == "sh":
+            self._output = "".join(self._command(line) for line in block.text.splitlines())
+        elif block.language == "text":
+            missing = [line for line in block.text.splitlines() if _plain(line) not in _plain(self._output)]
+            assert missing == [], f"{page.name}: {self._output}"
+        else:
+            return
+        self.blocks_run += 1
 
     def _begin(self) -> None:
         """Forget the modules of the directory, as a new process would."""
         importlib.invalidate_caches()
         for name, module in list(sys.modules.items()):
             if str(getattr(module, "__file__", None)).startswith(f"{self.directory}/"):
-                self._patch.delitem(sys.modules, name)
+                del sys.modules[name]
 
     def _save(self, block: Block) -> None:
         file = self.directory / block.title
