@@ -32,6 +32,7 @@ def test_a_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert reader.blocks_run >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", sorted(ON_SPARK), ids=name_of)
 def test_a_page_that_needs_spark(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
@@ -61,3 +62,24 @@ def test_every_picture_is_shown() -> None:
 def test_a_page_on_writing_has_a_picture_and_an_example(page: Path) -> None:
     assert re.search(r"!\[[^\]]+\]\(\.\./pictures/[\w-]+\.svg\)", page.read_text())
     assert page in WITH_EXAMPLES
+
+
+QUESTIONS = (
+    "How do I install it into my project?",
+    "Which function builds the Dagster assets?",
+    "What does order_by do?",
+    "When does a timer fire?",
+    "Why was my row refused?",
+    "How do I test my function?",
+    "How do I get the current state into a table?",
+    "What happens to late rows?",
+    "Can two jobs share a source?",
+    "How do I alert?",
+)
+
+
+def test_each_question_has_a_page_with_its_title_and_an_example() -> None:
+    pages = {p.read_text().partition("\n")[0]: p for p in (DOCS / "questions").glob("[a-z]*.md")}
+    assert sorted(pages) == sorted(f"# {question}" for question in QUESTIONS)
+    overview = (DOCS / "questions" / "README.md").read_text()
+    assert all(f"({page.name})" in overview and page in WITH_EXAMPLES for page in pages.values())
