@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-matrix test-core test-ui check ui bench bench-all dist clean
+.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-matrix test-core test-ui check docs ui bench bench-all dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ check: $(VENV)/.installed ## format, lint, types, import contracts, Dagster defi
 	$(BIN)/lint-imports
 	$(BIN)/dg check defs
 
+docs: $(VENV)/.installed ## build the documentation into site/, without a network; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+	@echo "To read it: $(BIN)/python -m http.server --bind 127.0.0.1 --directory site"
+
 ui: $(READY) ## open the assets in Dagster's web interface
 	mkdir -p .dagster
 	test -f .dagster/dagster.yaml || cp orchestration/dagster.yaml .dagster/
@@ -83,7 +87,7 @@ bench-all: $(READY) .venv-flink/.ready ## the same with PyFlink and Flink SQL, w
 	@touch $@
 
 clean: ## remove the environment and the caches of tools; state and data stay
-	rm -rf $(VENV) .venv-flink .venv-matrix dist spark-warehouse metastore_db derby.log \
+	rm -rf $(VENV) .venv-flink .venv-matrix dist site spark-warehouse metastore_db derby.log \
 		.pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -180,7 +180,7 @@ def _stub(name: str, shown: Any) -> Iterator[str]:
         yield ", ".join(member.name for member in shown)
     else:
         yield from _fields(name, shown)
-        for member in _members(shown) if name not in _CONSTRUCTED else ():
+        for member in shown_members(name, shown):
             yield from _member(shown, member)
 
 
@@ -195,6 +195,11 @@ def _fields(name: str, cls: Any) -> Iterator[str]:
         yield from (f"{n}: {_type(cls.__annotations__[n])}" for n in cls._fields)
     elif "__init__" in vars(cls) and not _GIVEN.fullmatch(name.rpartition(".")[2]):
         yield from _wrapped(name, inspect.signature(cls))
+
+
+def shown_members(name: str, shown: Any) -> list[str]:
+    """The methods and properties that a page shows of a public name: none of a function, or of what users only make."""
+    return [] if not inspect.isclass(shown) or name in _CONSTRUCTED else _members(shown)
 
 
 def _members(cls: type) -> list[str]:
@@ -256,7 +261,8 @@ def _wrapped(name: str, signature: inspect.Signature, *, bound: bool = False) ->
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
-    stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+    starred: dict[Any, str] = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+    stars = starred.get(parameter.kind, "")
     kind = "" if parameter.annotation is parameter.empty else f": {_type(parameter.annotation)}"
     if parameter.default is parameter.empty:
         return f"{stars}{parameter.name}{kind}"

@@ -123,7 +123,9 @@ def expire_checkpoints(
 
 def vacuum(
     job: Job,
-    orphan_hours: Annotated[float, typer.Option(min=24, help="Files stay at least so long.")] = 24,
+    orphan_hours: Annotated[
+        float, typer.Option(min=24, help="Keep files for at least this many hours.")
+    ] = 24,
     delta_vacuum: Annotated[
         bool, typer.Option("--delta-vacuum", help="Let Delta clean up the job's own tables, too.")
     ] = False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +34,7 @@ class Commands(TyperGroup):
         asked = " ".join([*ctx.command_path.split()[1:], cmd_name])
         if command is None and asked in self.former:
             raise ConfigurationError(f"statelake {asked} is called statelake {self.former[asked]} now")
-        return command
+        return _with_helps_of_arguments(command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As in any group, with one hint: since 8.4 click has one of its own, beside Typer's."""
@@ -43,3 +44,15 @@ class Commands(TyperGroup):
             if getattr(error, "possibilities", None):
                 error.message = error.message.split(" Did you mean ")[0]  # type: ignore[attr-defined]
             raise
+
+
+def _with_helps_of_arguments(command: Any) -> Any:
+    """The command, whose arguments have their helps again: click 8.5 empties those that Typer before 0.26 has set."""
+    if command is None or command.callback is None:
+        return command
+    declared = inspect.signature(command.callback).parameters
+    for parameter in command.params:
+        if parameter.param_type_name == "argument" and not parameter.help and parameter.name in declared:
+            about = getattr(declared[parameter.name].annotation, "__metadata__", ())
+            parameter.help = next((one.help for one in about if hasattr(one, "help")), None)
+    return command

@@ -52,7 +52,7 @@ def status(
         float,
         typer.Option(
             min=0,
-            help="After so long without a commit, a job is stuck that has new data, due timers or an ended partition.",
+            help="Minutes without a commit after which a job with new data, due timers or an ended partition is stuck.",
         ),
     ] = _MINUTES,
 ) -> None:

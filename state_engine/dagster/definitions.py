@@ -94,7 +94,7 @@ def statelake_assets(
     translator: StatelakeTranslator | None = None,
     launch: PipesLaunch | None = None,
 ) -> dg.AssetsDefinition:
-    """The assets of one job by themselves, for ``Definitions`` of one's own.
+    """The assets of one job by themselves, for ``Definitions`` of your own.
 
     They need the resource ``state_engine``, a ``StateEngineResource``, unless a process of their own is launched. What
     the job reads is upstream of them, under the key that the translator gives it, or ``<job>/sources/<source>``.

@@ -174,6 +174,16 @@ def test_commands_stand_in_the_order_in_which_people_need_them() -> None:
     assert [name for name in listed if name in order] == order
 
 
+def test_every_argument_and_option_says_what_it_is() -> None:
+    silent = [
+        (name, parameter.name)
+        for name, command in every_command().items()
+        for parameter in command.params
+        if not getattr(parameter, "help", None)
+    ]
+    assert silent == []
+
+
 def test_an_option_means_the_same_everywhere() -> None:
     """Every command that changes something has ``--dry-run`` with the same help; the job is the first argument."""
     meanings: dict[str, set[str]] = {}

@@ -150,7 +150,7 @@ class WatermarkStrategy:
         return replace(self, timestamps=TimestampColumn(name, unit))
 
     def with_idleness(self, idle_timeout: Span) -> WatermarkStrategy:
-        """A source that gives no elements for so long holds back no other one, until its next element.
+        """A source that gives no elements for this time holds back no other one, until its next element.
 
         By the clock of the micro-batches, which their checkpoints record. A source that has unread elements is not
         idle; where all sources of an operator are, its watermark stays.

@@ -1,0 +1,67 @@
+"""Texts are plain: none of the words that crept in before, and short sentences on the pages that people learn from."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.guides import DOCS
+
+REPOSITORY = DOCS.parent
+WORDS = tomllib.loads((DOCS / "words.toml").read_text())["words"]
+FOR_PEOPLE = [
+    *(page for page in sorted(DOCS.rglob("*.md")) if page.parent.name != "decisions"),
+    *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+]
+"""Decisions are records: they stay as they were written."""
+TO_LEARN_FROM = [
+    page for f in ("tutorial", "writing", "concepts", "questions", "from") for page in (DOCS / f).glob("*.md")
+]
+MOST_WORDS, MOST_ON_AVERAGE = 36, 15
+
+
+def prose(text: str) -> str:
+    """A page without code, comments and the addresses of links."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", " x ", text, flags=re.DOTALL)
+    return re.sub(r"^(#|!\[).*$", "", text, flags=re.MULTILINE)
+
+
+def crept_in(text: str) -> list[tuple[str, str]]:
+    """Words of the list in a text, each with what to write in its place."""
+    return [
+        (match[0], instead)
+        for word, instead in WORDS.items()
+        for match in re.finditer(rf"(?<![\w'-])(?:{word})(?![\w'-])", prose(text), re.IGNORECASE)
+    ]
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences of running text and of lists; rows of tables are none."""
+    lines = [line for line in prose(text).splitlines() if not line.startswith("|")]
+    blocks = re.split(r"\n\s*\n|\n(?=\s*(?:\*|\d+\.) )", "\n".join(lines))
+    parts = [part for block in blocks for part in re.split(r"(?<=[.?!:;])[*_]*\s+", " ".join(block.split()))]
+    return [part for part in parts if len(part.split()) > 1]
+
+
+@pytest.mark.parametrize("page", FOR_PEOPLE, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_a_page_has_no_word_that_crept_in(page: Path) -> None:
+    assert crept_in(page.read_text()) == []
+
+
+@pytest.mark.parametrize("page", TO_LEARN_FROM, ids=lambda page: f"{page.parent.name}-{page.stem}")
+def test_sentences_are_short(page: Path) -> None:
+    lengths = {sentence: len(sentence.split()) for sentence in sentences(page.read_text())}
+    assert {s: n for s, n in lengths.items() if n > MOST_WORDS} == {}
+    assert sum(lengths.values()) / len(lengths) <= MOST_ON_AVERAGE
+
+
+def test_words_and_long_sentences_are_noticed() -> None:
+    assert [word for word, _ in crept_in("Whilst we wait.\n\n`whilst`\n\n```\nwhilst\n```\n")] == ["Whilst"]
+    assert crept_in("He is a meanwhilster.") == []
+    assert sentences("# Title\n\nOne is here. Two\nis here.\n\n* three is here\n* four is here\n\n| a | b c |") == [
+        "One is here.", "Two is here.", "* three is here", "* four is here",
+    ]  # fmt: skip

@@ -1,0 +1,199 @@
+"""Every Python example of the guides is run: here, or by the test that is named."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+import state_engine
+from state_engine import (
+    DataStream,
+    DeltaSink,
+    FileSource,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.testing import CollectSink, KeyedHarness
+from tests.support.guides import DOCS, GUIDES, blocks_of, code_blocks, run_examples
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+ELSEWHERE = {
+    "aggregates": "operators/test_aggregates_guide.py",
+    "bad_input": "microbatch/test_bad_input_guide.py",
+    "broadcast": "microbatch/test_broadcast_guide.py",
+    "change_feeds": "sources/test_change_feeds_guide.py",
+    "changing_inputs": "microbatch/test_changing_inputs_guide.py",
+    "clusters": "spark/test_clusters_guide.py",
+    "dagster": "dagster/test_guide.py",
+    "event_time": "microbatch/test_event_time_guide.py",
+    "history_tables": "operators/test_history_tables_guide.py",
+    "late_rows": "microbatch/test_late_rows_guide.py",
+    "published_tables": "published/test_published_guide.py",
+    "queries": "queries/test_queries_guide.py",
+    "state_processor": "state_processor/test_state_processor_guide.py",
+    "testing": "testing/test_testing_guide.py",
+}
+"""Guides, and the tests that run their examples."""
+HERE = {
+    "backfills",
+    "evolution",
+    "flights",
+    "object_stores",
+    "operations",
+    "published_sql",
+    "replays",
+    "sinks",
+}
+FLIGHT = "tailnum string, delay bigint, departed_at timestamp"
+
+
+class Delays(KeyedProcessFunction):
+    """Per plane the delay so far."""
+
+    def __init__(self, factor: int = 1) -> None:
+        self.factor = factor
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.total = runtime_context.get_state(ValueStateDescriptor("total", int, default=0))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        self.total.update(self.total.value() + self.factor * value.delay)
+        yield value.tailnum, self.total.value()
+
+
+class Site:
+    """A directory with a feed of flights; jobs upon it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "feed").mkdir()
+
+    def arrive(self, day: int) -> None:
+        """One file with a flight."""
+        flight = {"tailnum": "N1", "delay": day, "departed_at": datetime(2013, 1, day, 12, tzinfo=UTC)}
+        schema = pa.schema(
+            [("tailnum", pa.string()), ("delay", pa.int64()), ("departed_at", pa.timestamp("us", "UTC"))]
+        )
+        pq.write_table(pa.Table.from_pylist([flight], schema), self.directory / "feed" / f"{day}.parquet")
+
+    def job(self, name: str = "plane_delays", *, factor: int = 1, **options: Any) -> StatefulJob:
+        """Delays of planes."""
+        job = StatefulJob(name, **options)
+        flights = job.source(
+            "flights", FileSource(str(self.directory / "feed"), schema=FLIGHT, max_files_per_batch=1)
+        )
+        delays = flights.key_by("tailnum").process(
+            Delays(factor), uid="planes", output_type="tailnum string, delay bigint"
+        )
+        delays.sink("delays", DeltaSink(str(self.directory / "delays")))
+        return job
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_every_guide_with_examples_is_run_by_a_test() -> None:
+    with_examples = {p.stem for p in GUIDES.glob("*.md") if any(b.language == "python" for b in blocks_of(p))}
+    assert {*ELSEWHERE, *HERE} == with_examples
+    for guide, test in ELSEWHERE.items():
+        assert f'"{guide}.md"' in (DOCS.parent / "tests" / test).read_text()
+
+
+def test_backfills(site: Site, spark: SparkSession) -> None:
+    for day in (1, 2):
+        site.arrive(day)
+    declared, backfills = code_blocks(GUIDES / "backfills.md", "python")
+    engine = StateEngine(site.directory / "state", spark)
+    names: dict[str, Any] = {"engine": engine, "StatefulJob": site.job}
+    exec(declared.replace("2014-01-01", "2013-01-03"), names)
+    assert [p.state for p in engine.partitions(names["job"])] == ["done", "done"]
+    names["mended"] = site.job(factor=2, partitions=names["job"].partitions)
+    exec(backfills.replace("2013-03-01", "2013-01-01").replace("2013-03-07", "2013-01-02"), names)
+    (row,) = engine.read_state("plane_delays", "planes", "total").collect()
+    assert row["value"] == 6
+
+
+def test_evolution() -> None:
+    states, drop = code_blocks(GUIDES / "evolution.md", "python")
+    names: dict[str, Any] = vars(state_engine) | {
+        "ValueStateDescriptor": ValueStateDescriptor, "dataclass": dataclass, "field": field,
+    }  # fmt: skip
+
+    class Renamed(KeyedProcessFunction):
+        def open(self, runtime_context: RuntimeContext) -> None:
+            exec(states, names | {"runtime_context": runtime_context})
+
+        def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+            yield value
+
+    assert KeyedHarness(Renamed(), key_by=lambda value: value).process(["a"]) == ["a"]
+    job = StatefulJob("flights")
+    flights = job.source("flights", FileSource("feed", schema=FLIGHT))
+    exec(drop.replace("output_type=...", 'output_type="tailnum string, delay bigint"'),
+         {"flights": flights, "PlaneDelays": Delays})  # fmt: skip
+
+
+@pytest.mark.long
+def test_flights(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = code_blocks(GUIDES / "flights.md", "python")
+    names: dict[str, Any] = {}
+    exec(example.replace('"data/', f'"{tmp_path}/data/'), names)
+    assert len(names["engine"].checkpoints(names["job"])) >= 13
+
+
+def test_object_stores() -> None:
+    run_examples(GUIDES / "object_stores.md", blocks=1)
+
+
+def test_operations_and_tables_in_databases() -> None:
+    for guide in ("operations", "published_sql"):
+        (example,) = code_blocks(GUIDES / f"{guide}.md", "python")
+        names = {
+            name: getattr(state_engine, name) for name in ("StatefulJob", "CompactionPolicy", "SqlStateTable")
+        }
+        exec(example, names)
+
+
+def test_replays(site: Site, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    engine, job = StateEngine(site.directory / "state", spark), site.job()
+    for day in (1, 2):
+        site.arrive(day)
+        engine.run(job)
+    (example,) = code_blocks(GUIDES / "replays.md", "python")
+    names: dict[str, Any] = {"engine": engine, "job": job, "mended": site.job(factor=2)}
+    exec(example.replace("from_checkpoint=120", "from_checkpoint=1"), names)
+    assert "sink delays" in capsys.readouterr().out
+    (row,) = engine.read_state("plane_delays", "planes", "total").collect()
+    assert row["value"] == 1 + 2 * 2
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_sinks(number: int) -> None:
+    examples = code_blocks(GUIDES / "sinks.md", "python")
+    assert len(examples) == 5
+    job = StatefulJob("delays")
+    out: DataStream = job.source("flights", FileSource("feed", schema="tailnum string, delay bigint"))
+    out.sink("seen", CollectSink())
+    sinks = ("DeltaSink", "FileSink", "SqlSink", "ForeachBatchSink")
+    exec(
+        examples[number],
+        {"pa": pa, "stream": out, "out": out} | {name: getattr(state_engine, name) for name in sinks},
+    )
+    job.check()

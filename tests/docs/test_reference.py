@@ -1,0 +1,68 @@
+"""The reference is that of the code: commands, settings, tables and views with their columns."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from docs import commands
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.machine.settings import load
+from state_engine.queries.history_views import CHECKPOINTS, KEY_GROUPS, SINKS, SOURCES
+from state_engine.storage.layout import (
+    CHECKPOINTS_SCHEMA,
+    DEAD_LETTERS_SCHEMA,
+    OPERATOR_STATE_SCHEMA,
+    WRITE_ID,
+    changelog_schema,
+)
+from state_engine.storage.state.base import BASE_PARTITIONS, base_schema
+from tests.support.guides import DOCS
+
+TABLES = (DOCS / "reference" / "tables.md").read_text()
+SETTINGS = (DOCS / "reference" / "settings.md").read_text()
+A_STATE = {"total": pa.int64()}
+COLUMNS = {
+    "`checkpoints`": CHECKPOINTS.names,
+    "`sources`": SOURCES.names,
+    "`sinks`": SINKS.names,
+    "`key_groups`": KEY_GROUPS.names,
+    "Table `checkpoints`": CHECKPOINTS_SCHEMA.names,
+    "Table `operator_state`": [*OPERATOR_STATE_SCHEMA.names, WRITE_ID.name],
+    "Table `dead_letters`": [*DEAD_LETTERS_SCHEMA.names, WRITE_ID.name],
+    "Table of changes of an operator": [*changelog_schema(pa.string(), A_STATE).names, WRITE_ID.name],
+    "Table of bases of an operator": [*base_schema(pa.string(), A_STATE).names, *BASE_PARTITIONS.names],
+}
+"""By heading, the columns that the section must have."""
+
+
+def test_the_page_of_commands_is_written_from_the_code_of_today() -> None:
+    assert commands.PAGE.read_text() == commands.page(), "a command changed; run: python -m docs.commands"
+
+
+def test_the_settings_are_those_of_the_code_with_their_defaults(tmp_path: Path) -> None:
+    written = dict(re.findall(r"^\| `([a-z_.]+)` \| ([^|]*?) \|", SETTINGS, re.MULTILINE))
+    rows = {
+        row.key: row.value.removeprefix(f"{tmp_path}/") for row in load(environ={}, directory=tmp_path).rows()
+    }
+    assert written == {key: _shown(value) for key, value in rows.items()}
+
+
+def _shown(value: str) -> str:
+    return {"": "empty", "not set": "not set"}.get(value, f"`{value}`")
+
+
+@pytest.mark.parametrize("heading", COLUMNS)
+def test_a_table_has_the_columns_of_the_code(heading: str) -> None:
+    section = re.search(rf"^### {re.escape(heading)}\n(.*?)(?=^##|\Z)", TABLES, re.DOTALL | re.MULTILINE)
+    assert section
+    first_cells = "".join(re.findall(r"^\| ([^|]*) \|", section[1], re.MULTILINE))
+    columns = [name.replace("<state>", "total") for name in re.findall(r"`([^`]+)`", first_cells)]
+    assert sorted(columns) == sorted(COLUMNS[heading])
+
+
+def test_all_kinds_of_rows_are_named() -> None:
+    assert all(f"`{kind}`" in TABLES for kind in CheckpointKind)
