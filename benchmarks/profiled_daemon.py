@@ -1,4 +1,4 @@
-"""The engine's daemon of Python workers, with a sampler in each worker; ``python -m benchmarks.profile`` has Spark start it."""
+"""The engine's daemon of Python workers with a sampler in each: Spark starts it for ``benchmarks.profile``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Jobs that are given a large state, so that micro-batches upon it can be measured and profiled.
 
 Every job holds the state of ``keys`` keys, a base written by ``bootstrap``, and takes micro-batches of a few events of
-keys chosen at random. ``Counting`` holds a number a key; ``Waiting`` a pending timer besides, of which every micro-batch
+keys chosen at random. ``Counting`` holds a number a key; ``Waiting`` a pending timer besides, of which a micro-batch
 reaches as many as it is asked to; ``Mapped`` a map of entries, of which an event changes some.
 """
 
@@ -50,9 +50,7 @@ class Counting(KeyedProcessFunction):
 class Waiting(Counting):
     """Counts, and emits the number when the key's timer fires."""
 
-    def on_timer(
-        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext
-    ) -> Iterator[tuple[int, int]]:
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[tuple[int, int]]:
         yield ctx.get_current_key(), self.number.value() or 0
 
 

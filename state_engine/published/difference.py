@@ -8,7 +8,7 @@ the way is not known, the whole table is compared with the whole state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,22 +29,21 @@ from state_engine.storage.state.base import (
     NOTHING_EXPIRES_MS,
     BaseSpec,
     ChangeOps,
-    SomeKeys,
     entries_of,
     read_changes,
 )
-from state_engine.storage.state.changelog import Hashes, KeyGroups, KeyHashes, ListedFile
+from state_engine.storage.state.changelog import (
+    AllKeys,
+    KeyGroups,
+    KeyHashes,
+    ListedFile,
+    SomeKeys,
+)
 from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.located_files import state_files
 
 KEY_GROUPS_AT_ONCE = 8
 """So many key groups of a state that is read as a whole are in memory at a time."""
-
-
-@dataclass(frozen=True)
-class _Everything:
-    def hold(self, hashes: Hashes) -> Hashes:
-        return np.ones(len(hashes), bool)
 
 
 class StateReader:
@@ -142,7 +141,7 @@ class StateReader:
             if (operator := row.operator(self._uid)) is not None
             for file in (operator.expired if expired else operator.changelog)
         ]
-        changes = read_changes(self._spec(self._path[-1]), files, _Everything())
+        changes = read_changes(self._spec(self._path[-1]), files, AllKeys())
         return changes.filter(pc.equal(changes["state"], self._schema.column_name)).combine_chunks()
 
     def _rows_of(

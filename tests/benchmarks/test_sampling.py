@@ -19,7 +19,9 @@ def test_examples() -> None:
     assert doctest.testmod(sampling).failed == 0
 
 
-def test_samples_are_taken_while_a_profile_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_are_taken_while_a_profile_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sampling, "_PACKAGE", __name__.split(".")[0])
     monkeypatch.setattr(sampling, "stack_of", lambda frame: stack_of(frame).replace("?", __name__))
     Sampler(tmp_path, "own").start()

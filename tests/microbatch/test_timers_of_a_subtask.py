@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine import KeyedProcessFunction
+from state_engine.core.checkpoints.checkpoint import FirstTimers
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.time.timers import TIMERS
@@ -58,6 +59,7 @@ class Site:
         self.layout = JobLayout(f"file://{directory}", "job")
         self.files: list[StateFile] = []
         self.states: dict[str, Any] = {}
+        self.first_timers: tuple[FirstTimers, ...] = ()
         self.batches = 0
 
     def run(self, table: pa.Table, routed: RoutedLayout, clocks: BatchClocks) -> list[tuple[Any, ...]]:
@@ -70,7 +72,7 @@ class Site:
             outputs=[OutputSpec(None, kind, [], exchange=True)], state_files=self.files,
             recorded_states=self.states, operator_state=RestoredOperatorState(None, []), dead_letters=False,
             clocks=clocks, checkpoint_id=self.batches, parent_id=None,
-            earlier_states={s.column_name: [s] for s in self.states.values()},
+            earlier_states={s.column_name: [s] for s in self.states.values()}, first_timers=self.first_timers,
         )  # fmt: skip
         report = Subtask(spec, 0, 0).run(table)
         assert report.error is None
@@ -83,6 +85,7 @@ class Site:
 
     def _keep(self, report: SubtaskReport) -> None:
         self.states |= {s.name: s for s in report.states}
+        self.first_timers = (FirstTimers(0, 127, report.next_timers_ms),)
         for file in report.changelog:
             uri = join(self.layout.changelog("alarm"), file.path)
             assert file.key_group_min is not None
