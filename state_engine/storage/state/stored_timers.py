@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.time.timers import EVENT, TIMERS, TimersDescriptor
+from state_engine.core.time.watermarks import MAX_TIMESTAMP
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
@@ -134,19 +135,21 @@ class StoredTimers:
         _read([group for group in waiting if group.first(since_ms) == since_ms])
         times, hashes, wanted = np.array([], np.int64), np.array([], np.int64), 1
         while True:
-            while waiting and (not len(times) or waiting[-1].first(since_ms) <= times.min()):
-                more_times, more_hashes = self._since(waiting.pop(), domain, since_ms, without)
+            until = _place(times, wanted)
+            while waiting and waiting[-1].first(since_ms) <= until:
+                # each holds its first time, so as many of them hold as many times
+                first = [g for g in waiting[-wanted:] if g.first(since_ms) <= until]
+                del waiting[-len(first) :]
+                more_times, more_hashes = self._since(first, domain, since_ms, without)
                 times, hashes = np.concatenate([times, more_times]), np.concatenate([hashes, more_hashes])
+                until = _place(times, wanted)
             if not len(times):
                 return None
-            until = np.partition(times, wanted - 1)[wanted - 1] if wanted < len(times) else times.max()
-            if waiting:  # what is not read yet begins later than that
-                until = min(until, waiting[-1].first(since_ms) - 1)
             asked = times <= until
             timers = self._timers_of([hashes[asked]])
             if timers is not None:
                 there = _columns_of(timers)
-                left = there.times[there.within({domain: (since_ms, int(until))})]
+                left = there.times[there.within({domain: (since_ms, until)})]
                 if len(left):
                     return int(left.min())
             times, hashes, wanted = times[~asked], hashes[~asked], wanted * _MORE
@@ -167,12 +170,16 @@ class StoredTimers:
         return groups
 
     def _since(
-        self, group: _RowGroup, domain: str, since_ms: int, without: KeyHashes
+        self, groups: Sequence[_RowGroup], domain: str, since_ms: int, without: KeyHashes
     ) -> tuple[Hashes, Hashes]:
         """Times and hashes of the rows that may stand for the first timer."""
-        (columns,) = _read([group])
-        kept = columns.of(domain) & (columns.times >= since_ms)
-        hashes, times = columns.hashes[kept], columns.times[kept]
+        parts = _read(groups)
+        times, hashes, kept = (
+            np.concatenate(arrays)
+            for arrays in zip(*((c.times, c.hashes, c.of(domain)) for c in parts), strict=True)
+        )
+        kept = kept & (times >= since_ms)
+        times, hashes = times[kept], hashes[kept]
         own = self._own.hold(hashes) & ~without.hold(hashes)
         return times[own], hashes[own]
 
@@ -218,6 +225,13 @@ def _read(groups: Sequence[_RowGroup]) -> list[_Columns]:
                 columns = _Columns(columns.hashes[kept], columns.times[kept], columns.are_event[kept])
             group.columns = columns
     return [group.columns for group in groups if group.columns is not None]
+
+
+def _place(times: Hashes, place: int) -> int:
+    """The time that so many are up to, counted from the first; later than any where there are not as many."""
+    if place > len(times):
+        return MAX_TIMESTAMP
+    return int(np.partition(times, place - 1)[place - 1])
 
 
 def _is_one(domains: tuple[str, str] | None) -> bool:
