@@ -104,7 +104,7 @@ def timers_in(table: Any) -> set[tuple[Any, int, str]]:
 @given(
     history=BATCHES,
     cut=st.integers(0, 5),
-    middle=st.integers(0, GROUPS - 1),
+    middle=st.integers(0, GROUPS - 2),
     until=st.dictionaries(st.sampled_from([EVENT, PROCESSING]), st.integers(0, 12)),
     touched=st.sets(KEYS, max_size=3),
     since=st.integers(0, 6),
