@@ -15,7 +15,7 @@ from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import Change, StateTable
 from state_engine.core.state.stored_states import StoredStates
-from state_engine.core.time.timers import TIMERS
+from state_engine.core.time.timers import TIMERS, TimersDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
@@ -52,14 +52,29 @@ class SubtaskKeyedState:
     def with_due_timers(self) -> None:
         """Add the keys that have a timer which this batch may fire; they need no row to be touched."""
         spec = self._spec
-        due = self._timers.due() if has_timers(spec.function) else None
-        if due is None or spec.key_schema is None:
+        may_be_due = self._timers.may_be_due() if has_timers(spec.function) else ()
+        if not len(may_be_due) or spec.key_schema is None:
+            return
+        due = self._due(may_be_due)
+        if due is None:
             return
         struct = one_chunk(due["key"])
         row_of = dict(zip(spec.key_schema.decode_struct(struct), range(due.num_rows), strict=True))
         added = [key for key in row_of if key not in self.keys.index_of]
         rows = due.take(pa.array([row_of[key] for key in added], pa.int64()))
         self.keys = self.keys.and_also(added, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())
+
+    def _due(self, may_be_due: Hashes) -> pa.Table | None:
+        """Timers that this batch may fire; where they are few, what is read for that is not read again."""
+        if self._spec.backend.spills or len(may_be_due) > _KEYS_AT_ONCE:
+            return self._timers.due()
+        touched = self._touched(np.concatenate([self.keys.touched, may_be_due]))
+        self._touched_once.append(touched)
+        timers = touched.table(TimersDescriptor())
+        if timers is None:
+            return None
+        asked = KeyHashes.of(may_be_due).hold(timers["key_hash"].to_numpy())
+        return self._timers.due(timers.filter(pa.array(asked)))
 
     def load(self, descriptor: StateDescriptor) -> Any:
         """Entries of a state for the keys of the batch: a dict, or for a backend that spills one item after the other.
@@ -101,7 +116,7 @@ class SubtaskKeyedState:
         groups = set(np.mod(hashes, self._spec.max_parallelism).tolist())
         # there is a base file a key group: most hold none of these keys
         files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
-        return TouchedState(files, hashes, self._spec.key_schema, self.keys.index_of.__contains__)
+        return TouchedState(files, hashes, self._spec.key_schema, lambda key: key in self.keys.index_of)
 
     def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
         """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch.

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
 
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
-from state_engine.storage.state.changelog import KeyGroups, KeyHashes
+from state_engine.storage.state.changelog import Hashes, KeyGroups, KeyHashes
 from state_engine.storage.state.located_files import StateFile
-from state_engine.storage.state.stored_timers import StoredTimers
+from state_engine.storage.state.stored_timers import StoredTimers, Window
 
 Timers = Iterable[tuple[int, str]]
 """Times and domains."""
@@ -44,14 +45,19 @@ class SubtaskTimers:
         self._touched: dict[str, int] = {}
         self._same_hash: dict[str, int] = {}
 
-    def due(self) -> pa.Table | None:
-        """The timers that this batch may fire, as entries of a base; None where there is none."""
-        clocks = self._spec.clocks
-        reached_ms = MAX_TIMESTAMP if clocks.drain else clocks.end_watermark_ms
-        until = {EVENT: reached_ms, PROCESSING: clocks.clock_ms}
-        window = {domain: (since, until[domain]) for domain, since in self._since().items()}
-        window = {domain: times for domain, times in window.items() if times[0] <= times[1]}
-        return self._stored.within(window) if window else None
+    def may_be_due(self) -> Hashes:
+        """Hashes of the keys that may have a timer which this batch fires."""
+        return self._stored.hashes(self._window) if self._window else np.array([], np.int64)
+
+    def due(self, changes: pa.Table | None = None) -> pa.Table | None:
+        """The timers that this batch may fire, as entries of a base; None where there is none.
+
+        Args:
+            changes: of timers, in path order, with all those of the keys that may have a due one; None to read them.
+        """
+        if changes is None:
+            return self._stored.within(self._window)
+        return self._stored.among(changes, self._window)
 
     def saw(self, loaded: Iterable[tuple[bool, Timers]]) -> None:
         """Take note of the timers that were loaded: by key, whether it is touched, or has the hash of one that is."""
@@ -71,6 +77,15 @@ class SubtaskTimers:
             if at is not None:
                 first[domain] = min(at, first.get(domain, at))
         return first
+
+    @cached_property
+    def _window(self) -> Window:
+        """Times of the timers that this batch fires; without the domains of which it fires none."""
+        clocks = self._spec.clocks
+        reached_ms = MAX_TIMESTAMP if clocks.drain else clocks.end_watermark_ms
+        until = {EVENT: reached_ms, PROCESSING: clocks.clock_ms}
+        since = self._since()
+        return {domain: (since[domain], until[domain]) for domain in since if since[domain] <= until[domain]}
 
     def _since(self) -> dict[str, int]:
         """Times before which there is no timer, by domain; without the domains of which there is none."""

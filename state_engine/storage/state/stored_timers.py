@@ -23,7 +23,7 @@ from state_engine.core.time.watermarks import MAX_TIMESTAMP
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries
+from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, entries_of, read_entries
 from state_engine.storage.state.changelog import Hashes, KeyHashes, SomeKeys, open_state_file
 from state_engine.storage.state.located_files import StateFile
 
@@ -111,17 +111,35 @@ class StoredTimers:
     def __init__(
         self, files: Sequence[StateFile], own: SomeKeys, key_type: pa.DataType, max_parallelism: int
     ) -> None:
-        self._files, self._own, self._key_type = files, own, key_type
-        self._max_parallelism = max_parallelism
+        self._files, self._own, self._max_parallelism = files, own, max_parallelism
+        self._spec = BaseSpec(
+            uri="",
+            base_id="",
+            key_type=key_type,
+            states=(_SCHEMA,),
+            max_parallelism=max_parallelism,
+            clock_ms=NOTHING_EXPIRES_MS,
+            watermark_ms=None,
+        )
 
     def within(self, window: Window) -> pa.Table | None:
         """The timers with a time in the window, as entries of a base; None where none has."""
+        return _those_within(self._timers_of(self.hashes(window)), window)
+
+    def hashes(self, window: Window) -> Hashes:
+        """Hashes of keys that may have a timer with a time in the window: a file said so, and a later one may not."""
         groups = _read([group for group in self._row_groups if group.may_have(window)])
-        timers = self._timers_of([columns.hashes[columns.within(window)] for columns in groups])
-        if timers is None:
-            return None
-        due = timers.filter(pa.array(_columns_of(timers).within(window)))
-        return due.combine_chunks() if due.num_rows else None
+        parts = [columns.hashes[columns.within(window)] for columns in groups]
+        hashes = np.unique(np.concatenate([np.array([], np.int64), *parts]))
+        own: Hashes = hashes[self._own.hold(hashes)]
+        return own
+
+    def among(self, changes: pa.Table, window: Window) -> pa.Table | None:
+        """The same as ``within``, of the keys of some changes in path order, of which all are there."""
+        none = pa.nulls(changes.num_rows, pa.timestamp("us", "UTC"))
+        return _those_within(
+            entries_of(self._spec, _SCHEMA, changes.append_column("updated_at", none)), window
+        )
 
     def first(self, domain: str, since_ms: int, without: KeyHashes) -> int | None:
         """Time of the first timer of a domain; None where there is none.
@@ -146,7 +164,7 @@ class StoredTimers:
             if not len(times):
                 return None
             asked = times <= until
-            timers = self._timers_of([hashes[asked]])
+            timers = self._timers_of(np.unique(hashes[asked]))
             if timers is not None:
                 there = _columns_of(timers)
                 left = there.times[there.within({domain: (since_ms, until)})]
@@ -183,25 +201,21 @@ class StoredTimers:
         own = self._own.hold(hashes) & ~without.hold(hashes)
         return times[own], hashes[own]
 
-    def _timers_of(self, parts: Sequence[Hashes]) -> pa.Table | None:
+    def _timers_of(self, hashes: Hashes) -> pa.Table | None:
         """The timers of keys with these hashes that are left at the end of the path; None where none is."""
-        hashes = np.unique(np.concatenate([np.array([], np.int64), *parts]))
-        hashes = hashes[self._own.hold(hashes)]
         if not len(hashes):
             return None
         groups = set(np.mod(hashes, self._max_parallelism).tolist())
         files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
-        spec = BaseSpec(
-            uri="",
-            base_id="",
-            key_type=self._key_type,
-            states=(_SCHEMA,),
-            max_parallelism=self._max_parallelism,
-            clock_ms=NOTHING_EXPIRES_MS,
-            watermark_ms=None,
-        )
-        entries = read_entries(spec, files, KeyHashes(hashes))
-        return entries[0].combine_chunks() if entries else None
+        entries = read_entries(self._spec, files, KeyHashes(hashes))
+        return entries[0] if entries else None
+
+
+def _those_within(timers: pa.Table | None, window: Window) -> pa.Table | None:
+    if timers is None:
+        return None
+    due = timers.filter(pa.array(_columns_of(timers).within(window)))
+    return due.combine_chunks() if due.num_rows else None
 
 
 def _read(groups: Sequence[_RowGroup]) -> list[_Columns]:
