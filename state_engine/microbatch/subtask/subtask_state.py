@@ -52,10 +52,10 @@ class SubtaskKeyedState:
     def with_due_timers(self) -> None:
         """Add the keys that have a timer which this batch may fire; they need no row to be touched."""
         spec = self._spec
-        may_be_due = self._timers.may_be_due() if has_timers(spec.function) else ()
-        if not len(may_be_due) or spec.key_schema is None:
+        if spec.key_schema is None or not has_timers(spec.function):
             return
-        due = self._due(may_be_due)
+        may_be_due = self._timers.may_be_due()
+        due = self._due(may_be_due) if len(may_be_due) else None
         if due is None:
             return
         struct = one_chunk(due["key"])
