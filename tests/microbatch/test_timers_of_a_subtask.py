@@ -106,6 +106,10 @@ class Site:
         in_order = [(WATERMARK, "ascending"), ("_statelake_rank", "ascending"), (order_name(0), "ascending")]
         return [(r["who"], r["at"]) for r in exchanged.sort_by(in_order).to_pylist()]
 
+    def know(self, *first_timers: FirstTimers) -> None:
+        """Have the next batch know these first timers."""
+        self.first_timers = first_timers
+
     def _keep(self, report: SubtaskReport) -> None:
         self.states |= {s.name: s for s in report.states}
         self.first_timers = (FirstTimers(0, 127, report.next_timers_ms),)
@@ -185,10 +189,10 @@ def test_an_older_row_that_knows_no_first_timers_loses_none(tmp_path: Path) -> N
     empty = nothing_new(1, event_time=True)
     assert isinstance(empty.rows, list)
     for unknown in ((), (FirstTimers(0, 63, {EVENT: 10**9}), FirstTimers(64, 127, {}))):
-        site.first_timers = unknown  # or those of another parallelism
+        site.know(*unknown)  # nothing, or those of another parallelism
         site.run(empty.rows[0], empty.layout, BatchClocks(0, 6, 9))
         assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
-    site.first_timers = ()
+    site.know()
     assert site.run(empty.rows[0], empty.layout, BatchClocks(0, 9, 15)) == [("a!", 10), ("b!", 15)]
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 17}),)
 
