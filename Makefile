@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-matrix test-core test-ui check docs ui bench bench-all dist clean
+.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-matrix test-core test-ui check docs ui bench bench-all profile dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ bench: $(READY) ## compare with Spark's transformWithState on the reference work
 
 bench-all: $(READY) .venv-flink/.ready ## the same with PyFlink and Flink SQL, whose environment is set up first
 	$(BIN)/python -m benchmarks
+
+profile: $(READY) ## sample where the time of the reference workload goes, in driver, workers and JVM, into .profiles
+	$(BIN)/python -m benchmarks.profile
 
 # Flink's packages exclude Spark's, so they have an environment of their own; the benchmarks take it where it is.
 .venv-flink/.ready: benchmarks/requirements-flink.txt $(VENV)/.installed

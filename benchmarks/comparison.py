@@ -87,10 +87,13 @@ class Plan:
 
 
 @contextmanager
-def spark_application() -> Iterator[SparkSession]:
+def spark_application(settings: SparkSettings | None = None) -> Iterator[SparkSession]:
     """A Spark application for one comparison, on as many cores as there are subtasks; its JVM keeps silent."""
+    master = {"master": f"local[{PARALLELISM}]"}
     with _jvm_silent():
-        spark = local_session(SparkSettings(master=f"local[{PARALLELISM}]"), app_name="statelake-benchmarks")
+        spark = local_session(
+            (settings or SparkSettings()).model_copy(update=master), app_name="statelake-benchmarks"
+        )
     try:
         yield spark
     finally:

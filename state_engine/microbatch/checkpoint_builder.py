@@ -5,28 +5,33 @@ Pure: the same attempt gives the same row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
+    FirstTimers,
     OperatorCheckpoint,
     OperatorStateRef,
     SourceProgress,
+    StateSchema,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.entry_counts import entries_after
+from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
 from state_engine.core.operator_state.operator_state_ref import build_ref
 from state_engine.core.state.stored_states import kept_states
+from state_engine.core.time.timers import TIMERS
 from state_engine.core.time.watermarks import slowest
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import rescaled_in_force
 from state_engine.microbatch.attempt import Executed, Listed
 from state_engine.microbatch.operator_watermarks import operators_reached_ms
+from state_engine.microbatch.reports import OperatorReport
 
 
 def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, requested_by: str) -> CheckpointRow:
@@ -94,8 +99,21 @@ def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoi
         changed_entries=report.changed_entries,
         key_type=key.declared_text,
         next_timers_ms=report.next_timers_ms,
+        first_timers=_first_timers(report, job.max_parallelism, attempt.batch.parallelism[uid], states),
         entries=entries_after(attempt.batch.path, uid, states, report.entries_added),
     )
+
+
+def _first_timers(
+    report: OperatorReport, max_parallelism: int, parallelism: int, states: Sequence[StateSchema]
+) -> list[FirstTimers]:
+    if all(state.name != TIMERS for state in states):
+        return []
+    groups = [key_group_range(max_parallelism, parallelism, one.subtask) for one in report.subtasks]
+    return [
+        FirstTimers(own.start, own.end, one.next_timers_ms)
+        for own, one in zip(groups, report.subtasks, strict=True)
+    ]
 
 
 def _operator_state(

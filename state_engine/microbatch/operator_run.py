@@ -99,6 +99,7 @@ def subtask_spec(
         parameters=dict(batch.parameters),
         backend=job.state_backend,
         judges_lateness=judges_lateness,
+        first_timers=tuple(recorded.first_timers) if recorded else (),
         late_to={} if batch.letters else {s: tag.tag_id for s, tag in late_outputs(operator).items()},
         letters=batch.letters.labels
         if batch.letters is not None and batch.letters.operator == operator.uid

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.time.time_plan import plan_time
-from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
+from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.quiet_time import times_without_rows, waiting_sources
 from state_engine.microbatch.run_always import due_since, timers_due
 from state_engine.monitoring.job_history import JobHistory
-from state_engine.storage.state.changelog import StoredState
+from state_engine.storage.state.changelog import AllKeys
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.state.stored_timers import StoredTimers
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,8 @@ def _count(history: JobHistory, uid: str, until_ms: dict[str, int]) -> int:
     recorded = head.operator(uid) if head else None
     if recorded is None:
         return 0
-    files = [file.listed for file in state_files(history.layout, history.path, uid)]
+    files = state_files(history.layout, history.path, uid)
     schema = KeySchema.recorded(recorded.key_schema, recorded.key_type)
-    stored = StoredState(files, lambda hashes: np.ones(len(hashes), bool), schema, only=TIMERS)
-    table = stored.table(TimersDescriptor())
-    if table is None:
-        return 0
-    entries = stored.fold(TimersDescriptor(), table)
-    return sum(time <= until_ms[domain] for timers in entries.values() for time, domain in timers)
+    stored = StoredTimers(files, AllKeys(), schema.storage, recorded.max_parallelism)
+    due = stored.within({domain: (MIN_TIMESTAMP, until) for domain, until in until_ms.items()})
+    return 0 if due is None else int(due.num_rows)

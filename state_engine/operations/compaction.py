@@ -177,6 +177,8 @@ def compacted(
         bases=_joined(sorted([*made, *kept], key=lambda b: b.key_group_start)),
         base_files=list(files),
         expired=list(expired),
+        # of other key groups nobody knows the first timers
+        first_timers=operator.first_timers if max_parallelism == operator.max_parallelism else [],
     )
 
 

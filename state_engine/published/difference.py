@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -33,11 +33,16 @@ from state_engine.storage.state.base import (
     NOTHING_EXPIRES_MS,
     BaseSpec,
     ChangeOps,
-    SomeKeys,
     entries_of,
     read_changes,
 )
-from state_engine.storage.state.changelog import Hashes, KeyGroups, KeyHashes, ListedFile
+from state_engine.storage.state.changelog import (
+    AllKeys,
+    KeyGroups,
+    KeyHashes,
+    ListedFile,
+    SomeKeys,
+)
 from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.located_files import state_files
 
@@ -47,12 +52,6 @@ KEY_GROUPS_AT_ONCE = 8
 
 PORTIONS = 32
 """A table and a state that are compared as a whole are so in portions of their keys, of which one is in memory."""
-
-
-@dataclass(frozen=True)
-class _Everything:
-    def hold(self, hashes: Hashes) -> Hashes:
-        return np.ones(len(hashes), bool)
 
 
 class StateReader:
@@ -150,7 +149,7 @@ class StateReader:
             if (operator := row.operator(self._uid)) is not None
             for file in (operator.expired if expired else operator.changelog)
         ]
-        changes = read_changes(self._spec(self._path[-1]), files, _Everything())
+        changes = read_changes(self._spec(self._path[-1]), files, AllKeys())
         return changes.filter(pc.equal(changes["state"], self._schema.column_name)).combine_chunks()
 
     def _rows_of(

@@ -168,7 +168,7 @@ class EntryWriter:
             path: ends with the row to commit, of which only the operators are still to come.
         """
         entries, (*before, row) = written.entries, path
-        changed = replace(entries.operator.unwritten(), entries={})
+        changed = replace(entries.operator.unwritten(), entries={}, first_timers=[])
         if entries.is_base:
             whole = BaseRange(0, changed.max_parallelism - 1, row.write_id, row.checkpoint_id)
             changed = replace(changed, bases=[whole], base_files=written.base_files)

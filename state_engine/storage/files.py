@@ -293,15 +293,23 @@ class WrittenFile:
     footer: int | None = None
 
 
-def write_parquet(table: pa.Table, uri: str | Callable[[int], str]) -> WrittenFile:
+def write_parquet(
+    table: pa.Table, uri: str | Callable[[int], str], *, row_group: int | None = None
+) -> WrittenFile:
     """Write one Parquet file, making its directory; leaves nothing where that fails.
 
     Args:
         uri: where it goes; or a function that gives it for the checksum of the footer, to be in the name of the file.
+        row_group: rows of a row group, for a file of which a reader wants a few; None for as many as Arrow takes.
     """
     out = pa.BufferOutputStream()
     pq.write_table(
-        table, out, compression="zstd", use_dictionary=_dictionary(table), write_page_checksum=True
+        table,
+        out,
+        compression="zstd",
+        use_dictionary=_dictionary(table),
+        write_page_checksum=True,
+        row_group_size=row_group,
     )
     data = out.getvalue()
     footer = footer_of(data)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +51,8 @@ class OpenParquet:
         self.metadata: pq.FileMetaData = file.metadata
         self.schema: pa.Schema = file.schema_arrow
         self.row_groups: int = file.num_row_groups
+        of_file = self.metadata.schema
+        self._places = {of_file.column(at).path: at for at in range(len(of_file))}
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows. Raises DamagedFileError."""
@@ -57,11 +60,43 @@ class OpenParquet:
             table = self._file.read(columns=None if columns is None else list(columns), use_threads=False)
         return self._whole(table, self.metadata.num_rows)
 
-    def read_row_group(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """The rows of one row group. Raises DamagedFileError."""
+    def read_row_groups(self, numbers: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of some row groups, in the order of the file. Raises DamagedFileError."""
+        if len(numbers) == self.row_groups:
+            return self.read(columns)
+        wanted = None if columns is None else list(columns)
         with _parsing(self._uri, self._of, in_memory=self._in_memory):
-            table = self._file.read_row_group(number, columns=list(columns), use_threads=False)
-        return self._whole(table, self.metadata.row_group(number).num_rows)
+            table = self._file.read_row_groups(list(numbers), columns=wanted, use_threads=False)
+        return self._whole(table, sum(map(self.rows_of, numbers)))
+
+    def decoded_bytes(self, numbers: Sequence[int]) -> int:
+        """The size of some row groups before compression."""
+        return sum(self.metadata.row_group(n).total_byte_size for n in numbers)
+
+    def rows_of(self, number: int) -> int:
+        """The number of rows of a row group."""
+        rows: int = self.metadata.row_group(number).num_rows
+        return rows
+
+    def is_null(self, column: str, number: int) -> bool:
+        """Whether a column is known to have no value in a row group."""
+        at = self._places.get(column)
+        if at is None:
+            return False
+        statistics = self.metadata.row_group(number).column(at).statistics
+        return statistics is not None and statistics.null_count == self.rows_of(number)
+
+    def limits(self, column: str) -> list[tuple[Any, Any] | None]:
+        """The smallest and the largest value of a column in each row group; None where that is not known.
+
+        Args:
+            column: path of a column without columns in it, such as ``key.name``.
+        """
+        at = self._places.get(column)
+        if at is None:
+            return [None] * self.row_groups
+        of_each = (self.metadata.row_group(n).column(at).statistics for n in range(self.row_groups))
+        return [(s.min, s.max) if s is not None and s.has_min_max else None for s in of_each]
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """All rows, some at a time. Raises DamagedFileError."""
@@ -115,6 +150,7 @@ def open_parquet(
                 metadata=None if whole else pq.read_metadata(pa.BufferReader(end)),
                 read_dictionary=list(coded),
                 page_checksum_verification=True,
+                pre_buffer=not whole and not is_local(uri),  # small reads of a store are joined
             )
     except BaseException:
         file.close()

@@ -16,8 +16,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from state_engine import open_state
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
@@ -28,7 +26,7 @@ from state_engine.queries.stored_entries import key_schema
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import StoredState
+from state_engine.storage.state.changelog import AllKeys, StoredState
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
 
@@ -58,7 +56,7 @@ def _state(root: Path, job: str, path: list[CheckpointRow]) -> list[Any]:
         seen += [open_state.read_state(root, job, operator.uid, name).to_pylist() for name in names]
         files = [f.listed for f in state_files(layout, path, operator.uid)]
         schema: KeySchema = key_schema(operator)
-        stored = StoredState(files, lambda hashes: np.ones(len(hashes), bool), schema)
+        stored = StoredState(files, AllKeys(), schema)
         seen += [
             part.read([n for n in sorted(part.columns) if n != "key_group"]).to_pylist()
             for part in stored._parts

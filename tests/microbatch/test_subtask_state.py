@@ -38,7 +38,7 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
     spec = SimpleNamespace(
         uid="op", write_id="w", layout=JobLayout(f"file://{tmp_path}", "job"), key_schema=KEY, parallelism=1,
         max_parallelism=128, state_files=[], recorded_states={}, earlier_states={}, dropped_states=(),
-        backend=HashMapStateBackend(),
+        backend=HashMapStateBackend(), first_timers=(),
     )  # fmt: skip
 
     def subtask(numbers: list[int]) -> Any:

@@ -33,7 +33,7 @@ from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
-from state_engine.storage.state.changelog import KeyGroups, ListedFile, StoredState, TouchedState
+from state_engine.storage.state.changelog import AllKeys, KeyGroups, ListedFile, StoredState, TouchedState
 from state_engine.storage.state.entry_codes import entry_codes
 from tests.storage.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
 
@@ -71,7 +71,7 @@ def listed(directory: Path, files: Sequence[DataFile]) -> list[ListedFile]:
 
 def fold(files: Sequence[ListedFile], *descriptors: StateDescriptor) -> Entries:
     """Everything that files hold; maps as lists, because their order is part of them."""
-    state = StoredState(files, lambda hashes: np.ones(len(hashes), bool), KEY)
+    state = StoredState(files, AllKeys(), KEY)
     states: Entries = {}
     for d in descriptors:
         table = state.table(d)
@@ -183,7 +183,7 @@ def test_what_has_expired_is_gone_unless_it_may_be_seen(
         log = Log(Path(directory))
         for _ in range(3):
             log.write([(descriptor, data.draw(stamped_changes(kind)))])
-        state = StoredState(log.files, lambda hashes: np.ones(len(hashes), bool), KEY)
+        state = StoredState(log.files, AllKeys(), KEY)
         table = state.table(descriptor)
         before = {} if table is None else state.fold(descriptor, table)
         expected = before if shows else without_expired(descriptor, before, **clocks)
@@ -296,7 +296,7 @@ def test_timers_are_a_state_like_any_other(tmp_path: Path) -> None:
     )
     at = tmp_path / "base"
     files = listed(at, base(at, log.files, timers, VALUE))
-    everything = StoredState(files, lambda h: np.ones(len(h), bool), KEY, only=timers.name)
+    everything = StoredState(files, AllKeys(), KEY, only=timers.name)
     table = everything.table(timers)
     assert table is not None
     assert everything.fold(timers, table) == {(1, "a"): {(6, "event"): True}}
@@ -341,12 +341,13 @@ def test_files_without_the_one_state_are_checked_and_not_read(tmp_path: Path) ->
     log = Log(tmp_path)
     log.write([(VALUE, [Change((1, "a"), PUT, [1])])])
 
-    def wanted(hashes: Any) -> Any:
-        raise AssertionError("read")
+    class Unread:
+        def hold(self, hashes: Any) -> Any:
+            raise AssertionError("read")
 
-    assert StoredState(log.files, wanted, KEY, only="map").table(MAP) is None
+    assert StoredState(log.files, Unread(), KEY, only="map").table(MAP) is None
     with pytest.raises(MissingFilesError):
-        StoredState([ListedFile(log.files[0].uri, 9)], wanted, KEY, only="map")
+        StoredState([ListedFile(log.files[0].uri, 9)], Unread(), KEY, only="map")
 
 
 # -- numbers for entries -----------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def test_what_was_written_is_read(file: WrittenFile) -> None:
     opened = open_parquet(file.uri, size=file.bytes, footer=file.footer, coded=["text"])
     assert opened.schema.field("text").type == pa.dictionary(pa.int32(), pa.string())
     assert pa.Table.from_batches(open_parquet(file.uri).batches(999)).equals(TABLE)
-    assert open_parquet(file.uri).read_row_group(0, ["n"]).equals(TABLE.select(["n"]))
+    assert open_parquet(file.uri).read_row_groups([0], ["n"]).equals(TABLE.select(["n"]))
     assert pq.read_table(path_of(file), page_checksum_verification=True).equals(TABLE)
     check_footer(file.uri, size=file.bytes, footer=file.footer)
 

@@ -94,6 +94,20 @@ class BaseRange:
 
 
 @dataclass(frozen=True)
+class FirstTimers:
+    """When the first timers are due that the keys of one subtask have.
+
+    Attributes:
+        key_group_start, key_group_end: key groups of the subtask.
+        times_ms: time of the first one, by domain; of a domain without timers there is none.
+    """
+
+    key_group_start: int
+    key_group_end: int
+    times_ms: dict[str, int] = field(hash=False)
+
+
+@dataclass(frozen=True)
 class OperatorCheckpoint:
     """What a checkpoint holds of one keyed operator.
 
@@ -113,6 +127,8 @@ class OperatorCheckpoint:
             ``stored_name`` and never read back, for those who look at the tables from outside.
         entries: how many entries there are as of this checkpoint, by column name, of the states that are counted; see
             ``entry_counts``.
+        first_timers: of each subtask that ran last; empty where that is not known: in older rows, of an operator that
+            never had timers, and after timers were changed otherwise than by a micro-batch.
     """
 
     uid: str
@@ -129,6 +145,7 @@ class OperatorCheckpoint:
     expired: list[DataFile] = field(default_factory=list)
     directory: str | None = None
     entries: dict[str, int] = field(default_factory=dict)
+    first_timers: list[FirstTimers] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         name = stored_name(self.uid)

@@ -81,7 +81,7 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     # how many rows were late is not known of older rows
     none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
     ended = {"sources": [one | none for one in row["sources"]]} if "sources" in row else {}
-    operators = [one | {"expired": []} for one in row["operators"]]
+    operators = [one | {"expired": [], "first_timers": []} for one in row["operators"]]
     return row | ended | {"operator_watermarks_ms": {}, "operators": operators}
 
 
@@ -98,7 +98,8 @@ STEPS = (
     ),
     FormatStep(
         7,
-        "rows record idle sources, what ended time besides rows, how many rows were late, and what expired",
+        "rows record idle sources, what ended time besides rows, how many rows were late, what expired, and each "
+        "subtask's first timers",
         _with_ends_of_time,
     ),
 )

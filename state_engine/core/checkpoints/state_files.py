@@ -39,6 +39,7 @@ class KeyedStateFile:
         order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
         groups: key groups inside that may count, at the max parallelism of the checkpoint that is read.
         counts: the key groups for which it counts, where the others are in a base already; None for all inside.
+        max_parallelism: by which the key groups inside were numbered when it was written; None for a base.
     """
 
     file: DataFile
@@ -46,6 +47,7 @@ class KeyedStateFile:
     order: int
     groups: KeyGroupRange
     counts: tuple[KeyGroupRange, ...] | None = None
+    max_parallelism: int | None = None
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,10 @@ def _counting(
             groups = KeyGroupRange(0, last.max_parallelism - 1)
         left = remaining(groups, later)
         if left == (groups,):
-            yield KeyedStateFile(file, row.checkpoint_id, order, groups)
+            yield KeyedStateFile(file, row.checkpoint_id, order, groups, None, operator.max_parallelism)
         elif left:
             span = KeyGroupRange(left[0].start, left[-1].end)
-            yield KeyedStateFile(file, row.checkpoint_id, order, span, left)
+            yield KeyedStateFile(file, row.checkpoint_id, order, span, left, operator.max_parallelism)
 
 
 def _inside(file: DataFile, last: OperatorCheckpoint) -> KeyGroupRange:

@@ -62,7 +62,10 @@ class MapState(MapAccess):
             value = None if value is None else self._normalise(value)
         except ValueTypeError as error:
             raise ValueTypeError(f"map state '{self._name}': {error}") from None
-        entries, context = self._of_key(), self._context
+        self._put(self._of_key(), key, value)
+
+    def _put(self, entries: dict[Any, Any] | None, key: Any, value: Any) -> None:
+        context = self._context
         self._writes += 1
         if entries is None:
             self._entries[context.key] = {}

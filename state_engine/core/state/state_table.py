@@ -185,13 +185,17 @@ def _diff_list(key: Any, was: tuple[list[Any], int] | None, now: list[Any] | Non
 def _diff_map(
     key: Any, was: dict[Any, Any] | None, now: dict[Any, Any] | None, *, by_first_put: bool = True
 ) -> Iterator[Change]:
-    was, now = was or {}, now or {}
+    if not was:
+        for k, value in (now or {}).items():
+            yield Change(key, PUT, (k, value))
+        return
+    now = now or {}
     gone = [k for k in was if k not in now]
     kept = [k for k in was if k in now] if gone else list(was)
     # entries iterate in the order of their first put, wherever batches are cut: a put keeps an entry's place, so what
     # was removed and put again is written anew; a sorted map has its own order
     moved = by_first_put and any(k != other for k, other in zip(kept, now, strict=False))
-    if was and (moved or not kept):
+    if moved or not kept:
         yield Change(key, CLEAR, None)
         was = {}
     else:

@@ -80,6 +80,20 @@ class Entry(NamedTuple):
     watermark_ms: int
 
 
+class TimersState(MapState):
+    """Handle of the state that holds timers."""
+
+    __slots__ = ()
+
+    def add(self, timer: Timer) -> bool:
+        """Store a timer of the current key, which is a map key as it is; whether it was not there before."""
+        entries = self._of_key()
+        if entries and timer in entries:
+            return False
+        self._put(entries, timer, True)
+        return True
+
+
 class TimerQueue:
     """The timers of a subtask's keys.
 
@@ -104,7 +118,8 @@ class TimerQueue:
         watermark_ms: int,
     ) -> None:
         self._context, self._clock_ms, self.watermark_ms = context, clock_ms, watermark_ms
-        self._state: MapState = store.handle(TimersDescriptor(), "map")
+        store.handle(TimersDescriptor(), "map")  # loads them
+        self._state = TimersState(store.tables[TIMERS], context)
         self.element = NO_ELEMENT
         self.firing: Entry | None = None
         # the newest entry of a timer counts, if the state knows the timer; others in the heap are left over
@@ -119,10 +134,9 @@ class TimerQueue:
 
     def register(self, time: int, domain: TimeDomain) -> None:
         """Set a timer of the current key."""
-        timer, key = Timer(time, _STORED[domain]), self._context.key
-        if self._state.contains(timer):
+        timer, key = Timer(int(time), _STORED[domain]), self._context.key
+        if not self._state.add(timer):
             return
-        self._state.put(timer, True)
         if self.firing is not None:
             entry = self._placed_by(timer, self.firing)
         else:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import (
     DataFile,
+    FirstTimers,
     OperatorStateRef,
     OperatorStateSchema,
     StateSchema,
@@ -127,6 +128,7 @@ class SubtaskSpec:
         watermark_steps: where in the order the watermark moves; None where the rows carry it themselves.
         judges_lateness: whether the watermark before each row is known, so that late rows are counted.
         late_to: id of the side output that late rows go to, by source; without sources whose late rows stay.
+        first_timers: of the operator as of the parent.
     """
 
     layout: JobLayout
@@ -157,6 +159,7 @@ class SubtaskSpec:
     key_form: KeyForm | None = None
     judges_lateness: bool = False
     late_to: dict[str, str] = field(default_factory=dict)
+    first_timers: tuple[FirstTimers, ...] = ()
 
 
 @dataclass

@@ -9,17 +9,18 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import Change, StateTable
 from state_engine.core.state.stored_states import StoredStates
-from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS, TimersDescriptor
-from state_engine.core.time.watermarks import MAX_TIMESTAMP
+from state_engine.core.time.timers import TIMERS, TimersDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
-from state_engine.storage.state.changelog import Hashes, Read, StoredState, TouchedState
+from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
+from state_engine.storage.state.changelog import Hashes, KeyHashes, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 
 _KEYS_AT_ONCE = 20_000
@@ -42,7 +43,7 @@ class SubtaskKeyedState:
             f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
         ]
         self._touched_once: list[TouchedState] = []
-        self._timers: dict[Any, dict[Any, bool]] = {}
+        self._timers = SubtaskTimers(spec, own, self._files)
         self._stored = StoredStates(
             spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
         )
@@ -51,25 +52,29 @@ class SubtaskKeyedState:
     def with_due_timers(self) -> None:
         """Add the keys that have a timer which this batch may fire; they need no row to be touched."""
         spec = self._spec
-        if TIMERS not in spec.recorded_states or spec.key_schema is None:
+        if spec.key_schema is None or not has_timers(spec.function):
             return
-        files, descriptor = [f.listed for f in self._files], TimersDescriptor()
-        stored = StoredState(files, self._is_own, spec.key_schema, only=TIMERS)
-        table = stored.table(descriptor)
-        if table is None:
+        may_be_due = self._timers.may_be_due()
+        due = self._due(may_be_due) if len(may_be_due) else None
+        if due is None:
             return
-        self._timers = stored.fold(descriptor, table)
-        row_of = {key: row for row, key in enumerate(spec.key_schema.decode_struct(one_chunk(table["key"])))}
-        clocks = spec.clocks
-        reached_ms = MAX_TIMESTAMP if clocks.drain else clocks.end_watermark_ms
-        until = {EVENT: reached_ms, PROCESSING: clocks.clock_ms}
-        due = [
-            key
-            for key, timers in self._timers.items()
-            if key not in self.keys.index_of and any(time <= until[domain] for time, domain in timers)
-        ]
-        rows = table.take(pa.array([row_of[key] for key in due], pa.int64())).combine_chunks()
-        self.keys = self.keys.and_also(due, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())
+        struct = one_chunk(due["key"])
+        row_of = dict(zip(spec.key_schema.decode_struct(struct), range(due.num_rows), strict=True))
+        added = [key for key in row_of if key not in self.keys.index_of]
+        rows = due.take(pa.array([row_of[key] for key in added], pa.int64()))
+        self.keys = self.keys.and_also(added, one_chunk(rows["key"]).flatten(), rows["key_hash"].to_numpy())
+
+    def _due(self, may_be_due: Hashes) -> pa.Table | None:
+        """Timers that this batch may fire; where they are few, what is read for that is not read again."""
+        if self._spec.backend.spills or len(may_be_due) > _KEYS_AT_ONCE:
+            return self._timers.due()
+        touched = self._touched(np.concatenate([self.keys.touched, may_be_due]))
+        self._touched_once.append(touched)
+        timers = touched.table(TimersDescriptor())
+        if timers is None:
+            return None
+        asked = KeyHashes.of(may_be_due).hold(timers["key_hash"].to_numpy())
+        return self._timers.due(timers.filter(pa.array(asked)))
 
     def load(self, descriptor: StateDescriptor) -> Any:
         """Entries of a state for the keys of the batch: a dict, or for a backend that spills one item after the other.
@@ -85,7 +90,7 @@ class SubtaskKeyedState:
             return self._in_parts(stored.descriptor, stored.read)
         if not self._touched_once:
             self._touched_once.append(self._touched(self.keys.touched))
-        return self._touched_once[0].load(stored.descriptor, stored.read)
+        return dict(self._loaded(self._touched_once[0], stored.descriptor, stored.read))
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
         """How a state that was asked for is recorded."""
@@ -94,7 +99,16 @@ class SubtaskKeyedState:
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
         hashes = np.unique(self.keys.touched)
         for start in range(0, len(hashes), _KEYS_AT_ONCE):
-            yield from self._touched(hashes[start : start + _KEYS_AT_ONCE]).load(descriptor, read).items()
+            yield from self._loaded(self._touched(hashes[start : start + _KEYS_AT_ONCE]), descriptor, read)
+
+    def _loaded(
+        self, state: TouchedState, descriptor: StateDescriptor, read: Read
+    ) -> Iterable[tuple[Any, Any]]:
+        if descriptor.stored_as != TIMERS:
+            return state.load(descriptor, read).items()
+        timers, touched = state.same_hashes(descriptor, read), self.keys.index_of
+        self._timers.saw((key in touched, of_key) for key, of_key in timers.items())
+        return ((key, of_key) for key, of_key in timers.items() if key in touched)
 
     def _touched(self, hashes: Hashes) -> TouchedState:
         """What is stored of keys with these hashes, which not all need be touched ones."""
@@ -102,15 +116,17 @@ class SubtaskKeyedState:
         groups = set(np.mod(hashes, self._spec.max_parallelism).tolist())
         # there is a base file a key group: most hold none of these keys
         files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
-        return TouchedState(files, hashes, self._spec.key_schema, self.keys.index_of.__contains__)
+        return TouchedState(files, hashes, self._spec.key_schema, lambda key: key in self.keys.index_of)
 
     def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
-        """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch."""
-        now: Iterable[Any] = [] if table is None else (t for timers in table.entries.values() for t in timers)
-        touched = self.keys.index_of
-        untouched = (t for key, timers in self._timers.items() if key not in touched for t in timers)
-        first: dict[str, int] = {}
-        for timers in (now, untouched):
+        """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch.
+
+        Args:
+            table: None where the function keeps no timers: what is stored stays.
+        """
+        touched = np.array([], np.int64) if table is None else self.keys.touched
+        first = self._timers.first_of_others(KeyHashes.of(touched))
+        for timers in () if table is None else table.entries.values():
             for time, domain in timers:
                 first[domain] = min(time, first.get(domain, time))
         return first
@@ -138,8 +154,3 @@ class SubtaskKeyedState:
             return []
         uri = spec.layout.changelog(spec.uid)
         return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt)]
-
-    def _is_own(self, hashes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        groups = np.mod(hashes, self._spec.max_parallelism)
-        own: np.ndarray[Any, Any] = (groups >= self.key_groups.start) & (groups <= self.key_groups.end)
-        return own

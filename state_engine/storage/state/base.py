@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -26,22 +25,26 @@ from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, state_column
-from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile, op_of_entry, open_state_file
-from state_engine.storage.state.changelog_write import in_file_order, write_changes
+from state_engine.storage.parquet_reading import OpenParquet
+from state_engine.storage.state.changelog import (
+    Hashes,
+    KeyGroups,
+    ListedFile,
+    SomeKeys,
+    op_of_entry,
+    open_state_file,
+    row_groups_with,
+)
+from state_engine.storage.state.changelog_write import ROW_GROUP, in_file_order, write_changes
 from state_engine.storage.state.entry_codes import entry_codes
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
 """Partition columns of the table; they are in the paths and not in the files."""
 
+_ROWS_TOGETHER = 2**20
+
 NOTHING_EXPIRES_MS = -(2**62)
 """A clock by which nothing has expired."""
-
-
-class SomeKeys(Protocol):
-    """Keys that are asked for: ``KeyGroups``, or others."""
-
-    def hold(self, hashes: Hashes) -> Hashes:
-        """Which keys are among them, given their hashes."""
 
 
 Alive = Callable[[pa.Array], pa.Array]
@@ -151,7 +154,7 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
         hashes = table["key_hash"]
         name = file_name(spec.base_id, task, attempt)
         path = f"base_id={spec.base_id}/key_group={group}/{name}"
-        file = write_parquet(table, join(spec.uri, path))
+        file = write_parquet(table, join(spec.uri, path), row_group=ROW_GROUP)
         written.append(
             BaseFile(
                 path=path,
@@ -192,23 +195,36 @@ def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def _read_file(listed: ListedFile, groups: SomeKeys, schema: pa.Schema) -> Iterator[pa.Table]:
+def _read_file(listed: ListedFile, keys: SomeKeys, schema: pa.Schema) -> Iterator[pa.Table]:
     file = open_state_file(listed)
     have = set(file.schema.names)
     columns = [name for name in schema.names if name in have]
-    for number in range(file.row_groups):
-        hashes = file.read_row_group(number, ["key_hash"])["key_hash"].to_numpy()
-        mask = groups.hold(hashes)
+    for numbers in _read_together(file, row_groups_with(keys, file, listed)):
+        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy()
+        mask = keys.hold(hashes)
         if listed.counts is not None:
             mask = mask & listed.counts.hold(hashes)
         if not mask.any():
             continue
-        table = file.read_row_group(number, columns).filter(pa.array(mask))
+        table = file.read_row_groups(numbers, columns).filter(pa.array(mask))
         arrays = [
             conform(table[f.name], f.type) if f.name in have else pa.nulls(table.num_rows, f.type)
             for f in schema
         ]
         yield pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _read_together(file: OpenParquet, numbers: list[int]) -> Iterator[list[int]]:
+    """Row groups in parts of a million rows or so: what is not wanted of a file is not in memory all at once."""
+    together, rows = list[int](), 0
+    for number in numbers:
+        together.append(number)
+        rows += file.rows_of(number)
+        if rows >= _ROWS_TOGETHER:
+            yield together
+            together, rows = [], 0
+    if together:
+        yield together
 
 
 # -- folding -----------------------------------------------------------------------------------------------------------

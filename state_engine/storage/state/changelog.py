@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +78,26 @@ class KeyHashes:
         """These hashes, in any order."""
         return cls(np.unique(hashes))
 
+    def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
+        """The row groups of a file that may hold one of them, by the statistics of its footer.
+
+        Files are sorted by hash, those of changes within a key group, which are as many as when they were written.
+        """
+        groups, last = file.limits("key_group"), listed.max_parallelism
+        kept = []
+        for number, hashes in enumerate(file.limits("key_hash")):
+            if hashes is not None:
+                start = np.searchsorted(self.ordered, hashes[0])
+                within = self.ordered[start : np.searchsorted(self.ordered, hashes[1], side="right")]
+                group = groups[number]
+                if last is not None and group is not None:
+                    of_hash = np.mod(within, last)
+                    within = within[(of_hash >= group[0]) & (of_hash <= group[1])]
+                if not len(within):
+                    continue
+            kept.append(number)
+        return kept
+
     def hold(self, hashes: Hashes) -> Hashes:
         """Which keys have one of them, given their hashes."""
         if not len(self.ordered):
@@ -98,6 +118,7 @@ class ListedFile:
         counts: the key groups for which it counts, where the others are in a base already; None for all inside.
         bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
         of: which checkpoint wrote it, of what, as text.
+        max_parallelism: by which its key groups were numbered; None where that is not known.
     """
 
     uri: str
@@ -106,11 +127,45 @@ class ListedFile:
     bytes: int | None = None
     footer: int | None = None
     of: str = ""
+    max_parallelism: int | None = None
 
     @classmethod
-    def recorded(cls, uri: str, file: DataFile, *, of: str, counts: KeyGroups | None = None) -> ListedFile:
+    def recorded(
+        cls,
+        uri: str,
+        file: DataFile,
+        *,
+        of: str,
+        counts: KeyGroups | None = None,
+        max_parallelism: int | None = None,
+    ) -> ListedFile:
         """A file at a place, as a checkpoint recorded it."""
-        return cls(uri, file.rows, counts, file.bytes, file.footer, of)
+        return cls(uri, file.rows, counts, file.bytes, file.footer, of, max_parallelism)
+
+
+class SomeKeys(Protocol):
+    """Keys that are asked for: ``KeyGroups``, ``KeyHashes`` or ``AllKeys``."""
+
+    def hold(self, hashes: Hashes) -> Hashes:
+        """Which keys are among them, given their hashes."""
+
+
+class AllKeys:
+    """All keys that there are.
+
+    Example:
+        >>> AllKeys().hold(np.array([8, 3])).tolist()
+        [True, True]
+    """
+
+    def hold(self, hashes: Hashes) -> Hashes:
+        """Every one of them."""
+        return np.ones(len(hashes), bool)
+
+
+def row_groups_with(keys: SomeKeys, file: OpenParquet, listed: ListedFile) -> list[int]:
+    """The row groups of a file that may hold some of the keys."""
+    return keys.row_groups(file, listed) if isinstance(keys, KeyHashes) else list(range(file.row_groups))
 
 
 Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
@@ -122,7 +177,7 @@ class StoredState:
 
     Args:
         files: of the path that overlap this subtask's key groups: those of bases, then changes in path order.
-        wanted: which rows are wanted, by their hashes.
+        wanted: which rows are wanted, by their hashes; of ``KeyHashes`` only row groups that may hold them are read.
         key_schema: how stored keys come back.
         only: the one state that is asked for, if it is known: files without it are not read.
     """
@@ -130,7 +185,7 @@ class StoredState:
     def __init__(
         self,
         files: Sequence[ListedFile],
-        wanted: Callable[[Hashes], Hashes],
+        wanted: SomeKeys,
         key_schema: KeySchema,
         *,
         only: str | None = None,
@@ -171,14 +226,18 @@ class TouchedState(StoredState):
         key_schema: KeySchema,
         is_touched: Callable[[Any], bool],
     ) -> None:
-        super().__init__(files, KeyHashes.of(touched).hold, key_schema)
+        super().__init__(files, KeyHashes.of(touched), key_schema)
         self._is_touched = is_touched
 
     def load(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
         """Entries of one state by key, as of the end of the path."""
-        table, is_touched = self.table(descriptor, read), self._is_touched
-        entries = {} if table is None else self.fold(descriptor, table)
-        return {k: v for k, v in entries.items() if is_touched(k)}
+        is_touched = self._is_touched
+        return {k: v for k, v in self.same_hashes(descriptor, read).items() if is_touched(k)}
+
+    def same_hashes(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
+        """The same with the keys that are not touched, and share the hash of one that is."""
+        table = self.table(descriptor, read)
+        return {} if table is None else self.fold(descriptor, table)
 
 
 def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenParquet:
@@ -257,9 +316,7 @@ class _Part:
         return pa.table({n: text.get(n, rows[n]) for n in names}).combine_chunks()
 
 
-def _parts(
-    files: Sequence[ListedFile], wanted: Callable[[Hashes], Hashes], only: str | None
-) -> Iterator[_Part]:
+def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> Iterator[_Part]:
     """The files that hold wanted rows, in path order.
 
     Opening and filtering cost more than the rows of a little file, so these are read whole, and as one.
@@ -269,13 +326,15 @@ def _parts(
         file = open_state_file(listed, coded=["state"])
         if only is not None and state_column(only) not in file.schema.names:
             continue
-        sizes = (file.metadata.row_group(i).total_byte_size for i in range(file.row_groups))
-        if sum(sizes) > _LITTLE_BYTES:
+        numbers = row_groups_with(wanted, file, listed)
+        if not numbers:
+            continue
+        if file.decoded_bytes(numbers) > _LITTLE_BYTES:
             yield from _together(little, wanted)
             little = []
-            yield from _of_file(file, listed, wanted)
+            yield from _of_file(file, numbers, listed, wanted)
             continue
-        table = file.read()
+        table = file.read_row_groups(numbers)
         if listed.counts is not None:
             table = table.filter(pa.array(listed.counts.hold(table["key_hash"].to_numpy())))
         if little and little[0].schema != table.schema:
@@ -285,10 +344,10 @@ def _parts(
     yield from _together(little, wanted)
 
 
-def _of_file(file: OpenParquet, listed: ListedFile, wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
-    """A large file: the hashes decide which rows of the other columns are kept."""
-    hashes = file.read(["key_hash"])["key_hash"].to_numpy()
-    kept_rows = wanted(hashes)
+def _of_file(file: OpenParquet, numbers: list[int], listed: ListedFile, wanted: SomeKeys) -> Iterator[_Part]:
+    """Row groups of a large file: the hashes decide which rows of the other columns are kept."""
+    hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy()
+    kept_rows = wanted.hold(hashes)
     if listed.counts is not None:
         kept_rows = kept_rows & listed.counts.hold(hashes)
     if not kept_rows.any():
@@ -298,19 +357,19 @@ def _of_file(file: OpenParquet, listed: ListedFile, wanted: Callable[[Hashes], H
     def read(names: list[str]) -> pa.Table:
         missing = [n for n in names if n not in kept]
         if missing:
-            more = file.read(missing).filter(mask)
+            more = file.read_row_groups(numbers, missing).filter(mask)
             kept.update(zip(more.schema.names, more.columns, strict=True))
         return pa.table({n: kept[n] for n in names})
 
     yield _Part(frozenset(file.schema.names), read)
 
 
-def _together(tables: list[pa.Table], wanted: Callable[[Hashes], Hashes]) -> Iterator[_Part]:
+def _together(tables: list[pa.Table], wanted: SomeKeys) -> Iterator[_Part]:
     """Little files with the same columns."""
     if not tables:
         return
     table = pa.concat_tables(tables)
-    mask = wanted(table["key_hash"].to_numpy())
+    mask = wanted.hold(table["key_hash"].to_numpy())
     if mask.any():
         yield _Part(frozenset(table.schema.names), table.filter(pa.array(mask)).select)
 

@@ -21,6 +21,9 @@ from state_engine.storage.layout import changelog_schema, file_name, partition_p
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
+ROW_GROUP = 4096
+"""Rows of a row group of changes, and of a base: what a reader who wants a few keys decodes of each. Decision 0069."""
+
 
 def changelog_table(
     changes: Sequence[tuple[StateDescriptor, list[Change]]],
@@ -80,7 +83,7 @@ def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, a
         write_id, subtask, attempt: make the name unique.
     """
     path = partition_path(write_id, file_name(write_id, subtask, attempt))
-    file = write_parquet(changes, join(uri, path))
+    file = write_parquet(changes, join(uri, path), row_group=ROW_GROUP)
     groups, hashes = changes["key_group"], changes["key_hash"].to_numpy()
     return DataFile(
         path=path,

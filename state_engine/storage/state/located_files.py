@@ -61,5 +61,7 @@ def state_files(layout: JobLayout, path: Sequence[CheckpointRow], uid: str) -> l
 def _located(directory: str, held: KeyedStateFile, uid: str, max_parallelism: int) -> StateFile:
     counts = None if held.counts is None else KeyGroups(max_parallelism, held.counts)
     of = f"checkpoint {held.checkpoint_id}, operator '{uid}'"
-    listed = ListedFile.recorded(join(directory, held.file.path), held.file, of=of, counts=counts)
+    listed = ListedFile.recorded(
+        join(directory, held.file.path), held.file, of=of, counts=counts, max_parallelism=held.max_parallelism
+    )
     return StateFile(listed, held.groups.start, held.groups.end, held.order)

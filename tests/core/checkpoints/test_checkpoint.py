@@ -104,7 +104,9 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "`checkpoint_id`: bigint>>, `changed_entries`: bigint, `key_type`: string, "
             f"`next_timers_ms`: map<string, bigint>, `base_files`: {base_file}, `expired`: {file}, "
             "`directory`: string, "
-            "`entries`: map<string, bigint>>>"
+            "`entries`: map<string, bigint>, "
+            "`first_timers`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, "
+            "`times_ms`: map<string, bigint>>>>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "

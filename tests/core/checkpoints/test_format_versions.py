@@ -46,6 +46,7 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
                 "states": [{"name": "s", "kind": "value", "type": "int", "ttl": "", "stored_as": None}],
                 "base_files": [],
                 "expired": [],
+                "first_timers": [],
                 "directory": None,
                 "entries": {},
             }
