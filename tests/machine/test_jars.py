@@ -15,6 +15,7 @@ from state_engine.core.errors import JarsError
 from state_engine.machine import jars, trust_store
 from state_engine.machine.jars import (
     DELTA_JARS,
+    KAFKA_JARS,
     S3_JARS,
     JarSet,
     jar_name,
@@ -127,7 +128,7 @@ def test_a_configured_directory_is_only_read(
     assert not (own / "one-4.4.0.jar").exists()
 
 
-@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS], ids=lambda which: which.directory)
+@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS, KAFKA_JARS], ids=lambda which: which.directory)
 def test_the_excludes_keep_every_wanted_artifact(which: JarSet) -> None:
     # Ivy matches group:module; a glob that hits a wanted one would leave it out.
     for coordinate in which.pinned:
@@ -149,7 +150,7 @@ def test_java_itself_reads_the_trust_store(tmp_path: Path) -> None:
     assert listed.stdout.count("trustedCertEntry") == len(authorities)
 
 
-@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS], ids=lambda which: which.directory)
+@pytest.mark.parametrize("which", [DELTA_JARS, S3_JARS, KAFKA_JARS], ids=lambda which: which.directory)
 def test_the_cached_jars_are_the_pinned_ones(which: JarSet, tmp_path: Path) -> None:
     # Against the real cache when there is one: the pins in the module are those of real files.
     if not which.cache.is_dir():
