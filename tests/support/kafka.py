@@ -62,7 +62,7 @@ _SETTINGS = {
     "log.cleaner.backoff.ms": "500",
     "log.cleaner.dedupe.buffer.size": "2097152",
     "group.initial.rebalance.delay.ms": "0",
-    "transaction.max.timeout.ms": "120000",
+    "transaction.max.timeout.ms": "900000",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 

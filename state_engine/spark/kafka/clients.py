@@ -31,6 +31,17 @@ EARLIEST, LATEST = "earliest", "latest"
 
 _KAFKA = "org.apache.kafka"
 _FENCED = {"ProducerFencedException", "InvalidProducerEpochException", "FencedInstanceIdException"}
+_PASSING = _FENCED | {
+    "ApplicationRecoverableException",
+    "InvalidPidMappingException",
+    "InvalidTxnStateException",
+    "OutOfOrderSequenceException",
+    "RetriableException",
+    "TimeoutException",
+    "TransactionAbortedException",
+    "UnknownProducerIdException",
+}
+"""Classes of what a new producer, or a broker that is there again, does not meet."""
 _ABSENT = {"UnknownTopicOrPartitionException", "UnknownTopicIdException"}
 _PATIENCE_S = 60
 
@@ -40,11 +51,12 @@ class KafkaError(Exception):
 
     Attributes:
         kind: the class of the exception, without its package.
+        is_passing: whether it may be otherwise the next time.
     """
 
-    def __init__(self, kind: str, message: str) -> None:
+    def __init__(self, kind: str, message: str, *, is_passing: bool) -> None:
         super().__init__(f"{kind}: {message}")
-        self.kind = kind
+        self.kind, self.is_passing = kind, is_passing
 
     @property
     def is_fenced(self) -> bool:
@@ -144,7 +156,12 @@ def failures() -> Iterator[None]:
         while java.getClass().getName() in names and java.getCause() is not None:
             java = java.getCause()
         text = " ".join(str(java.getMessage()).split())
-        raise KafkaError(str(java.getClass().getSimpleName()), text) from None
+        kind = java.getClass()
+        classes = {str(kind.getSimpleName())}
+        while (kind := kind.getSuperclass()) is not None:
+            classes.add(str(kind.getSimpleName()))
+        passing = not classes.isdisjoint(_PASSING)
+        raise KafkaError(str(java.getClass().getSimpleName()), text, is_passing=passing) from None
 
 
 class KafkaAdmin:
@@ -230,8 +247,8 @@ class KafkaAdmin:
     def broker_setting(self, name: str) -> str | None:
         """A setting of one of the brokers; None where it is not shown to this client."""
         with failures():
-            nodes = list(self._got(self._client.describeCluster().nodes()))
-        return self._setting("BROKER", str(nodes[0].id()), name) if nodes else None
+            some = self._got(self._client.describeCluster().nodes()).iterator().next()
+        return self._setting("BROKER", str(some.id()), name)
 
     def _setting(self, kind: str, of: str, name: str) -> str | None:
         types = java_class(self._java._jvm, f"{_KAFKA}.common.config.ConfigResource$Type")
