@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityE
 from state_engine.sinks.kafka import kafka_publisher
 from state_engine.sinks.kafka.markers import Marker, Markers
 from state_engine.sources.file import FileSource
-from state_engine.spark.kafka.clients import KafkaError, TransactionalProducer
+from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, TransactionalProducer
 from tests.kafka.topics import Topics
 from tests.support.killed import Killed
 
@@ -213,18 +215,35 @@ def test_a_commit_without_an_answer_is_looked_up(
     assert at.ids() == [100]
 
 
-def test_another_job_in_the_marker_topic_is_waited_for(site: Callable[..., Site], topics: Topics) -> None:
+def test_an_open_transaction_in_front_of_a_marker_does_not_hide_it(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch, topics: Topics
+) -> None:
     at = site()
     at.feed(1, ["a"])
     at.run()
     at.feed(2, ["a"])
     with topics.producer("another") as other:
         other.beginTransaction()
-        topics.give(other, at.sink().marker_topic, "other/job/out", json.dumps(at.marker().__dict__))
+        topics.give(other, at.sink().marker_topic, "other/job/out", json.dumps(asdict(at.marker())))
         other.flush()
-        other.commitTransaction()
-    at.run()
+        waits = Timer(3, other.commitTransaction)
+        with monkeypatch.context() as patch:
+            patch.setattr(Markers, "all", _without_waiting)
+            dying(patch, "commit", before=False)
+            with pytest.raises(Killed):
+                at.run()
+        assert at.ids() == [100, 200], "it is only the marker that is behind an open transaction"
+        waits.start()
+        at.run()
+        waits.join()
     assert at.ids() == [100, 200]
+
+
+_all = Markers.all
+
+
+def _without_waiting(self: Markers, admin: KafkaAdmin, *, everything: bool = False) -> dict[str, Marker]:
+    return _all(self, admin)
 
 
 def test_records_cannot_be_withdrawn(site: Callable[..., Site]) -> None:

@@ -151,6 +151,44 @@ def test_offsets_that_expired_unread_are_an_error_or_reported(topics: Topics, ru
     assert position(job)["lost"] == 3
 
 
+def test_offsets_that_expire_between_plan_and_read_end_the_micro_batch(
+    topics: Topics, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.new()
+    topics.send_rows(topic, rows(0, 4))
+    job, read = run(topic), KafkaSource.read
+
+    def late(self: KafkaSource, spark: SparkSession, part: Any, *, keep_refused: bool) -> Any:
+        topics.expire(topic, before=2)
+        return read(self, spark, part, keep_refused=keep_refused)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KafkaSource, "read", late)
+        with pytest.raises(SourceError, match="Kafka could not be read"):
+            job.run()
+    job.run()
+    assert job.ids() == [2, 3], "nothing was recorded of the first one, so it begins with what is there"
+
+
+def test_a_topic_that_is_made_anew_while_it_is_read_is_seen(
+    topics: Topics, run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.new()
+    topics.send_rows(topic, rows(0, 2))
+    job, read = run(topic), KafkaSource.read
+
+    def late(self: KafkaSource, spark: SparkSession, part: Any, *, keep_refused: bool) -> Any:
+        topics.delete(topic)
+        with topics.admin() as admin:
+            admin.create(topic, partitions=1)
+        topics.send_rows(topic, rows(10, 2))
+        return read(self, spark, part, keep_refused=keep_refused)
+
+    monkeypatch.setattr(KafkaSource, "read", late)
+    with pytest.raises(SourceError, match="was made anew"):
+        job.run()
+
+
 def test_a_topic_that_is_made_anew_is_no_continuation(topics: Topics, run: Any) -> None:
     topic = topics.new()
     topics.send_rows(topic, rows(0, 2))
