@@ -2,7 +2,8 @@
 
     python -m tests.kafka.kafka_runner <servers> <topic in> <topic out> <directory> [<database> [<password variable>]]
 
-``STATELAKE_TEST_DIE`` names a point, ``<call>:<number>``: at that call of it the whole process group dies by SIGKILL.
+``STATELAKE_TEST_DIE`` names a point, ``<call>:<number>``: there the whole process group dies by SIGKILL, or
+at ``frozen`` stops until it is woken up.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def dies_at(point: str) -> None:
         "commit": (TransactionalProducer, "commit"),
         "committed": (TransactionalProducer, "commit"),
         "send": (TransactionalProducer, "send"),
+        "frozen": (TransactionalProducer, "commit"),
         "checkpoint": (DeltaKernel, "_commit"),
     }[name]
     original: Callable[..., Any] = getattr(owner, method)
@@ -80,9 +82,9 @@ def dies_at(point: str) -> None:
     def call(*arguments: Any, **options: Any) -> Any:
         strikes = next(calls) == int(number)
         if strikes and name != "committed":
-            os.killpg(0, signal.SIGKILL)
+            os.killpg(0, signal.SIGSTOP if name == "frozen" else signal.SIGKILL)
         answer = original(*arguments, **options)
-        if strikes:
+        if strikes and name == "committed":
             os.killpg(0, signal.SIGKILL)
         return answer
 
