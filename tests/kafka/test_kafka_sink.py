@@ -192,6 +192,26 @@ def test_a_zombie_is_shut_out(site: Callable[..., Site], monkeypatch: pytest.Mon
     assert error.is_fenced, error
 
 
+def test_who_sleeps_with_an_old_marker_sends_nothing(
+    site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = site()
+    at.feed(1, ["a", "b"])
+
+    class Sleepy(Markers):
+        def all(self, admin: KafkaAdmin, *, everything: bool = False) -> dict[str, Marker]:
+            markers = super().all(admin, everything=everything)
+            monkeypatch.setattr(kafka_publisher, "Markers", Markers)
+            at.run()  # while this one sleeps, another runner publishes
+            return markers
+
+    monkeypatch.setattr(kafka_publisher, "Markers", Sleepy)
+    monkeypatch.setattr(kafka_publisher, "table_lock", _unlocked)
+    at.run()
+    assert kafka_publisher.Markers is Markers, "it slept"
+    assert at.ids() == [100, 101]
+
+
 def _unlocked(uri: str) -> Any:
     from contextlib import nullcontext
 

@@ -187,6 +187,7 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_seen(
     monkeypatch.setattr(KafkaSource, "read", late)
     with pytest.raises(SourceError, match="was made anew"):
         job.run()
+    assert job.heads() == 0
 
 
 def test_a_topic_that_is_made_anew_is_no_continuation(topics: Topics, run: Any) -> None:
