@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from state_engine import KafkaSink, KeyedProcessFunction, StateEngine, StatefulJob, ValueStateDescriptor
 from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError
 from state_engine.sinks.kafka import kafka_publisher
+from state_engine.sinks.kafka.kafka_publisher import KafkaPublisher
 from state_engine.sinks.kafka.markers import Marker, Markers
 from state_engine.sources.file import FileSource
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, TransactionalProducer
@@ -125,6 +126,9 @@ def test_a_checkpoint_without_rows_moves_the_marker(site: Callable[..., Site]) -
     assert (at.marker().checkpoint_id, at.marker().of) == (2, 0)
     at.run()
     assert at.marker().checkpoint_id == 2
+    with at.engine() as engine:
+        (staged,) = engine.checkpoints("counts")[-1].sinks
+    assert KafkaPublisher(None).seen(staged.path, "any") == 2, "a note for those who do not start Java"
 
 
 DEATHS = [(method, before) for method in ("take_over", "begin", "send", "commit") for before in (True, False)]
