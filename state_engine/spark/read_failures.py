@@ -43,7 +43,8 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         raised = next((m.group(1) for text in texts if (m := _IN_TASK.search(text))), None)
         if raised is not None:
             raise SourceError(f"job '{job}', on the way to {into}: {raised}") from error
-        kafka = next((text for name, text in _causes(error) if name.startswith(_KAFKA)), None)
+        raised_there = (java for java in _causes(error) if java.getClass().getName().startswith(_KAFKA))
+        kafka = next((str(java.getMessage()) for java in raised_there), None)
         if kafka is not None:
             raise SourceError(
                 f"job '{job}', source '{source or 'unknown'}', on the way to {into}: Kafka could not be read "
@@ -75,14 +76,14 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
 
 def messages(error: Any) -> list[str]:
     """Messages of a Java exception and its causes, outermost first."""
-    return [text for _, text in _causes(error)] or [str(error)]
+    return [str(java.getMessage()) for java in _causes(error)] or [str(error)]
 
 
-def _causes(error: Any) -> list[tuple[str, str]]:
-    """Class and message of a Java exception and of its causes, outermost first."""
-    causes: list[tuple[str, str]] = []
+def _causes(error: Any) -> Iterator[Any]:
+    """A Java exception and its causes, outermost first."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while java is not None and len(causes) < 20:
-        causes.append((str(java.getClass().getName()), str(java.getMessage())))
+    for _ in range(20):
+        if java is None:
+            return
+        yield java
         java = java.getCause()
-    return causes
