@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-stores test-cluster test-matrix test-core test-ui check docs ui bench bench-all profile dist clean
+.PHONY: help setup demo test test-all test-faults test-stores test-kafka test-cluster test-matrix test-core test-ui check docs ui bench bench-all profile dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,16 +28,19 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 	$(BIN)/python -m orchestration.demo
 
 test: $(VENV)/.s3 ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui and not servers and not cluster"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui and not servers and not kafka and not cluster"
 
 test-all: $(VENV)/.s3 ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui and not servers and not cluster"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui and not servers and not kafka and not cluster"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup
 
 test-stores: $(VENV)/.s3 $(VENV)/.servers $(VENV)/.azurite ## put whole jobs, many runners and faults on S3-compatible servers, and file sinks on HDFS
 	$(BIN)/python -m pytest tests/stores -n 2 --dist loadgroup
+
+test-kafka: $(VENV)/.kafka ## put jobs between topics of a real Kafka broker, and kill driver, executor and broker
+	$(BIN)/python -m pytest tests/kafka
 
 test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with the root in a store and every kind of sink
 	$(BIN)/python -m pytest tests/cluster
@@ -129,4 +132,9 @@ $(READY): $(VENV)/.installed
 # What tests with object stores need besides.
 $(VENV)/.s3: $(READY)
 	$(BIN)/statelake setup --s3
+	@touch $@
+
+# What tests with Kafka need besides; they fetch the jars of their broker themselves.
+$(VENV)/.kafka: $(READY)
+	$(BIN)/statelake setup --kafka
 	@touch $@

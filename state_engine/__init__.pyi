@@ -94,10 +94,12 @@ from state_engine.replay.replay import ReplayReport
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
+from state_engine.sinks.kafka.kafka_sink import KafkaSink
 from state_engine.sinks.sql import SqlSink
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.file import FileSource
+from state_engine.sources.kafka.kafka_source import KafkaSource
 from state_engine.sources.python_data_source import PythonDataSource
 from state_engine.spark.session import local_session
 from state_engine.spark.task_progress import TaskProgress
@@ -122,8 +124,8 @@ __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "CloseableIterator",
-    "FileSource", "DeltaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
-    "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
+    "FileSource", "DeltaSource", "KafkaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
+    "KafkaSink", "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
     # engine
     "StateEngine", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow",
     "CompactionPolicy", "RetentionPolicy",

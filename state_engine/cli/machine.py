@@ -20,7 +20,7 @@ from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, errors, loaded_settings, opened, progressed, say
 from state_engine.cli.tables import table
 from state_engine.engine.engine import StateEngine
-from state_engine.machine.jars import delta_jars, jars_of, s3_jars
+from state_engine.machine.jars import delta_jars, jars_of, kafka_jars, s3_jars
 from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import FILE_NAME, FILE_VARIABLE
 from state_engine.machine.spark_versions import installed_spark
@@ -41,6 +41,9 @@ def setup(
     s3: Annotated[
         bool, typer.Option("--s3", help="Also fetch what Spark needs for stores with S3's interface (13 MB).")
     ] = False,
+    kafka: Annotated[
+        bool, typer.Option("--kafka", help="Also fetch what Spark needs for Kafka (10 MB).")
+    ] = False,
     store: Annotated[
         str,
         typer.Option(
@@ -59,11 +62,13 @@ def setup(
     with errors.status("Delta's jars: checking, and fetching what is missing (once, about ten seconds) …"):
         jars = jars_of(delta_jars(spark), settings.jars_dir, java=java)
     progressed(f"Delta's jars: {len(jars)} in {jars[0].parent}")
-    if s3:
-        with errors.status("The jars of S3A: checking, and fetching what is missing (once, 13 MB) …"):
-            more = jars_of(s3_jars(spark), settings.jars_dir, java=java)
-        progressed(f"The jars of S3A: {len(more)} in {more[0].parent}")
-        jars += more
+    for wanted, which, size in ((s3, s3_jars(spark), "13 MB"), (kafka, kafka_jars(spark), "10 MB")):
+        if wanted:
+            name = which.name[0].upper() + which.name[1:]
+            with errors.status(f"{name}: checking, and fetching what is missing (once, {size}) …"):
+                more = jars_of(which, settings.jars_dir, java=java)
+            progressed(f"{name}: {len(more)} in {more[0].parent}")
+            jars += more
     with errors.status(
         "Spark's classes: having Java keep them, so that Spark starts faster (once, about a minute) …"
     ):

@@ -6,7 +6,8 @@ download never reaches the JVM. Has no counterpart in Flink.
 Only four jars of Delta are needed. What else its pom asks for (Hadoop, Parquet, Jackson, …) ships with Spark, and the
 Unity Catalog clients are loaded only by tables that live in such a catalog. Decision 0001. Those of S3A are fetched
 where they are asked for (``statelake setup --s3``): Hadoop's module and the modules of Amazon's SDK that it uses, 13 MB
-in place of the bundle of 700.
+in place of the bundle of 700. So are those of Kafka (``statelake setup --kafka``): Spark's reader, Kafka's clients and
+Spark's Avro.
 """
 
 from __future__ import annotations
@@ -125,6 +126,29 @@ def s3_jars(spark: SparkVersion) -> JarSet:
             "software.amazon.awssdk:bundle",
         ),
         setup="statelake setup --s3",
+    )
+
+
+def kafka_jars(spark: SparkVersion) -> JarSet:
+    """Spark's reader of Kafka with Kafka's clients, and Spark's Avro."""
+    return JarSet(
+        name="the jars of Kafka",
+        directory=f"kafka-{spark.pyspark}",
+        pinned=_pins(f"kafka_jars_spark_{spark.name}.txt"),
+        # What Spark has.
+        excludes=(
+            "at.yawk*:*",
+            "com.*:*",
+            "commons-*:*",
+            "org.apache.avro:*",
+            "org.apache.hadoop:*",
+            "org.lz4:*",
+            "org.scala-lang*:*",
+            "org.slf4j:*",
+            "org.tukaani:*",
+            "org.xerial*:*",
+        ),
+        setup="statelake setup --kafka",
     )
 
 

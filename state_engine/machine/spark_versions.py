@@ -28,7 +28,7 @@ class SparkVersion:
 
 
 SPARK_VERSIONS: Mapping[str, SparkVersion] = {
-    one.name: one for one in (SparkVersion("4.1", "4.1.4", "3.4.2"), SparkVersion("4.2", "4.2.0", "3.5.0"))
+    one.name: one for one in (SparkVersion("4.1", "4.1.1", "3.4.2"), SparkVersion("4.2", "4.2.0", "3.5.0"))
 }
 
 
@@ -39,7 +39,7 @@ def spark_version(version: str) -> SparkVersion:
         SetupError: the engine does not work with it.
 
     Example:
-        >>> spark_version("4.1.2").hadoop
+        >>> spark_version("4.1.3").hadoop
         '3.4.2'
         >>> spark_version("4.0.1")
         Traceback (most recent call last):

@@ -143,6 +143,8 @@ class LostOutputs:
             return LostChange(sink, self._of_names(key, names), [])
         if sink.kind == SinkKind.FOREACH_BATCH:
             raise self._refusal(sink, "its function was called with outputs of it, and cannot take them back")
+        if sink.kind == SinkKind.KAFKA:
+            raise self._refusal(sink, "records that were sent to its topic cannot be taken back")
         if sink.kind == SinkKind.SQL:
             note = ledger_note(sink, self._publication.places.app_of(sink.name), self._lost.checkpoint_id)
             return self._by_lineage(key, sink, note, attempts_in if target_of(sink).lineage else None)

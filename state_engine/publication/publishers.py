@@ -13,6 +13,7 @@ from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
+from state_engine.sinks.kafka.kafka_publisher import KafkaPublisher
 from state_engine.sinks.sql import SqlPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
@@ -30,6 +31,7 @@ def publishers(kernel: DeltaKernel, tables: JobTables) -> Publishers:
         SinkKind.DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         SinkKind.SQL: SqlPublisher(),
         SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel),
+        SinkKind.KAFKA: KafkaPublisher(kernel),
     }
 
 
@@ -39,6 +41,7 @@ def seen_without_java(places: SinkPlaces) -> Seen:
         SinkKind.FILES: FilePublisher(),
         SinkKind.SQL: SqlPublisher(),
         SinkKind.FOREACH_BATCH: ForeachBatchPublisher(None),
+        SinkKind.KAFKA: KafkaPublisher(None),
     }
 
     def seen(staged: StagedSink) -> int:

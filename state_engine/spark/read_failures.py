@@ -14,6 +14,8 @@ from state_engine.storage.storage_errors import java_storage_error
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[^]]*\].*?: (\[.*?\])\.\s", re.DOTALL)
+_KAFKA = ("org.apache.spark.sql.kafka010.", "org.apache.kafka.")
+"""Begin the names of what Spark's reader of Kafka, or Kafka's client in it, raises."""
 _IN_TASK = re.compile(r"^state_engine\.core\.errors\.SourceError: (.+)$", re.MULTILINE)
 """What the code of a source raised in a task."""
 _STATE = re.compile(r"\s+SQLSTATE: \w+$")
@@ -41,6 +43,14 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         raised = next((m.group(1) for text in texts if (m := _IN_TASK.search(text))), None)
         if raised is not None:
             raise SourceError(f"job '{job}', on the way to {into}: {raised}") from error
+        raised_there = (java for java in _causes(error) if java.getClass().getName().startswith(_KAFKA))
+        kafka = next((str(java.getMessage()) for java in raised_there), None)
+        if kafka is not None:
+            raise SourceError(
+                f"job '{job}', source '{source or 'unknown'}', on the way to {into}: Kafka could not be read "
+                f"({' '.join(kafka.split())}). Nothing of this micro-batch was committed: run again; what is gone for "
+                "good is then named with its offsets"
+            ) from error
         match = next((m for text in texts if (m := _FILE.search(text + " "))), None)
         if match is None:
             raise
@@ -66,9 +76,14 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
 
 def messages(error: Any) -> list[str]:
     """Messages of a Java exception and its causes, outermost first."""
-    texts: list[str] = []
+    return [str(java.getMessage()) for java in _causes(error)] or [str(error)]
+
+
+def _causes(error: Any) -> Iterator[Any]:
+    """A Java exception and its causes, outermost first."""
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    while java is not None and len(texts) < 20:
-        texts.append(str(java.getMessage()))
+    for _ in range(20):
+        if java is None:
+            return
+        yield java
         java = java.getCause()
-    return texts or [str(error)]

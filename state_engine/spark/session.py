@@ -28,6 +28,7 @@ from state_engine.machine.jars import (
     delta_package,
     jars_of,
     jars_that_are_there,
+    kafka_jars,
     s3_jars,
 )
 from state_engine.machine.java import JavaHome, find_java_home
@@ -35,7 +36,8 @@ from state_engine.machine.settings import JobsSettings, Settings, SparkSettings,
 from state_engine.machine.spark_versions import installed_spark, spark_version
 from state_engine.spark.class_archive import archive_options
 from state_engine.spark.java_log import java_is_starting
-from state_engine.spark.log_store import log_store_jar
+from state_engine.spark.kafka import RECORDS_JAR
+from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.shipping import is_in_process, ship_code
 from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log_stores import spark_options
@@ -168,7 +170,7 @@ def needed_options() -> dict[str, str]:
 
 
 def needed_jars() -> list[Path]:
-    """Jars that any session of the engine needs: Delta's, the log store's, and where they were fetched those of S3A.
+    """Jars that any session of the engine needs: Delta's, the log store's, those of S3A and Kafka that were fetched.
 
     Raises:
         JavaNotFoundError, JarsError: they are not here.
@@ -189,7 +191,7 @@ def session_options(
     """The options of a new session; those of the user win over ours (Java options are joined).
 
     Args:
-        jars: Delta's, those of S3A where they were fetched, and that of the log store.
+        jars: Delta's, that of the log store, and those of S3A and Kafka where they were fetched.
         cores: of this machine; shuffles on it get as many partitions.
         java_options: for the driver, besides those that are always set.
         python: that tasks run in, where the settings name none.
@@ -276,8 +278,10 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
 
 def _jars(settings: SparkSettings, java: JavaHome) -> list[Path]:
     spark = installed_spark()
-    needed = [*jars_of(delta_jars(spark), settings.jars_dir, java=java), log_store_jar()]
-    return needed + jars_that_are_there(s3_jars(spark), settings.jars_dir)
+    needed = [*jars_of(delta_jars(spark), settings.jars_dir, java=java), LOG_STORE_JAR.path()]
+    needed += jars_that_are_there(s3_jars(spark), settings.jars_dir)
+    kafka = jars_that_are_there(kafka_jars(spark), settings.jars_dir)
+    return [*needed, *kafka, RECORDS_JAR.path()] if kafka else needed
 
 
 def _write_no_checksums(spark: Any) -> None:

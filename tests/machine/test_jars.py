@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -20,12 +21,13 @@ from state_engine.machine.jars import (
     jar_problems,
     jars_of,
     jars_that_are_there,
+    kafka_jars,
     s3_jars,
 )
 from state_engine.machine.java import JavaHome, find_java_home
-from state_engine.machine.spark_versions import SPARK_VERSIONS, installed_spark
+from state_engine.machine.spark_versions import SPARK_VERSIONS, SparkVersion, installed_spark
 
-EVERY_SET = [jars(spark) for spark in SPARK_VERSIONS.values() for jars in (delta_jars, s3_jars)]
+EVERY_SET = [jars(spark) for spark in SPARK_VERSIONS.values() for jars in (delta_jars, s3_jars, kafka_jars)]
 
 NO_JAVA = JavaHome(path=Path("/nowhere"), version="17", origin="test")
 
@@ -152,10 +154,9 @@ def test_java_itself_reads_the_trust_store(tmp_path: Path) -> None:
     assert listed.stdout.count("trustedCertEntry") == len(authorities)
 
 
-@pytest.mark.parametrize(
-    "which", [delta_jars(installed_spark()), s3_jars(installed_spark())], ids=["delta", "s3"]
-)
-def test_the_cached_jars_are_the_pinned_ones(which: JarSet, tmp_path: Path) -> None:
+@pytest.mark.parametrize("jars", [delta_jars, s3_jars, kafka_jars])
+def test_the_cached_jars_are_the_pinned_ones(jars: Callable[[SparkVersion], JarSet], tmp_path: Path) -> None:
+    which = jars(installed_spark())
     # Against the real cache when there is one: the pins in the module are those of real files.
     if not which.cache.is_dir():
         pytest.skip("no jars were fetched on this machine yet")

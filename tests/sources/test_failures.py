@@ -24,6 +24,12 @@ class _Java:
     def getMessage(self) -> str:
         return self.messages[0]
 
+    def getClass(self) -> _Java:
+        return self
+
+    def getName(self) -> str:
+        return "java.lang.RuntimeException"
+
     def getCause(self) -> _Java | None:
         return _Java(*self.messages[1:]) if self.messages[1:] else None
 

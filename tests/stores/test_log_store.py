@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import JarsError
-from state_engine.spark import log_store
+from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.storage.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import open_location, write_parquet
@@ -32,16 +33,15 @@ def file(uri: str, who: str, n: int) -> DataFile:
 
 
 def test_the_jar_is_made_of_the_source(spark: SparkSession) -> None:
-    made = log_store.compiled(spark._jvm)
-    assert made == log_store.log_store_jar().read_bytes()
-    assert hashlib.sha256(made).hexdigest() == log_store.SHA256
+    made = LOG_STORE_JAR.compiled(spark._jvm)
+    assert made == LOG_STORE_JAR.path().read_bytes()
+    assert hashlib.sha256(made).hexdigest() == LOG_STORE_JAR.sha256
 
 
-def test_another_jar_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_jar_than_the_pinned_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "other.jar").write_bytes(b"other")
-    monkeypatch.setattr(log_store, "JAR", tmp_path / "other.jar")
     with pytest.raises(JarsError, match="install statelake again"):
-        log_store.log_store_jar()
+        replace(LOG_STORE_JAR, jar=tmp_path / "other.jar").path()
 
 
 def test_what_is_there_is_not_written_again(kernel: DeltaKernel, store: StoreProxy, uri: str) -> None:

@@ -12,7 +12,7 @@ from state_engine.machine.jars import delta_jars, jars_of
 from state_engine.machine.java import find_java_home
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.spark.execution import INTERPRETED
-from state_engine.spark.log_store import log_store_jar
+from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.session import DELTA_CATALOG, DELTA_EXTENSION, LOG_SETTINGS
 from tests.support.java import SHORT_LIVED_JAVA
 
@@ -20,7 +20,7 @@ from tests.support.java import SHORT_LIVED_JAVA
 def spark_submit(directory: Path, *options: str, script: Path, master: str = "local[2]") -> list[str]:
     """The command that starts a script on a master, with what the engine needs."""
     java = find_java_home(environ=os.environ, explicit=None)
-    jars = [*jars_of(delta_jars(installed_spark()), None, java=java), log_store_jar()]
+    jars = [*jars_of(delta_jars(installed_spark()), None, java=java), LOG_STORE_JAR.path()]
     conf = {
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,

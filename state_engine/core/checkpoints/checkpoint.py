@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import get_type_hints
 
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.names import stored_name
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -274,8 +275,8 @@ class StagedSink:
 
     @property
     def changes_sink(self) -> bool:
-        """Whether anything comes or leaves."""
-        return bool(self.files or self.withdrawn)
+        """Whether anything comes or leaves, or the sink shows that nothing does."""
+        return bool(self.files or self.withdrawn) or SinkKind(self.kind).shows_every_checkpoint
 
 
 @dataclass(frozen=True)

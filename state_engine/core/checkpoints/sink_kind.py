@@ -7,6 +7,7 @@
     files           beside the directory's files     moves the files                   names of directories
     sql             in the job's root                inserts a copy                    a ledger in the database
     foreach_batch   in the job's root                calls a function with a copy      notes in the root
+    kafka           in the job's root                sends a copy in transactions      a topic of markers
     delta_state     nowhere: a state is published    applies what changed by key       the table's log
     sql_state       nowhere: a state is published    applies what changed by key       a ledger in the database
 
@@ -32,6 +33,7 @@ class SinkKind(StrEnum):
     FILES = "files"
     SQL = "sql"
     FOREACH_BATCH = "foreach_batch"
+    KAFKA = "kafka"
     DELTA_STATE = "delta_state"
     SQL_STATE = "sql_state"
 
@@ -58,9 +60,14 @@ class SinkKind(StrEnum):
     @property
     def holds_copy(self) -> bool:
         """Whether it holds a copy of what was staged for it, and not the files themselves."""
-        return self in (SinkKind.DELTA_SPARK, SinkKind.SQL, SinkKind.FOREACH_BATCH)
+        return self is SinkKind.DELTA_SPARK or self.is_staged_in_root
 
     @property
     def is_staged_in_root(self) -> bool:
         """Whether outputs wait in the job's root, and stay there when they are published."""
-        return self in (SinkKind.SQL, SinkKind.FOREACH_BATCH)
+        return self in (SinkKind.SQL, SinkKind.FOREACH_BATCH, SinkKind.KAFKA)
+
+    @property
+    def shows_every_checkpoint(self) -> bool:
+        """Whether checkpoints without rows are published to it, too."""
+        return self is SinkKind.KAFKA

@@ -60,6 +60,33 @@ def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
     return [kind.normalise(v) for v in values]
 
 
+def for_json(kind: pa.DataType) -> Convert:
+    """What turns a value in an Arrow array of a type into what JSON can hold; a map into an object.
+
+    Others read these texts, so maps are what they are to them; ``to_json`` keeps keys that are no texts, and their
+    order.
+
+    Example:
+        >>> for_json(pa.map_(pa.int64(), pa.binary()))([(7, b"x")])
+        {'7': 'eA=='}
+    """
+    return converter(
+        kind,
+        lambda part: _scalar(part)[0],
+        entries=lambda _, pairs: {scalar_text(key): value for key, value in pairs},
+    )
+
+
+def scalar_text(value: Any) -> str:
+    """What JSON can hold, as bare text.
+
+    Example:
+        >>> scalar_text("x"), scalar_text(True)
+        ('x', 'true')
+    """
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def type_text(kind: TypeInformation) -> str:
     """The declared type as checkpoints record it."""
     return str(kind) if isinstance(kind, PlainType) else type_to_text(kind)

@@ -216,7 +216,7 @@ class DebeziumFormat(ChangeFormat):
         if self.column is not None:
             _require(feed, [self.column], repr(self))
             held = feed.field(self.column).type
-            if _is_text(held):
+            if _is_text(held) or pa.types.is_binary(held):
                 if self.schema is None:
                     raise ConfigurationError(
                         f"{self!r}: the column '{self.column}' is text, so the columns of its rows must be said: "

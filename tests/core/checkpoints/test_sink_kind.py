@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from state_engine import DeltaSink, FileSink
+from state_engine import DeltaSink, FileSink, KafkaSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.sql import SqlSink
@@ -16,6 +16,7 @@ FACTS = {
     "files": {"marks_files"},
     "sql": {"holds_copy", "is_staged_in_root"},
     "foreach_batch": {"holds_copy", "is_staged_in_root"},
+    "kafka": {"holds_copy", "is_staged_in_root", "shows_every_checkpoint"},
     "delta_state": {"shows_state"},
     "sql_state": {"shows_state"},
 }
@@ -29,6 +30,6 @@ def test_what_follows_from_a_kind(kind: str) -> None:
 
 def test_sinks_are_of_known_kinds() -> None:
     assert set(FACTS) == set(SinkKind)
-    kinds = [sink.kind for sink in (DeltaSink, FileSink, SqlSink, ForeachBatchSink)]
-    assert kinds == ["delta", "files", "sql", "foreach_batch"]
+    kinds = [sink.kind for sink in (DeltaSink, FileSink, SqlSink, ForeachBatchSink, KafkaSink)]
+    assert kinds == ["delta", "files", "sql", "foreach_batch", "kafka"]
     assert all(type(kind) is str for kind in kinds), "rows go to Spark and to Java as they are"

@@ -1,0 +1,1 @@
+"""``KafkaSink``: outputs into a topic of Kafka, exactly once."""

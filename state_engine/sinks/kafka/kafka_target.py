@@ -1,0 +1,211 @@
+"""Which topic is written to, and how: what a checkpoint records of it; and how its rows become records.
+
+A record is packed as ``KafkaRecords.send`` takes it. JSON holds dates and times as ISO 8601, decimals as texts, bytes
+as base64, and maps as objects.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.errors import SinkError
+from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.json_values import for_json, scalar_text
+from state_engine.core.types.row import RowKind
+from state_engine.sources.row_kinds import kinds_of
+from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.spark.kafka.cluster import KafkaCluster
+
+_NO_TIME = -1
+_KEY, _VALUE = "key", "value"
+_DELETES, _PASSED_OVER = RowKind.DELETE, RowKind.UPDATE_BEFORE
+
+
+@dataclass(frozen=True)
+class KafkaTarget:
+    """One topic.
+
+    Attributes:
+        cluster: where it is.
+        topic: its name.
+        marker_topic: of the topic that says what was published.
+        format: of values.
+        key: columns that make the key of a record.
+        key_format: how it holds them.
+        headers, timestamp: columns of the record's headers and time; None where it has none of its own.
+        max_rows: of one transaction.
+        timeout: after which brokers abort a transaction.
+    """
+
+    cluster: KafkaCluster
+    topic: str
+    marker_topic: str
+    format: Literal["json", "raw"]
+    key: tuple[str, ...]
+    key_format: Literal["json", "raw"]
+    headers: str | None
+    timestamp: str | None
+    max_rows: int
+    timeout: timedelta
+
+    @property
+    def shown(self) -> str:
+        """The topic, for messages."""
+        return f"topic {self.topic} of Kafka at {self.cluster.servers}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As recorded; see ``from_json``."""
+        own = {**asdict(self), "cluster": self.cluster.to_json(), "key": list(self.key)}
+        return {**own, "timeout": self.timeout // timedelta(milliseconds=1)}
+
+    @staticmethod
+    def from_json(stored: Mapping[str, Any]) -> KafkaTarget:
+        """What ``to_json`` made."""
+        return replace(
+            KafkaTarget(**stored),
+            cluster=KafkaCluster.from_json(stored["cluster"]),
+            key=tuple(stored["key"]),
+            timeout=timedelta(milliseconds=stored["timeout"]),
+        )
+
+    @staticmethod
+    def of(staged: StagedSink) -> KafkaTarget:
+        """The topic, recorded beside the columns."""
+        return KafkaTarget.from_json(json.loads(staged.schema)["target"])
+
+    # -- columns ---------------------------------------------------------------------------------------------------
+
+    def check(self, schema: pa.Schema, *, sink: str) -> None:
+        """Refuse columns that cannot become records.
+
+        Raises:
+            SinkError: a column is missing, or of a type that it cannot have.
+        """
+        kinds = {field.name: field.type for field in schema if field.name != ROW_KIND}
+        needed = dict.fromkeys(self.key, "key")
+        needed |= {name: "headers" for name in [self.headers] if name}
+        needed |= {name: "timestamp" for name in [self.timestamp] if name}
+        if self.format == "raw":
+            needed[_VALUE] = "the format 'raw'"
+        if missing := {name: why for name, why in needed.items() if name not in kinds}:
+            name, why = next(iter(missing.items()))
+            raise SinkError(
+                f"sink '{sink}': there is no column '{name}' for {why}; the output has {list(kinds)}"
+            )
+        expected = {name: _IS_TEXT for name in (_KEY, _VALUE) if self.format == "raw" and name in kinds}
+        expected |= {name: _IS_HEADERS for name in [self.headers] if name}
+        expected |= {name: _IS_INSTANT for name in [self.timestamp] if name}
+        for name, (fits, wanted) in expected.items():
+            if not fits(kinds[name]):
+                raise SinkError(
+                    f"sink '{sink}': the column '{name}' must be {wanted}, not {ddl_text(kinds[name])}"
+                )
+
+    # -- records ---------------------------------------------------------------------------------------------------
+
+    def frames(self, rows: pa.Table, *, sink: str) -> bytes:
+        """The records of rows; what an update replaces has none, and what is deleted has no value.
+
+        Raises:
+            SinkError: a row that replaces or deletes another one has no key.
+        """
+        names = [name for name in rows.column_names if name != ROW_KIND]
+        changing = ROW_KIND in rows.column_names
+        kinds: Sequence[RowKind | None] = kinds_of(rows) if changing else [None] * rows.num_rows
+        columns = {name: rows[name].to_pylist() for name in names}
+        convert = {name: for_json(rows.schema.field(name).type) for name in names}
+        packed = bytearray()
+        for row, kind in enumerate(kinds):
+            if kind is _PASSED_OVER:
+                continue
+            values = {name: column[row] for name, column in columns.items()}
+            key, value = self._parts(values, convert)
+            if changing and key is None:
+                raise SinkError(
+                    f"sink '{sink}': a row of a stream that changes has no key for {self.shown}, so nothing says which "
+                    "row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
+                )
+            packed += _frame(
+                key, None if kind is _DELETES else value, self._time(values), self._headers(values)
+            )
+        return bytes(packed)
+
+    def _parts(self, values: dict[str, Any], convert: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
+        """Key and value of a record."""
+        if self.format == "raw":
+            return _bytes(values.get(_KEY)), _bytes(values[_VALUE])
+        plain = {name: convert[name](value) for name, value in values.items() if name != self.headers}
+        value = _json(plain)
+        if not self.key:
+            return None, value
+        if self.key_format == "json":
+            return _json({name: plain[name] for name in self.key}), value
+        own = values[self.key[0]]
+        if own is None or isinstance(own, bytes):
+            return own, value
+        return scalar_text(plain[self.key[0]]).encode(), value
+
+    def _time(self, values: dict[str, Any]) -> int:
+        at = values[self.timestamp] if self.timestamp else None
+        return _NO_TIME if at is None else int(at.timestamp() * 1000)
+
+    def _headers(self, values: dict[str, Any]) -> list[tuple[str, bytes | None]]:
+        given = values[self.headers] if self.headers else None
+        pairs = [one if isinstance(one, tuple) else (one["key"], one["value"]) for one in given or []]
+        return [(name, _bytes(value)) for name, value in pairs]
+
+
+def marker_frame(key: str, value: str) -> bytes:
+    """A record of two texts."""
+    return _frame(key.encode(), value.encode(), _NO_TIME, [])
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return bool(pa.types.is_string(kind.key_type) and _is_text(kind.item_type))
+    if not pa.types.is_list(kind) or not pa.types.is_struct(kind.value_type):
+        return False
+    fields = {field.name: field.type for field in kind.value_type}
+    return set(fields) == {_KEY, _VALUE} and pa.types.is_string(fields[_KEY]) and _is_text(fields[_VALUE])
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
+
+
+_IS_TEXT = (_is_text, "string or binary")
+_IS_HEADERS = (_is_headers, "map<string, binary> or array<struct<key: string, value: binary>>")
+_IS_INSTANT = (_is_instant, "timestamp")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _frame(
+    key: bytes | None, value: bytes | None, time_ms: int, headers: list[tuple[str, bytes | None]]
+) -> bytes:
+    parts = [struct.pack(">q", time_ms), _part(key), _part(value), struct.pack(">i", len(headers))]
+    for name, content in headers:
+        parts += [_part(name.encode()), _part(content)]
+    return b"".join(parts)
+
+
+def _part(content: bytes | None) -> bytes:
+    return struct.pack(">i", -1) if content is None else struct.pack(">i", len(content)) + content

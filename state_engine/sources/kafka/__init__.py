@@ -1,0 +1,1 @@
+"""``KafkaSource``: records of Kafka's topics, by ranges of offsets."""

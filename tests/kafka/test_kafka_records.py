@@ -1,0 +1,264 @@
+"""What the records of a topic become, and what becomes of those that do not fit; and rows as records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    ChangeFormat,
+    DeltaSink,
+    FileSource,
+    KafkaSink,
+    KafkaSource,
+    KeyedProcessFunction,
+    RowKind,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import SourceError
+from tests.kafka.topics import Topics
+
+CLICKS = "id bigint, name string"
+AVRO = json.dumps(
+    {
+        "type": "record",
+        "name": "Click",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": ["null", "string"]}],
+    }
+)
+
+
+class Shown(KeyedProcessFunction):
+    """Every element with its kind, as text."""
+
+    accepts_changes = True
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield str(ctx.row_kind()), value.id, value.name
+
+
+class Run:
+    """A job from a source to a table."""
+
+    def __init__(self, spark: SparkSession, directory: Path, source: KafkaSource, **options: Any) -> None:
+        self.engine, self.directory = StateEngine(directory / "root", spark), directory
+        self.use(source, **options)
+
+    def use(self, source: KafkaSource, *, format: Any = None, **options: Any) -> None:
+        self.job = StatefulJob("shown", **options)
+        stream = self.job.source("input", source, format=format).key_by("id")
+        out = stream.process(Shown(), uid="shown", output_type="kind string, id bigint, name string")
+        out.sink("out", DeltaSink(str(self.directory / "out")))
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        table = DeltaTable(str(self.directory / "out")).to_pyarrow_table()
+        return sorted(tuple(row.values()) for row in table.to_pylist())
+
+
+BAD: list[Any] = ["no json", "[1]", '{"id": "seven"}', b'{"id": 5, "name": "caf\xe9"}', "", None]
+
+
+def test_records_that_do_not_fit_become_dead_letters(
+    spark: SparkSession, tmp_path: Path, topics: Topics
+) -> None:
+    topic = topics.new()
+    topics.send(
+        topic, (None, '{"id": 1, "name": "a", "more": 7}'), *[("k", one) for one in BAD], (None, '{"id": 2}')
+    )
+    strict = Run(spark, tmp_path / "strict", KafkaSource(topics.servers, topic, schema=CLICKS))
+    with pytest.raises(
+        SourceError, match=rf"{topic}/0, offset 1: its value does not fit the declared schema"
+    ):
+        strict.engine.run(strict.job)
+    run = Run(spark, tmp_path, KafkaSource(topics.servers, topic, schema=CLICKS), on_error="dead_letter")
+    (report,) = run.engine.run(run.job).batches
+    assert run.rows() == [("+I", 1, "a"), ("+I", 2, None)]
+    assert report.rows_refused == len(BAD)
+    letters = sorted(run.engine.list_dead_letters("shown"), key=lambda one: str(one.position))
+    assert [one.position for one in letters] == [
+        f"source 'input', {topic}/0, row {offset}" for offset in range(1, 7)
+    ]
+    assert "no UTF-8" in letters[3].error
+    assert "changes=True" in letters[5].error
+    assert json.loads(letters[0].row or "")["value"] == "no json"
+
+
+def test_dead_letters_are_decoded_again(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    topics.send(topic, ("k", '{"id": "seven", "name": "x"}'), ("k", "no json"))
+    run = Run(spark, tmp_path, KafkaSource(topics.servers, topic, schema=CLICKS), on_error="dead_letter")
+    run.engine.run(run.job)
+    run.use(KafkaSource(topics.servers, topic, schema="id string, name string"), on_error="dead_letter")
+    letters = run.engine.list_dead_letters("shown")
+    assert len(letters) == 2
+    run.job = StatefulJob("shown", on_error="dead_letter")
+    source = KafkaSource(topics.servers, topic, schema="id string, name string", with_metadata=True)
+    stream = run.job.source("input", source).map(
+        lambda row: (7, f"{row.id}/{row.kafka_offset}"), output_type="id bigint, name string"
+    )
+    out = stream.key_by("id").process(Shown(), uid="shown", output_type="kind string, id bigint, name string")
+    out.sink("out", DeltaSink(str(tmp_path / "out")))
+    run.engine.replay_dead_letters(run.job)
+    assert run.rows() == [("+I", 7, "seven/0")]
+    assert [one.error for one in run.engine.list_dead_letters("shown")]
+
+
+def test_tombstones_delete_the_row_of_their_key(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    topics.send(
+        topic,
+        ('{"id": 1}', '{"id": 1, "name": "a"}'),
+        ('{"id": 1}', '{"id": 1, "name": "b"}'),
+        ('{"id": 1}', None),
+        ("no key", None),
+    )
+    source = KafkaSource(topics.servers, topic, schema=CLICKS, changes=True, key=["id"])
+    run = Run(spark, tmp_path, source, on_error="dead_letter")
+    (report,) = run.engine.run(run.job).batches
+    assert run.rows() == [("+U", 1, "a"), ("+U", 1, "b"), ("-D", 1, None)]
+    assert report.rows_refused == 1
+
+
+def test_a_key_may_be_text(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    topics.send(topic, ("7", '{"id": 7, "name": "a"}'), ("7", None))
+    source = KafkaSource(topics.servers, topic, schema=CLICKS, changes=True, key=["id"], key_format="raw")
+    run = Run(spark, tmp_path, source)
+    run.engine.run(run.job)
+    assert run.rows() == [("+U", 7, "a"), ("-D", 7, None)]
+
+
+def test_envelopes_in_raw_values_are_decoded(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    envelope = {"op": "c", "before": None, "after": {"id": 1, "name": "a"}}
+    topics.send(topic, ("k", json.dumps(envelope)), ("k", None))
+    run = Run(
+        spark, tmp_path, KafkaSource(topics.servers, topic, format="raw"),
+        format=ChangeFormat.debezium(column="value", schema=CLICKS),
+    )  # fmt: skip
+    run.engine.run(run.job)
+    assert run.rows() == [("+I", 1, "a")]
+
+
+def test_avro_is_read_by_its_schema(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    good = b"\x02\x02\x02a"  # 1, then the second branch of the union: "a"
+    nothing = b"\x00\x00"  # 0, and null
+    topics.send(topic, (None, good), (None, nothing), (None, b"\xff"))
+    source = KafkaSource(topics.servers, topic, format="avro", schema=AVRO)
+    run = Run(spark, tmp_path, source, on_error="dead_letter")
+    (report,) = run.engine.run(run.job).batches
+    assert run.rows() == [("+I", 0, None), ("+I", 1, "a")]
+    assert report.rows_refused == 1
+
+
+EVERY_TYPE = {
+    "id": (pa.int64(), 7),
+    "text": (pa.string(), 'a "ü"'),
+    "yes": (pa.bool_(), True),
+    "real": (pa.float64(), float("inf")),
+    "price": (pa.decimal128(20, 4), Decimal("1234567890.1234")),
+    "day": (pa.date32(), date(2026, 11, 25)),
+    "at": (pa.timestamp("us", "UTC"), datetime(2026, 11, 25, 1, 2, 3, 456789, UTC)),
+    "data": (pa.binary(), b"\x00\xff"),
+    "several": (pa.list_(pa.int64()), [1, 2]),
+    "named": (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
+    "part": (pa.struct([("x", pa.int64())]), {"x": 1}),
+    "nothing": (pa.string(), None),
+}
+DDL = (
+    "id bigint, text string, yes boolean, real double, price decimal(20,4), day date, at timestamp, data binary, "
+    "several array<bigint>, named map<string,bigint>, part struct<x: bigint>, nothing string"
+)
+
+
+def test_what_a_sink_writes_a_source_reads(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    (tmp_path / "feed").mkdir()
+    table = pa.table({name: pa.array([value], kind) for name, (kind, value) in EVERY_TYPE.items()})
+    pq.write_table(table, tmp_path / "feed" / "1.parquet")
+    with StateEngine(tmp_path / "root", spark) as engine:
+        there = StatefulJob("there")
+        rows = there.source("rows", FileSource(str(tmp_path / "feed")))
+        rows.sink("out", KafkaSink(topics.servers, topic, timestamp="at", key=["id", "day"]))
+        engine.run(there)
+        back = StatefulJob("back")
+        read = back.source("rows", KafkaSource(topics.servers, topic, schema=DDL))
+        read.sink("out", DeltaSink(str(tmp_path / "back")))
+        engine.run(back)
+    assert (
+        DeltaTable(str(tmp_path / "back")).to_pyarrow_table().cast(table.schema).to_pylist()
+        == table.to_pylist()
+    )
+    (record,) = topics.committed(topic)
+    assert record["key"] == '{"id":7,"day":"2026-11-25"}'
+    assert record["timestamp"] == datetime(2026, 11, 25, 1, 2, 3, 456000)
+    assert json.loads(record["value"])["real"] == "Infinity"
+
+
+class Latest(KeyedProcessFunction):
+    """The newest name of an id, as a stream that changes."""
+
+    accepts_changes = True
+    emits_changes = True
+
+    def open(self, runtime_context: Any) -> None:
+        self.name = runtime_context.get_state(ValueStateDescriptor("name", str))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        before = self.name.value()
+        if ctx.row_kind() is RowKind.DELETE:
+            self.name.clear()
+            yield RowKind.DELETE, (value.id, before)
+            return
+        self.name.update(value.name)
+        if before is not None:
+            yield RowKind.UPDATE_BEFORE, (value.id, before)
+        yield RowKind.UPDATE_AFTER, (value.id, value.name)
+
+
+def test_deletes_become_tombstones(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    given, topic = topics.new(), topics.new()
+    for value in ('{"id": 1, "name": "a"}', '{"id": 1, "name": "b"}', None):
+        topics.send(given, ("1", value))
+    with StateEngine(tmp_path / "root", spark) as engine:
+        job = StatefulJob("latest")
+        source = KafkaSource(topics.servers, given, schema=CLICKS, changes=True, key=["id"], key_format="raw")
+        names = job.source("rows", source).key_by("id").process(Latest(), uid="latest", output_type=CLICKS)
+        names.sink("out", KafkaSink(topics.servers, topic, key=["id"], key_format="raw"))
+        engine.run(job)
+    assert [(one["key"], one["value"]) for one in topics.committed(topic)] == [
+        ("1", '{"id":1,"name":"a"}'),
+        ("1", '{"id":1,"name":"b"}'),
+        ("1", None),
+    ]
+
+
+def test_raw_rows_with_headers_are_sent_as_they_are(
+    spark: SparkSession, tmp_path: Path, topics: Topics
+) -> None:
+    given, topic = topics.new(), topics.new()
+    topics.send(given, ("k", b"\x00\xff"), headers={"trace": b"abc"})
+    with StateEngine(tmp_path / "root", spark) as engine:
+        job = StatefulJob("copy")
+        rows = job.source("rows", KafkaSource(topics.servers, given, format="raw"))
+        rows.sink(
+            "out", KafkaSink(topics.servers, topic, format="raw", headers="headers", timestamp="timestamp")
+        )
+        engine.run(job)
+    (before,), (after,) = topics.committed(given), topics.committed(topic)
+    assert {k: v for k, v in after.items() if k != "offset"} == {
+        k: v for k, v in before.items() if k != "offset"
+    }

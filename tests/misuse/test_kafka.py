@@ -1,0 +1,85 @@
+"""Sources and sinks of Kafka that are declared wrongly are refused when they are made, without Java or a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from state_engine import KafkaSink, KafkaSource
+from state_engine.core.errors import ConfigurationError, SetupError
+from state_engine.spark.kafka.cluster import KafkaCluster
+
+SERVERS = "broker:9092"
+
+
+def source(**options: Any) -> KafkaSource:
+    given: dict[str, Any] = {"topic": "clicks", "schema": "user string"} | options
+    return KafkaSource(SERVERS, **given)
+
+
+def sink(**options: Any) -> KafkaSink:
+    return KafkaSink(SERVERS, **({"topic": "totals"} | options))
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "a list of servers": (lambda: KafkaSource([SERVERS], "t", schema="a int"), "servers must be host:port"),  # type: ignore[arg-type]
+    "a server without a port": (lambda: KafkaSink("broker", "t"), "KafkaSink: servers must be host:port"),
+    "a password in the servers": (lambda: KafkaSink("me:secret@broker:9092", "t"), "servers must be host:port"),
+    "neither topic nor pattern": (lambda: source(topic=None), "name a topic, or a pattern of topics"),
+    "topic and pattern": (lambda: source(pattern="c.*"), "name a topic, or a pattern of topics; one of the two"),
+    "no topics": (lambda: source(topic=[]), "topic must be a name, or a list of names"),
+    "a pattern that is none": (lambda: source(topic=None, pattern="("), "is no regular expression"),
+    "an unknown format": (lambda: source(format="csv"), r"format must be one of \['json', 'avro', 'raw'\], not 'csv'"),
+    "JSON without a schema": (lambda: source(schema=""), "format 'json' needs a schema"),
+    "Avro by DDL": (lambda: source(format="avro"), "needs the schema of a record, as JSON"),
+    "raw rows with a schema": (lambda: source(format="raw"), "leave out schema, key and with_metadata"),
+    "changes without a key": (lambda: source(changes=True), r"changes=True and key=\[…\] go together"),
+    "a key without changes": (lambda: source(key=["user"]), r"changes=True and key=\[…\] go together"),
+    "a key as text": (lambda: source(key="user", changes=True), r"must be a list of columns: \['user'\]"),
+    "a raw key of two columns": (
+        lambda: source(key=["a", "b"], changes=True, key_format="raw"), "key_format='raw' is the text of one column",
+    ),
+    "an unknown beginning": (lambda: source(starting="now"), "starting must be 'earliest', 'latest', a datetime"),
+    "no offsets a batch": (lambda: source(max_offsets_per_batch=0), "max_offsets_per_batch must be at least 1, not 0"),
+    "data loss that is passed over": (lambda: source(on_data_loss="ignore"), r"on_data_loss must be one of"),
+    "a secret among the options": (
+        lambda: source(options={"sasl.jaas.config": "…"}), r"options_env=\{'sasl.jaas.config': 'MY_VARIABLE'\}",
+    ),
+    "a key store's password": (lambda: sink(options={"ssl.key.password": "…"}), "holds a secret"),
+    "an option that is ours": (
+        lambda: source(options={"isolation.level": "read_uncommitted"}), r"\['isolation.level'\] are set by Statelake",
+    ),
+    "a topic that is none": (lambda: sink(topic="my topic"), "'my topic' cannot name a topic"),
+    "markers among the rows": (lambda: sink(marker_topic="totals"), "markers need a topic of their own"),
+    "a sink's key as text": (lambda: sink(key="user"), r"must be a list of columns: \['user'\]"),
+    "a sink's unknown format": (lambda: sink(format="avro"), "format must be 'json' or 'raw', not 'avro'"),
+    "a key of raw rows": (lambda: sink(format="raw", key=["k"]), "have their key in the column key"),
+    "transactions without rows": (
+        lambda: sink(max_rows_per_transaction=0), "max_rows_per_transaction must be at least 1, not 0",
+    ),
+    "no time": (lambda: sink(transaction_timeout=0), "transaction_timeout must be longer than nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_refused_with_what_to_do(mistake: str) -> None:
+    make, message = MISTAKES[mistake]
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_a_secret_is_asked_for_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = KafkaCluster(SERVERS, {"security.protocol": "SASL_SSL"}, {"sasl.jaas.config": "LAKE_JAAS"})
+    with pytest.raises(SetupError, match=r"the environment variable LAKE_JAAS, which holds sasl.jaas.config"):
+        cluster.properties()
+    monkeypatch.setenv("LAKE_JAAS", "a secret")
+    assert cluster.properties()["sasl.jaas.config"] == "a secret"
+    assert "a secret" not in repr(cluster) + str(cluster.to_json())
+    assert KafkaCluster.from_json(cluster.to_json()) == cluster
+
+
+def test_only_a_sink_with_keys_takes_changes() -> None:
+    assert not sink().accepts_changes
+    assert sink(key=["user"]).accepts_changes

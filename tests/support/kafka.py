@@ -1,0 +1,161 @@
+"""A Kafka broker for tests: one process on this machine that is broker and controller, and can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyspark
+
+from state_engine.machine.jars import JarSet, jars_of
+from state_engine.machine.java import find_java_home
+from tests.support.ports import free_port
+from tests.support.waiting import until
+
+BROKER_VERSION = "4.1.0"
+_PINS = Path(__file__).with_name("kafka_jars.txt")
+BROKER_JARS = JarSet(
+    name="the jars of Kafka's broker for tests",
+    directory=f"kafka-broker-{BROKER_VERSION}",
+    pinned=dict(line.split() for line in _PINS.read_text().splitlines() if not line.startswith("#")),
+    # Spark has the rest.
+    excludes=(
+        "com.fasterxml.jackson.core:*",
+        "com.fasterxml.jackson.dataformat:jackson-dataformat-yaml",
+        "com.github.luben*:*",
+        "com.google.code.findbugs:*",
+        "com.google.errorprone*:*",
+        "commons-beanutils*:*",
+        "commons-collections*:*",
+        "commons-logging*:*",
+        "org.apache.logging*:*",
+        "org.checkerframework*:*",
+        "org.lz4:*",
+        "org.scala-lang*:*",
+        "org.slf4j:*",
+        "org.xerial*:*",
+        "org.yaml*:*",
+    ),
+    setup="make test-kafka",
+)
+_CLUSTER = "c3RhdGVsYWtlLXRlc3RzLQ"  # 16 bytes as base64, as Kafka writes the id of a cluster
+_JAVA = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "num.partitions": "2",
+    "offsets.topic.num.partitions": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.num.partitions": "2",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "log.retention.check.interval.ms": "1000",
+    "log.cleaner.backoff.ms": "500",
+    "log.cleaner.dedupe.buffer.size": "2097152",
+    "group.initial.rebalance.delay.ms": "0",
+    "transaction.max.timeout.ms": "900000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+
+
+@dataclass
+class Broker:
+    """A broker on this machine only.
+
+    Attributes:
+        directory: where it keeps everything.
+        port: that clients use; the same after each start.
+        starts: how often it was started.
+    """
+
+    directory: Path
+    port: int = field(default_factory=free_port)
+    controller_port: int = field(default_factory=free_port)
+    starts: int = 0
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def servers(self) -> str:
+        """As clients name it."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, with the data that is there, and wait until it answers."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        settings = self.directory / "server.properties"
+        if not settings.exists():
+            settings.write_text("".join(f"{name}={value}\n" for name, value in self._settings().items()))
+            format_ = self._command("kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings))
+            made = subprocess.run(format_, cwd=self.directory, capture_output=True, text=True, check=False)
+            assert made.returncode == 0, made.stdout + made.stderr
+        with (self.directory / "log").open("ab") as log:
+            command = self._command("kafka.Kafka", str(settings))
+            self.process = subprocess.Popen(
+                command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        self.starts += 1
+        until(self._answers, "Kafka's broker", within_s=120)
+
+    def stop(self) -> None:
+        """Stop in good order."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it, and start it again with what it has on the disk."""
+        self.kill()
+        self.start()
+
+    def _end(self, how: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(timeout=60)
+            self.process = None
+
+    def _answers(self) -> bool:
+        """Whether it listens for clients, which it does when it has all that it had before."""
+        assert self.process is not None
+        assert self.process.poll() is None, (self.directory / "log").read_text()[-3000:]
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def _settings(self) -> dict[str, str]:
+        clients, controllers = f"PLAINTEXT://{self.servers}", f"CONTROLLER://127.0.0.1:{self.controller_port}"
+        return _SETTINGS | {
+            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+            "listeners": f"{clients},{controllers}",
+            "advertised.listeners": clients,
+            "log.dirs": str(self.directory / "data"),
+        }
+
+    def _command(self, main: str, *arguments: str) -> list[str]:
+        java = find_java_home(environ=os.environ)
+        spark = Path(pyspark.__file__).parent / "jars" / "*"
+        classpath = os.pathsep.join([*map(str, jars_of(BROKER_JARS, java=java)), str(spark)])
+        return [str(java.path / "bin" / "java"), *_JAVA, "-cp", classpath, main, *arguments]
+
+
+@contextmanager
+def kafka_broker(directory: Path) -> Iterator[Broker]:
+    """A running broker."""
+    broker = Broker(directory)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.kill()
