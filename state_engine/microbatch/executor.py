@@ -61,7 +61,6 @@ from state_engine.microbatch.subtask.sink_rows import (
 )
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
-from state_engine.sources.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.frames import (
     EVENT_TIME,
     RANK,
@@ -72,6 +71,7 @@ from state_engine.sources.frames import (
     united,
 )
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.parquet.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.row_kinds import KIND_FIELD
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.execution import collected
@@ -268,7 +268,7 @@ class GraphExecutor:
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
         )  # fmt: skip
-        small = all(one.frame.small for one in inputs)
+        small = all(one.frame.little_spark for one in inputs)
         reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)
         done.add(uid, reports)
         for output in outputs:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
@@ -71,16 +71,42 @@ class Slice:
 
 
 @dataclass(frozen=True)
+class TaskRows:
+    """Rows that tasks read with Arrow: no row of them goes through Spark unless DataFrame code asks for it.
+
+    Attributes:
+        schema: of the rows, hidden columns included.
+        tasks: how many read them.
+        read: the rows of one task, by its number, with only these columns; it is pickled for the tasks.
+        as_frame: the same rows as a DataFrame; stays with the driver.
+    """
+
+    schema: pa.Schema
+    tasks: int
+    read: Callable[[int, Sequence[str]], Iterator[pa.RecordBatch]]
+    as_frame: Callable[[], DataFrame]
+
+
+Rows: TypeAlias = "DataFrame | TaskRows | pa.Table"
+"""Rows, wherever they are read: by Spark, by tasks with Arrow, or by the driver, which has them."""
+
+
+def frame_or_table(rows: Rows) -> DataFrame | pa.Table:
+    """Rows for code that takes DataFrames and tables."""
+    return rows.as_frame() if isinstance(rows, TaskRows) else rows
+
+
+@dataclass(frozen=True)
 class SourceFrame:
     """The rows of a slice.
 
     Attributes:
-        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN; as a table where the driver has them.
+        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN, wherever they are read.
         refused: the rows that could not be parsed: their text, FILE_COLUMN and ROW_COLUMN; where there is more to say,
             also the error, and the row for people. None where there can be none.
     """
 
-    rows: DataFrame | pa.Table
+    rows: Rows
     refused: DataFrame | pa.Table | None = field(default=None)
 
 

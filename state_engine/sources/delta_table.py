@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import SourceError
-from state_engine.sources.parquet_files import parquet_row_count
+from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.sources.row_places import place_columns
 from state_engine.spark.spark_names import F
 from state_engine.storage.delta.action_json import (

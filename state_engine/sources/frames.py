@@ -1,7 +1,7 @@
 """``StreamFrame``: the rows of one stream in one micro-batch, which know their order and event time.
 
-Rows are a DataFrame, or where they are few and the driver has them a table, which becomes a DataFrame only where
-somebody asks for one.
+Rows are a DataFrame; or a table, where they are few and the driver has them; or what tasks read with Arrow. The latter
+two become a DataFrame only where somebody asks for one.
 
 Order columns travel with the rows: what the user named, then hidden columns that make the order total. A DataFrame
 step that drops the hidden ones is allowed where an order is named; ties are then broken by the content of the row, so
@@ -24,9 +24,9 @@ from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
-from state_engine.sources.few_rows import FEW_ROWS
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Rows, SourceFrame, TaskRows
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.sources.stream_columns import (
     ROW_KIND,
     Constant,
@@ -144,7 +144,7 @@ class StreamFrame:
     """
 
     spark: SparkSession
-    given: DataFrame | pa.Table
+    given: Rows
     order_by: tuple[str, ...]
     hidden_order: tuple[str, ...]
     named: int
@@ -162,13 +162,15 @@ class StreamFrame:
     @cached_property
     def schema(self) -> T.StructType:
         """Of user columns and hidden columns."""
-        if isinstance(self.given, pa.Table):
+        if isinstance(self.given, pa.Table | TaskRows):
             return T.StructType.fromJson(spark_schema(self.given.schema))
         return self.given.schema
 
     @cached_property
     def rows(self) -> DataFrame:
         """As a DataFrame."""
+        if isinstance(self.given, TaskRows):
+            return self.given.as_frame()
         if isinstance(self.given, pa.Table):
             return self.spark.createDataFrame(self.given, schema=self.schema)
         return self.given
@@ -181,6 +183,11 @@ class StreamFrame:
             return None
         few = given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
         return given if few or not has_spark(self.spark) else None
+
+    @property
+    def little_spark(self) -> bool:
+        """Whether so few rows go through expressions of Spark that compiling these costs more than it saves."""
+        return self.small or isinstance(self.given, TaskRows)
 
     @property
     def user_columns(self) -> list[str]:
@@ -255,7 +262,7 @@ class StreamFrame:
 
     def arrow_type(self, name: str) -> pa.DataType:
         """Type of a column in Arrow."""
-        if isinstance(self.given, pa.Table):
+        if isinstance(self.given, pa.Table | TaskRows):
             return self.given.schema.field(name).type
         return to_type(self.schema[name].dataType, parameter=f"column '{name}'").arrow
 

@@ -19,7 +19,16 @@ from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, BadFile, Element, Slice, Source, SourceFrame
+from state_engine.sources.base import (
+    FILE_COLUMN,
+    ROW_COLUMN,
+    BadFile,
+    Element,
+    Slice,
+    Source,
+    SourceFrame,
+    frame_or_table,
+)
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.partition_rows import as_frame
@@ -110,7 +119,7 @@ class DecodedSource(Source):
 
     def _decoded(self, read: SourceFrame, keep_refused: bool) -> SourceFrame:
         good, bad = partial(_good, self, keep_refused), partial(_bad, self)
-        rows = read.rows
+        rows = frame_or_table(read.rows)
         if isinstance(rows, pa.Table):
             self.format.decoded(_feed(rows).schema)
             refused_rows = bad(rows) if keep_refused else REFUSED_ROWS.empty_table()

@@ -1,0 +1,195 @@
+"""Rows of Parquet files that tasks read with Arrow: the very rows that Spark would give, each once, and what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from state_engine import DeltaSink, StatefulJob
+from state_engine.core.errors import BadFileError, StorageError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.sources.base import ROW_COLUMN, Source, TaskRows
+from state_engine.sources.file import FileSource
+from state_engine.sources.parquet import few_rows, task_rows
+from state_engine.sources.parquet.plain_files import row_groups
+from state_engine.sources.parquet.task_rows import Piece, in_tasks
+from state_engine.spark.read_failures import UnreadFileError, reading, reading_file
+from tests.sources.runs import Numbered, SourceRun, write_ids
+from tests.support.key_samples import plain_table
+
+
+@pytest.fixture(autouse=True)
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is small enough for the driver."""
+    monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+
+
+def in_turn(rows: TaskRows, columns: Sequence[str]) -> pa.Table:
+    """The rows of all tasks."""
+    kinds = pa.schema([rows.schema.field(name) for name in columns])
+    return pa.Table.from_batches([b for task in range(rows.tasks) for b in rows.read(task, columns)], kinds)
+
+
+def rows_of(table: pa.Table) -> list[str]:
+    return sorted(repr(list(row.items())) for row in table.to_pylist())
+
+
+def read(source: FileSource, spark: SparkSession, before: list[Any]) -> TaskRows:
+    part = source.plan(spark, before)
+    assert part is not None
+    before += part.elements
+    rows = source.read(spark, part, keep_refused=False).rows
+    assert isinstance(rows, TaskRows)
+    return rows
+
+
+def test_tasks_read_the_rows_that_spark_reads(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of files cut inside, with row groups and batches that the cuts do not fit."""
+    monkeypatch.setattr(task_rows, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(task_rows, "_LEAST_BYTES", 1)
+    tables = [plain_table(1, 40), plain_table(2, 50), plain_table(3, 60)]
+    for number, table in enumerate(tables):
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=9 + number)
+    schema = StructType.fromJson(spark_schema(tables[0].schema))
+    source, before = FileSource(str(tmp_path), schema=schema, max_rows_per_batch=70), list[Any]()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for expected in (70, 70, 10):
+        rows = read(source, spark, before)
+        mine, theirs = in_turn(rows, rows.schema.names), rows.as_frame().toArrow()
+        assert mine.num_rows == expected
+        assert mine.schema.types == theirs.schema.types
+        assert rows_of(mine) == rows_of(theirs)
+        some = [ROW_COLUMN, tables[0].column_names[3]]
+        assert rows_of(in_turn(rows, some)) == rows_of(theirs.select(some))
+
+
+@given(st.lists(st.integers(1, 2**30), max_size=30), st.integers(1, 8))
+def test_every_piece_goes_to_one_task(sizes: list[int], cores: int) -> None:
+    pieces = [Piece(n // 3, f"f{n // 3}", n % 3, 0, 0, 1, 1, size) for n, size in enumerate(sizes)]
+    tasks = in_tasks(pieces, cores)
+    assert sorted((p.place, p.number) for task in tasks for p in task) == [
+        (p.place, p.number) for p in pieces
+    ]
+    assert all(tasks)
+    for task in tasks:
+        assert all((a.place, a.number) < (b.place, b.number) for a, b in pairwise(task))
+    if sizes:
+        fullest, largest = max(sum(p.bytes for p in task) for task in tasks), max(sizes)
+        assert fullest <= max(largest, 2 * sum(sizes) / len(tasks))
+        assert fullest <= largest or fullest <= 2 * max(2**22, min(2**27, sum(sizes) // cores + 1))
+
+
+def test_times_are_judged_by_the_footer(tmp_path: Path) -> None:
+    def judged(times: list[Any], kind: pa.DataType, **options: Any) -> bool:
+        path = tmp_path / "t.parquet"
+        pq.write_table(pa.table({"at": pa.array(times, kind)}), path, row_group_size=2, **options)
+        with pq.ParquetFile(path) as file:
+            return row_groups(file, file.schema_arrow) is not None
+
+    new, old = date(1900, 1, 1), date(1899, 12, 31)
+    assert judged([new, new, None, None, new], pa.date32())
+    assert not judged([new, new, new, old], pa.date32())
+    assert not judged([datetime(1899, 12, 31)], pa.timestamp("us"))
+    assert not judged([datetime(1899, 12, 31)], pa.timestamp("us", "UTC"))
+    assert judged([datetime(1900, 1, 1)], pa.timestamp("us", "UTC"))
+    assert not judged([new], pa.date32(), write_statistics=False)
+
+
+class Untouched(SourceRun):
+    """Without DataFrame code between source and operator."""
+
+    def use(self, source: Source, **options: Any) -> None:
+        self.job = StatefulJob("numbered", **options)
+        stream = self.job.source("input", source).key_by(one_key, key_type=int)
+        out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
+        out.sink("numbered", DeltaSink(str(self.sink)))
+
+
+def scan(*_: Any) -> DataFrame:
+    raise AssertionError("Spark scans files")
+
+
+def one_key(row: Any) -> int:
+    return 1
+
+
+def test_an_operator_reads_files_without_a_scan_of_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSource, "_read_parquet", scan)
+    for place, name in enumerate("ab"):
+        write_ids(tmp_path / f"{name}.parquet", 10 * place, 5)
+    source = FileSource(str(tmp_path), pattern="?.parquet", schema="id bigint", max_rows_per_batch=7)
+    run = Untouched(spark, tmp_path, source)
+    assert [batch.rows_in for batch in run.run()] == [7, 3]
+    assert run.ids() == [*range(5), *range(10, 15)]
+
+
+def test_a_file_whose_pages_are_damaged_is_named_and_set_aside(tmp_path: Path, spark: SparkSession) -> None:
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    for name in "abc":
+        write_ids(feed / f"{name}.parquet", ord(name), 2)
+    content = bytearray((feed / "b.parquet").read_bytes())
+    content[10:18] = b"\xff" * 8
+    (feed / "b.parquet").write_bytes(content)
+    run = Untouched(spark, tmp_path, FileSource(str(feed)))
+    with pytest.raises(
+        BadFileError, match=r"source 'input', .*b\.parquet: .*on_bad_file='dead_letter'"
+    ) as bad:
+        run.run()
+    assert bad.value.uri == f"file://{feed}/b.parquet"
+    assert run.heads() == 0
+    run.use(FileSource(str(feed), on_bad_file="dead_letter"))
+    (batch,) = run.run()
+    assert (batch.rows_in, batch.rows_refused) == (4, 1)
+    assert run.ids() == [97, 98, 99, 100]
+
+
+class _Java:
+    def __init__(self, message: str) -> None:
+        self.getMessage = lambda: message
+        self.getCause = lambda: None
+
+
+class _Raised(Py4JJavaError):
+    def __init__(self, message: str) -> None:
+        self.java_exception = _Java(message)
+
+
+def on_the_driver(error: Exception) -> None:
+    """What becomes of an error that a task met as it read a file."""
+    uri = "file:///feed/a b.parquet"
+    with pytest.raises(UnreadFileError) as unread, reading_file(uri):
+        raise error
+    name = f"{UnreadFileError.__module__}.{UnreadFileError.__qualname__}"
+    with reading("events", job="sums", into="operator 'sum'"):
+        raise _Raised(f"Job aborted: Traceback:\n  File x\n{name}: {unread.value}\n\tat org.apache.spark")
+
+
+def test_of_what_a_task_cannot_read_the_storage_may_be_the_cause() -> None:
+    with pytest.raises(
+        BadFileError, match=r"job 'sums', source 'events'.*a b\.parquet: Unexpected end"
+    ) as bad:
+        on_the_driver(pa.ArrowInvalid("Unexpected\nend of stream"))
+    assert bad.value.uri == "file:///feed/a b.parquet"
+    with pytest.raises(BadFileError):
+        on_the_driver(FileNotFoundError(2, "No such file", "/feed/a b.parquet"))
+    with pytest.raises(StorageError, match="the permission is denied"):
+        on_the_driver(PermissionError(13, "Permission denied", "/feed/a b.parquet"))
+    with pytest.raises(StorageError, match="the disk is gone"):
+        on_the_driver(StorageError("the disk is gone"))
