@@ -41,9 +41,8 @@ from state_engine.sources.file_ranges import (
     recorded_ranges,
 )
 from state_engine.sources.listing import ListedFile, list_files
-from state_engine.sources.parquet.few_rows import few_rows
 from state_engine.sources.parquet.parquet_files import parquet_schema
-from state_engine.sources.parquet.task_rows import task_rows
+from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.records import (
     BYTE_BY_BYTE,
     REFUSED_TEXT,
@@ -248,13 +247,7 @@ class FileSource(Source):
         """The rows of Parquet files: read by the driver, by tasks with Arrow, or by Spark."""
         if self.options:
             return self._read_parquet(spark, ranges, schema)
-        few = few_rows(ranges, schema)
-        if few is not None:
-            return few
-        scan = partial(self._read_parquet, spark, ranges, schema)
-        cores = spark.sparkContext.defaultParallelism
-        many = task_rows(ranges, schema, cores=cores, as_frame=scan)
-        return scan() if many is None else many
+        return parquet_rows(spark, ranges, schema, partial(self._read_parquet, spark, ranges, schema))
 
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> DataFrame:
         frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])

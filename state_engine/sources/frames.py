@@ -11,9 +11,9 @@ that rows which tie are equal and their order cannot matter.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,7 +24,7 @@ from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Rows, SourceFrame, TaskRows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Read, Rows, SourceFrame, TaskRows
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.sources.stream_columns import (
@@ -170,7 +170,7 @@ class StreamFrame:
     def rows(self) -> DataFrame:
         """As a DataFrame."""
         if isinstance(self.given, TaskRows):
-            return self.given.as_frame()
+            return self.given.as_frame(self.spark)
         if isinstance(self.given, pa.Table):
             return self.spark.createDataFrame(self.given, schema=self.schema)
         return self.given
@@ -447,8 +447,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     )
 
 
-def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame | pa.Table:
-    """The rows of all frames: a table, where the driver has them and each column has one type; else a DataFrame."""
+def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> Rows:
+    """The rows of all frames: as they all are, where each column has one type; else a DataFrame."""
     tables = [frame.table for frame in frames]
     kinds = [[frame.arrow_type(name) for name in frames[0].user_columns] for frame in frames]
     if all(table is not None for table in tables):
@@ -463,11 +463,44 @@ def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]
                 f"union: the columns {frames[0].user_columns} have other types in one stream than in another, which "
                 "only Spark brings together: declare the same types"
             )
+    by_tasks = [frame.given for frame in frames if isinstance(frame.given, TaskRows)]
+    if len(by_tasks) == len(frames) and all(other == kinds[0] for other in kinds):
+        return _united_in_tasks(by_tasks, rules, partial(_united_in_spark, frames, rules))
+    return _united_in_spark(frames, rules)
+
+
+def _united_in_spark(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame:
     selected = [
         frame.rows.select(*[in_spark(rule).alias(name) for name, rule in one.items()])
         for frame, one in zip(frames, rules, strict=True)
     ]
     return reduce(lambda above, below: above.union(below), selected)
+
+
+def _united_in_tasks(
+    parts: Sequence[TaskRows], rules: Sequence[dict[str, Rule]], scan: Callable[[], DataFrame]
+) -> TaskRows:
+    """The rows that all their tasks read, with the columns of the union."""
+    columns = {name: in_arrow(rule, parts[0].schema.empty_table()) for name, rule in rules[0].items()}
+    tasks = [
+        (part.read, task, one) for part, one in zip(parts, rules, strict=True) for task in range(part.tasks)
+    ]
+    return TaskRows(pa.table(columns).schema, len(tasks), partial(_read_united, tasks), scan)
+
+
+def _read_united(
+    tasks: Sequence[tuple[Read, int, dict[str, Rule]]], task: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    read, number, rules = tasks[task]
+    wanted = {name: rules[name] for name in columns}
+    taken = [
+        [rule.name for rule in some if not isinstance(rule, Constant)]
+        for some in (wanted.values(), rules.values())
+    ]
+    needed = taken[0] or taken[1][:1]  # a column says how many rows there are
+    for batch in read(number, tuple(dict.fromkeys(needed))):
+        rows = pa.Table.from_batches([batch])
+        yield from pa.table({name: in_arrow(rule, rows) for name, rule in wanted.items()}).to_batches()
 
 
 def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int]) -> list[list[Rule]]:

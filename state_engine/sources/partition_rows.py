@@ -73,7 +73,7 @@ def file_times(
         ConfigurationError: there is no such column, or it holds no time.
         SourceError: a file cannot be read, or a record cannot be parsed.
     """
-    rows = frame_or_table(read.rows)
+    rows = frame_or_table(spark, read.rows)
     if isinstance(rows, pa.Table):
         times_ms = _table_ms(rows, column)
         table = pa.table({"file": rows[FILE_COLUMN], "at": times_ms})

@@ -146,7 +146,9 @@ class PartitionedSource(Source):
         refused: list[DataFrame] = []
         for piece in detail.pieces:
             frame = self.source.read(spark, piece.part, keep_refused=keep_refused)
-            rows.append((between(frame_or_table(frame.rows), self.column, piece.from_ms, piece.to_ms), first))
+            rows.append(
+                (between(frame_or_table(spark, frame.rows), self.column, piece.from_ms, piece.to_ms), first)
+            )
             if frame.refused is not None and piece.new:
                 place = (F.col(FILE_COLUMN) + first).cast("int")
                 bad_rows = frame.refused

@@ -352,7 +352,7 @@ def check(spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, **options
         return spark.createDataFrame(table, schema=StructType.fromJson(spark_schema(table.schema)))
 
     def as_read(table: pa.Table) -> TaskRows:
-        return TaskRows(table.schema, 2, partial(slices, table), partial(as_frame, table))
+        return TaskRows(table.schema, 2, partial(slices, table))
 
     few = here(tables, wire, **options)
     # one input may well be a table: where one is not, tasks route all

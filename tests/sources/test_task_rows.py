@@ -17,7 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from state_engine import DeltaSink, StatefulJob
+from state_engine import DeltaSink, DeltaSource, StatefulJob
 from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.base import ROW_COLUMN, Source, TaskRows
@@ -69,7 +69,7 @@ def test_tasks_read_the_rows_that_spark_reads(
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for expected in (70, 70, 10):
         rows = read(source, spark, before)
-        mine, theirs = in_turn(rows, rows.schema.names), rows.as_frame().toArrow()
+        mine, theirs = in_turn(rows, rows.schema.names), rows.as_frame(spark).toArrow()
         assert mine.num_rows == expected
         assert mine.schema.types == theirs.schema.types
         assert rows_of(mine) == rows_of(theirs)
@@ -158,6 +158,44 @@ def test_a_file_whose_pages_are_damaged_is_named_and_set_aside(tmp_path: Path, s
     (batch,) = run.run()
     assert (batch.rows_in, batch.rows_refused) == (4, 1)
     assert run.ids() == [97, 98, 99, 100]
+
+
+DELTA: dict[str, tuple[str, bool]] = {
+    "plain": ("", True),
+    "comments": ("ALTER TABLE {t} ALTER COLUMN id COMMENT 'of a row'", True),
+    "a deletion vector": ("DELETE FROM {t} WHERE id = 3", False),
+    "mapped columns": ("ALTER TABLE {t} RENAME COLUMN v TO w", False),
+    "partitions": (
+        "REPLACE TABLE {t} USING delta PARTITIONED BY (v) AS SELECT id, id % 2 AS v FROM range(9)",
+        False,
+    ),
+    "an added column": ("ALTER TABLE {t} ADD COLUMN w string", False),
+}
+
+
+@pytest.mark.parametrize("what", DELTA)
+def test_tasks_read_files_of_delta_tables_that_hold_the_rows_as_they_are(
+    tmp_path: Path, spark: SparkSession, what: str
+) -> None:
+    change, direct = DELTA[what]
+    name = f"delta.`{tmp_path / 'table'}`"
+    spark.sql(
+        f"CREATE TABLE {name} USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true', "
+        f"'delta.columnMapping.mode' = '{'name' if what == 'mapped columns' else 'none'}') "
+        "AS SELECT id, id * 2 AS v FROM range(9)"
+    )
+    if change:
+        spark.sql(change.format(t=name))
+    source = DeltaSource(str(tmp_path / "table"))
+    part = source.plan(spark, [])
+    assert part is not None
+    rows = source.read(spark, part, keep_refused=False).rows
+    assert isinstance(rows, TaskRows) == direct
+    mine = in_turn(rows, rows.schema.names) if isinstance(rows, TaskRows) else rows.toArrow()
+    scanned = part.detail.log.rows(part.detail.files, part.detail.version).toArrow()
+    assert mine.schema.types == scanned.schema.types
+    assert rows_of(mine) == rows_of(scanned)
+    assert len(mine) == (8 if what == "a deletion vector" else 9)
 
 
 class _Java:

@@ -266,15 +266,9 @@ class Router:
 def _where_read(frame: StreamFrame, edge: Edge, run: ArrowFunction, schema: str) -> DataFrame:
     """What a function makes of the rows of each task that reads some, with the columns that an edge needs."""
     given, names = frame.given, edge.needs
-    if not isinstance(given, TaskRows):
-        return frame.rows.select(*[F.col(quoted(name)) for name in names]).mapInArrow(run, schema)
-    read = given.read
-
-    def read_and_run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tasks = (task for batch in batches for task in batch.column(0).to_pylist())
-        yield from run(rows for task in tasks for rows in read(task, names))
-
-    return frame.spark.range(0, given.tasks, 1, max(given.tasks, 1)).mapInArrow(read_and_run, schema)
+    if isinstance(given, TaskRows):
+        return given.mapped(frame.spark, run, schema, columns=names)
+    return frame.rows.select(*[F.col(quoted(name)) for name in names]).mapInArrow(run, schema)
 
 
 def _watermark_steps(

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.file_ranges import FileRange
-from state_engine.sources.parquet.plain_files import has_columns, has_old, plain_schema
+from state_engine.sources.parquet.plain_files import PLACES, has_columns, has_old, plain_schema
 from state_engine.storage.files import open_location
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None
     wanted = plain_schema(schema)
     if wanted is None or sum(r.size for r in ranges) > FEW_BYTES:
         return None
-    left, tables = FEW_ROWS, []
+    left, tables = FEW_ROWS, [pa.schema([*wanted, *PLACES]).empty_table()]
     for place, one in enumerate(ranges):
         table = _read(one, wanted, left)
         if table is None:

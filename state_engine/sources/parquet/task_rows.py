@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, TaskRows
 from state_engine.sources.file_ranges import FileRange
-from state_engine.sources.parquet.plain_files import RowGroup, plain_schema, row_groups
+from state_engine.sources.parquet.plain_files import PLACES, RowGroup, plain_schema, row_groups
 from state_engine.spark.read_failures import reading_file
 from state_engine.storage.files import open_location
 
@@ -35,7 +35,6 @@ _TASK_BYTES, _LEAST_BYTES = 2**27, 2**22
 """As for Spark's scans: what one task reads at most, apart from a single larger row group, and what is worth a task."""
 _BATCH_ROWS, _BATCH_BYTES = 2**18, 2**24
 """What a task has in memory at a time of what it reads."""
-_PLACES = pa.schema([(FILE_COLUMN, pa.int32()), (ROW_COLUMN, pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -63,14 +62,14 @@ class Piece:
 
 
 def task_rows(
-    ranges: Sequence[FileRange], schema: StructType, *, cores: int, as_frame: Callable[[], DataFrame]
+    ranges: Sequence[FileRange], schema: StructType, *, cores: int, scan: Callable[[], DataFrame]
 ) -> TaskRows | None:
     """The rows of these ranges with the hidden columns of a slice, as tasks read them; None where Spark has to.
 
     Args:
         schema: that the rows must have.
         cores: that there are for tasks.
-        as_frame: makes the DataFrame of the same rows.
+        scan: gives the same rows as a DataFrame.
     """
     wanted = plain_schema(schema)
     if wanted is None or not wanted.names or len(ranges) > _MOST_FILES:
@@ -83,7 +82,7 @@ def task_rows(
             return None
         pieces += _pieces(place, one, groups)
     tasks = in_tasks(pieces, cores)
-    return TaskRows(pa.schema([*wanted, *_PLACES]), len(tasks), partial(_read, tasks, wanted), as_frame)
+    return TaskRows(pa.schema([*wanted, *PLACES]), len(tasks), partial(_read, tasks, wanted), scan)
 
 
 def in_tasks(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
