@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,14 +22,17 @@ from pyspark.sql.types import StructType
 from state_engine import DeltaSink, DeltaSource, StatefulJob
 from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sources.base import ROW_COLUMN, Source, TaskRows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame, TaskRows
 from state_engine.sources.file import FileSource
+from state_engine.sources.frames import StreamFrame, from_source, united
 from state_engine.sources.parquet import few_rows, task_rows
 from state_engine.sources.parquet.plain_files import row_groups
 from state_engine.sources.parquet.task_rows import Piece, in_tasks
 from state_engine.spark.read_failures import UnreadFileError, reading, reading_file
 from tests.sources.runs import Numbered, SourceRun, write_ids
 from tests.support.key_samples import plain_table
+
+NO_SPARK: Any = None
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +112,39 @@ def test_times_are_judged_by_the_footer(tmp_path: Path) -> None:
     assert not judged([datetime(1899, 12, 31)], pa.timestamp("us", "UTC"))
     assert judged([datetime(1900, 1, 1)], pa.timestamp("us", "UTC"))
     assert not judged([new], pa.date32(), write_statistics=False)
+
+
+def test_a_union_of_what_tasks_read_is_that_of_tables() -> None:
+    """Of streams whose orders and event times differ, with each column asked for alone, too."""
+
+    def frame(rows: pa.Table | TaskRows, source: str, event_time: str | None) -> StreamFrame:
+        read = SourceFrame(rows)
+        return from_source(
+            NO_SPARK, read, order_by=(), event_time=event_time, source=source, labels=(source,)
+        )
+
+    def part(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from table.slice(2 * task, 2).select(list(columns)).to_batches()
+
+    at = pa.array([datetime(2024, 1, 1, second=n) for n in range(5)], pa.timestamp("us", "UTC"))
+    one = pa.table({"at": at, "k": range(5), **places(5)})
+    two = pa.table({"k": range(5, 8), "at": at[:3], **places(3)})
+    timed = [(one, "one", "at"), (two, "two", None)]
+    of_tables = united([frame(*given) for given in timed])
+    of_tasks = united([frame(TaskRows(t.schema, 3, partial(part, t)), name, at) for t, name, at in timed])
+    rows, table = of_tasks.given, of_tables.table
+    assert isinstance(rows, TaskRows)
+    assert table is not None
+    assert rows.tasks == 6
+    assert replace(of_tasks, given=table) == of_tables
+    assert rows.schema == table.schema
+    assert in_turn(rows, rows.schema.names).combine_chunks().equals(table)
+    for name in rows.schema.names:
+        assert in_turn(rows, [name])[name].combine_chunks().equals(table[name].combine_chunks())
+
+
+def places(count: int) -> dict[str, pa.Array]:
+    return {FILE_COLUMN: pa.array([0] * count, pa.int32()), ROW_COLUMN: pa.array(range(count), pa.int64())}
 
 
 class Untouched(SourceRun):
