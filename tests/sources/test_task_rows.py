@@ -142,7 +142,8 @@ def test_a_union_of_what_tasks_read_is_that_of_tables() -> None:
         )
 
     def part(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield from table.slice(2 * task, 2).select(list(columns)).to_batches()
+        for rows in table.slice(2 * task, 2).to_batches():
+            yield pa.record_batch({name: rows[name] for name in columns})  # has no rows without columns
 
     at = pa.array([datetime(2024, 1, 1, second=n) for n in range(5)], pa.timestamp("us", "UTC"))
     one = pa.table({"at": at, "k": range(5), **places(5)})
