@@ -13,14 +13,12 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import UserFunctionError
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
-from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import is_changing
 from state_engine.job.code_version import code_of
@@ -49,7 +47,7 @@ from state_engine.microbatch.routing.origins import merged_ends, origin_of, that
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
 from state_engine.microbatch.run_always import runs_without_input
-from state_engine.microbatch.subtask.output_files import exchange_reader, order_fields, read_exchange
+from state_engine.microbatch.subtask.output_files import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.sink_rows import (
     SinkReport,
@@ -60,8 +58,7 @@ from state_engine.microbatch.subtask.sink_rows import (
     write_sink_rows,
 )
 from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
-from state_engine.sources.few_rows import FEW_BYTES, FEW_ROWS
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Rows
 from state_engine.sources.frames import (
     EVENT_TIME,
     RANK,
@@ -72,6 +69,7 @@ from state_engine.sources.frames import (
     united,
 )
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.parquet.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.row_kinds import KIND_FIELD
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.execution import collected
@@ -268,7 +266,7 @@ class GraphExecutor:
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
         )  # fmt: skip
-        small = all(one.frame.small for one in inputs)
+        small = all(one.frame.little_spark for one in inputs)
         reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)
         done.add(uid, reports)
         for output in outputs:
@@ -304,15 +302,9 @@ class GraphExecutor:
         types = order_fields(pairs, [*hidden, *([EVENT_TIME, *lead] if layout.event_time else [])])
         schema = pa.schema([*output.kind.columns.arrow, *types, *([KIND_FIELD] if output.changing else [])])
         small = sum(files[0].rows for files in pairs) <= FEW_ROWS
-        rows: DataFrame | pa.Table
+        rows: Rows = exchange_rows(pairs, schema)
         if small or not has_spark(self._spark):
-            rows = pa.concat_tables(
-                [schema.empty_table(), *[read_exchange(p).select(schema.names).cast(schema) for p in pairs]]
-            )
-        else:
-            rows = self._spark.range(0, len(pairs), 1, len(pairs)).mapInArrow(
-                exchange_reader(pairs), SparkStruct.fromJson(spark_schema(schema))
-            )
+            rows = pa.concat_tables([schema.empty_table(), *[read_exchange(p, schema) for p in pairs]])
         return StreamFrame(
             spark=self._spark,
             given=rows,

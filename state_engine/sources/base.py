@@ -10,13 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.spark.execution import ArrowFunction
+from state_engine.spark.spark_names import T
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,17 +73,75 @@ class Slice:
         return bool(self.bad_files) and not self.labels
 
 
+Read = Callable[[int, Sequence[str]], Iterator[pa.RecordBatch]]
+"""Gives the rows of one task, by its number, with only these columns."""
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """Rows that tasks read with Arrow: no row of them goes through Spark unless DataFrame code asks for it.
+
+    Attributes:
+        schema: of the rows, hidden columns included.
+        tasks: how many read them.
+        read: gives the rows of a task; it is pickled for the tasks.
+        scan: gives the same rows as a DataFrame that Spark reads; None where only ``read`` can.
+    """
+
+    schema: pa.Schema
+    tasks: int
+    read: Read
+    scan: Callable[[], DataFrame] | None = None
+
+    def as_frame(self, spark: SparkSession) -> DataFrame:
+        """The rows as a DataFrame."""
+        if self.scan is not None:
+            return self.scan()
+        return self.mapped(spark, iter, T.StructType.fromJson(spark_schema(self.schema)))
+
+    def mapped(
+        self,
+        spark: SparkSession,
+        run: ArrowFunction,
+        schema: T.StructType | str,
+        *,
+        columns: Sequence[str] | None = None,
+    ) -> DataFrame:
+        """What a function makes of the rows of every task, where they are read.
+
+        Args:
+            schema: of what it makes.
+            columns: that it needs; None for all.
+        """
+        read, names = self.read, tuple(self.schema.names if columns is None else columns)
+
+        def read_and_run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            tasks = (task for batch in batches for task in batch.column(0).to_pylist())
+            yield from run(rows for task in tasks for rows in read(task, names))
+
+        return spark.range(0, self.tasks, 1, max(self.tasks, 1)).mapInArrow(read_and_run, schema)
+
+
+Rows: TypeAlias = "DataFrame | TaskRows | pa.Table"
+"""Rows, wherever they are read: by Spark, by tasks with Arrow, or by the driver, which has them."""
+
+
+def frame_or_table(spark: SparkSession, rows: Rows) -> DataFrame | pa.Table:
+    """Rows for code that takes DataFrames and tables."""
+    return rows.as_frame(spark) if isinstance(rows, TaskRows) else rows
+
+
 @dataclass(frozen=True)
 class SourceFrame:
     """The rows of a slice.
 
     Attributes:
-        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN; as a table where the driver has them.
+        rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN, wherever they are read.
         refused: the rows that could not be parsed: their text, FILE_COLUMN and ROW_COLUMN; where there is more to say,
             also the error, and the row for people. None where there can be none.
     """
 
-    rows: DataFrame | pa.Table
+    rows: Rows
     refused: DataFrame | pa.Table | None = field(default=None)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SourceError
@@ -33,6 +34,8 @@ from state_engine.sources.delta_position import (
     stops,
 )
 from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile, check_there, missing
+from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.schema_change import incompatible_change
 from state_engine.storage.files import normal_uri
 
@@ -155,7 +158,12 @@ class DeltaSource(Source):
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         wanted: DeltaSlice = part.detail
-        return SourceFrame(wanted.log.rows(wanted.files, wanted.version))
+        scan = partial(wanted.log.rows, wanted.files, wanted.version)
+        schema = wanted.log.plain_schema(wanted.files, wanted.version)
+        if schema is None:
+            return SourceFrame(scan())
+        ranges = [FileRange(file.uri, file.size, 0, 0, None) for file in wanted.files]
+        return SourceFrame(parquet_rows(spark, ranges, schema, scan))
 
     def confirm(self, part: Slice) -> None:
         check_there(part.detail.files)

@@ -20,9 +20,9 @@ import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import SourceError
-from state_engine.sources.parquet_files import parquet_row_count
+from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.sources.row_places import place_columns
-from state_engine.spark.spark_names import F
+from state_engine.spark.spark_names import F, T
 from state_engine.storage.delta.action_json import (
     SCANNED,
     Action,
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _READ_PROPERTIES = ("delta.columnMapping.", "delta.enableTypeWidening")
 """Table properties that decide how a scan reads a file."""
+_COMMENT = "comment"
+"""The one property of a column that says nothing about how it is read."""
 _KEPT_LISTINGS = 4
 _listings: OrderedDict[tuple[str, str, int], list[TableFile]] = OrderedDict()
 """Files of snapshots, which never change: a snapshot that takes many batches is listed once a process."""
@@ -159,6 +161,20 @@ class SourceTable:
                 f"{self.uri}: version {version} is not in the log any more (its retention is "
                 "delta.logRetentionDuration), so what it changed is unknown"
             ) from None
+
+    def plain_schema(self, files: Sequence[TableFile], version: int) -> T.StructType | None:
+        """The columns of a version, where these files hold them and nothing but them; None where Delta has to read.
+
+        That is where columns are mapped, or come from the paths of files, or have properties that may change what is
+        read; and where a deletion vector hides rows.
+        """
+        metadata = self._snapshot(version).metadata()
+        schema = T.StructType.fromJson(json.loads(metadata.schemaString()))
+        plain = metadata.partitionColumns().isEmpty() and all(
+            set(f.metadata) <= {_COMMENT} for f in schema.fields
+        )
+        hidden = any(json.loads(file.action)["add"].get("deletionVector") for file in files)
+        return schema if plain and not hidden else None
 
     def rows(self, files: Sequence[TableFile], version: int) -> DataFrame:
         """The rows of a slice of files, with its hidden columns, and the columns that the table had in a version."""

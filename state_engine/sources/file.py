@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -24,11 +24,11 @@ from state_engine.sources.base import (
     ROW_COLUMN,
     BadFile,
     Element,
+    Rows,
     Slice,
     Source,
     SourceFrame,
 )
-from state_engine.sources.few_rows import few_rows
 from state_engine.sources.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
@@ -41,7 +41,8 @@ from state_engine.sources.file_ranges import (
     recorded_ranges,
 )
 from state_engine.sources.listing import ListedFile, list_files
-from state_engine.sources.parquet_files import parquet_schema
+from state_engine.sources.parquet.parquet_files import parquet_schema
+from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.records import (
     BYTE_BY_BYTE,
     REFUSED_TEXT,
@@ -181,8 +182,7 @@ class FileSource(Source):
         ranges, schema = wanted.ranges, self._declared() or wanted.schema
         assert schema is not None
         if self.format == "parquet":
-            few = None if self.options else few_rows(ranges, schema)
-            return SourceFrame(self._read_parquet(spark, ranges, schema) if few is None else few)
+            return SourceFrame(self._parquet_rows(spark, ranges, schema))
         kept = with_refused_text(schema) if keep_refused else schema
         mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
             "mode": "FAILFAST"}  # fmt: skip
@@ -242,6 +242,12 @@ class FileSource(Source):
 
     def position_text(self, elements: Sequence[Element]) -> str:
         return position_summary(elements)
+
+    def _parquet_rows(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> Rows:
+        """The rows of Parquet files: read by the driver, by tasks with Arrow, or by Spark."""
+        if self.options:
+            return self._read_parquet(spark, ranges, schema)
+        return parquet_rows(spark, ranges, schema, partial(self._read_parquet, spark, ranges, schema))
 
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> DataFrame:
         frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])

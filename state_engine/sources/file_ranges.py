@@ -15,7 +15,7 @@ from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, summary
 from state_engine.sources.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
-from state_engine.sources.parquet_files import parquet_row_count
+from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.storage.files import join, open_location
 
 SCHEMA = "#schema"

@@ -1,7 +1,7 @@
 """``StreamFrame``: the rows of one stream in one micro-batch, which know their order and event time.
 
-Rows are a DataFrame, or where they are few and the driver has them a table, which becomes a DataFrame only where
-somebody asks for one.
+Rows are a DataFrame; or a table, where they are few and the driver has them; or what tasks read with Arrow. The latter
+two become a DataFrame only where somebody asks for one.
 
 Order columns travel with the rows: what the user named, then hidden columns that make the order total. A DataFrame
 step that drops the hidden ones is allowed where an order is named; ties are then broken by the content of the row, so
@@ -11,9 +11,9 @@ that rows which tie are equal and their order cannot matter.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from itertools import repeat
 from typing import TYPE_CHECKING, Protocol
 
@@ -24,9 +24,9 @@ from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
-from state_engine.sources.few_rows import FEW_ROWS
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Read, Rows, SourceFrame, TaskRows
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.sources.stream_columns import (
     ROW_KIND,
     Constant,
@@ -144,7 +144,7 @@ class StreamFrame:
     """
 
     spark: SparkSession
-    given: DataFrame | pa.Table
+    given: Rows
     order_by: tuple[str, ...]
     hidden_order: tuple[str, ...]
     named: int
@@ -162,13 +162,15 @@ class StreamFrame:
     @cached_property
     def schema(self) -> T.StructType:
         """Of user columns and hidden columns."""
-        if isinstance(self.given, pa.Table):
+        if isinstance(self.given, pa.Table | TaskRows):
             return T.StructType.fromJson(spark_schema(self.given.schema))
         return self.given.schema
 
     @cached_property
     def rows(self) -> DataFrame:
         """As a DataFrame."""
+        if isinstance(self.given, TaskRows):
+            return self.given.as_frame(self.spark)
         if isinstance(self.given, pa.Table):
             return self.spark.createDataFrame(self.given, schema=self.schema)
         return self.given
@@ -181,6 +183,11 @@ class StreamFrame:
             return None
         few = given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
         return given if few or not has_spark(self.spark) else None
+
+    @property
+    def little_spark(self) -> bool:
+        """Whether so few rows go through expressions of Spark that compiling these costs more than it saves."""
+        return self.small or isinstance(self.given, TaskRows)
 
     @property
     def user_columns(self) -> list[str]:
@@ -255,7 +262,7 @@ class StreamFrame:
 
     def arrow_type(self, name: str) -> pa.DataType:
         """Type of a column in Arrow."""
-        if isinstance(self.given, pa.Table):
+        if isinstance(self.given, pa.Table | TaskRows):
             return self.given.schema.field(name).type
         return to_type(self.schema[name].dataType, parameter=f"column '{name}'").arrow
 
@@ -440,8 +447,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     )
 
 
-def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame | pa.Table:
-    """The rows of all frames: a table, where the driver has them and each column has one type; else a DataFrame."""
+def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> Rows:
+    """The rows of all frames: as they all are, where each column has one type; else a DataFrame."""
     tables = [frame.table for frame in frames]
     kinds = [[frame.arrow_type(name) for name in frames[0].user_columns] for frame in frames]
     if all(table is not None for table in tables):
@@ -456,11 +463,44 @@ def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]
                 f"union: the columns {frames[0].user_columns} have other types in one stream than in another, which "
                 "only Spark brings together: declare the same types"
             )
+    by_tasks = [frame.given for frame in frames if isinstance(frame.given, TaskRows)]
+    if len(by_tasks) == len(frames) and all(other == kinds[0] for other in kinds):
+        return _united_in_tasks(by_tasks, rules, partial(_united_in_spark, frames, rules))
+    return _united_in_spark(frames, rules)
+
+
+def _united_in_spark(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame:
     selected = [
         frame.rows.select(*[in_spark(rule).alias(name) for name, rule in one.items()])
         for frame, one in zip(frames, rules, strict=True)
     ]
     return reduce(lambda above, below: above.union(below), selected)
+
+
+def _united_in_tasks(
+    parts: Sequence[TaskRows], rules: Sequence[dict[str, Rule]], scan: Callable[[], DataFrame]
+) -> TaskRows:
+    """The rows that all their tasks read, with the columns of the union."""
+    columns = {name: in_arrow(rule, parts[0].schema.empty_table()) for name, rule in rules[0].items()}
+    tasks = [
+        (part.read, task, one) for part, one in zip(parts, rules, strict=True) for task in range(part.tasks)
+    ]
+    return TaskRows(pa.table(columns).schema, len(tasks), partial(_read_united, tasks), scan)
+
+
+def _read_united(
+    tasks: Sequence[tuple[Read, int, dict[str, Rule]]], task: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    read, number, rules = tasks[task]
+    wanted = {name: rules[name] for name in columns}
+    taken = [
+        [rule.name for rule in some if not isinstance(rule, Constant)]
+        for some in (wanted.values(), rules.values())
+    ]
+    needed = taken[0] or taken[1][:1]  # a column says how many rows there are
+    for batch in read(number, tuple(dict.fromkeys(needed))):
+        rows = pa.Table.from_batches([batch])
+        yield from pa.table({name: in_arrow(rule, rows) for name, rule in wanted.items()}).to_batches()
 
 
 def merged_orders(frames: Sequence[StreamFrame], places: Sequence[int]) -> list[list[Rule]]:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, SourceFrame
+from state_engine.sources.base import FILE_COLUMN, Rows, SourceFrame, frame_or_table
 from state_engine.sources.frames import from_source
 from state_engine.sources.stream_columns import Milliseconds, in_arrow, in_spark
 from state_engine.spark.execution import execution
@@ -73,7 +73,7 @@ def file_times(
         ConfigurationError: there is no such column, or it holds no time.
         SourceError: a file cannot be read, or a record cannot be parsed.
     """
-    rows = read.rows
+    rows = frame_or_table(spark, read.rows)
     if isinstance(rows, pa.Table):
         times_ms = _table_ms(rows, column)
         table = pa.table({"file": rows[FILE_COLUMN], "at": times_ms})
@@ -136,7 +136,7 @@ def joined(spark: SparkSession, parts: Sequence[tuple[DataFrame | pa.Table, int]
     return union
 
 
-def as_frame(spark: SparkSession, rows: DataFrame | pa.Table) -> DataFrame:
+def as_frame(spark: SparkSession, rows: Rows) -> DataFrame:
     """As a DataFrame; values without a time zone stay so."""
     read = SourceFrame(rows)
     return from_source(spark, read, order_by=(), event_time=None, source="", labels=()).rows

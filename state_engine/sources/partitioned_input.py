@@ -18,7 +18,15 @@ import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
-from state_engine.sources.base import FILE_COLUMN, Element, Slice, Source, SourceFrame, summary
+from state_engine.sources.base import (
+    FILE_COLUMN,
+    Element,
+    Slice,
+    Source,
+    SourceFrame,
+    frame_or_table,
+    summary,
+)
 from state_engine.sources.delta import DeltaSlice
 from state_engine.sources.file import FileSlice
 from state_engine.sources.function import FunctionSource
@@ -138,7 +146,9 @@ class PartitionedSource(Source):
         refused: list[DataFrame] = []
         for piece in detail.pieces:
             frame = self.source.read(spark, piece.part, keep_refused=keep_refused)
-            rows.append((between(frame.rows, self.column, piece.from_ms, piece.to_ms), first))
+            rows.append(
+                (between(frame_or_table(spark, frame.rows), self.column, piece.from_ms, piece.to_ms), first)
+            )
             if frame.refused is not None and piece.new:
                 place = (F.col(FILE_COLUMN) + first).cast("int")
                 bad_rows = frame.refused

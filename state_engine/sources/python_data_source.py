@@ -8,8 +8,9 @@ when a later run begins at that offset, so never before our own commit. Mirrors 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -31,11 +32,12 @@ from state_engine.sources.base import (
     Slice,
     Source,
     SourceFrame,
+    TaskRows,
     summary,
 )
 from state_engine.sources.local_rows import local_frame
 from state_engine.sources.output_type import OutputType
-from state_engine.spark.shipped_code import shipped
+from state_engine.spark.shipped_code import ShippedCode, shipped
 
 _ROWS_AT_ONCE = 10_000
 
@@ -126,9 +128,10 @@ class PythonDataSource(Source):
         _, reader, partitions = part.detail
         fields = [*kind.columns.arrow, pa.field(FILE_COLUMN, pa.int32()), pa.field(ROW_COLUMN, pa.int64())]
         schema = pa.schema(fields)
-        numbers = spark.range(0, len(partitions), 1, max(len(partitions), 1))
-        run = _partition_reader(reader, partitions, kind.columns, schema)
-        return SourceFrame(numbers.mapInArrow(run, SparkStruct.fromJson(spark_schema(schema))))
+        sent = shipped((reader, partitions), reader)
+        return SourceFrame(
+            TaskRows(schema, len(partitions), partial(_read_partition, sent, kind.columns, schema))
+        )
 
     def empty_position(self) -> str:
         return self._summary([])
@@ -192,24 +195,17 @@ class _named_failures:
         ) from error
 
 
-def _partition_reader(
-    reader: Any, partitions: list[Any], kind: StructType, schema: pa.Schema
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow`` over numbers: each stands for a partition."""
-    sent = shipped((reader, partitions), reader)
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader, partitions = sent.unpacked()
-        for numbers in batches:
-            for index in numbers.column(0).to_pylist():
-                first = 0
-                for columns, count in _column_batches(reader.read(partitions[index]), kind):
-                    file = pa.repeat(pa.scalar(index, pa.int32()), count)
-                    rows = pa.array(range(first, first + count), pa.int64())
-                    yield pa.RecordBatch.from_arrays([*columns, file, rows], schema=schema)
-                    first += count
-
-    return run
+def _read_partition(
+    sent: ShippedCode, kind: StructType, schema: pa.Schema, task: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition, as its reader gives them in a task."""
+    reader, partitions = sent.unpacked()
+    first = 0
+    for read, count in _column_batches(reader.read(partitions[task]), kind):
+        file = pa.repeat(pa.scalar(task, pa.int32()), count)
+        rows = pa.array(range(first, first + count), pa.int64())
+        yield pa.RecordBatch.from_arrays([*read, file, rows], schema=schema).select(list(columns))
+        first += count
 
 
 def _column_batches(rows_or_batches: Iterable[Any], kind: StructType) -> Iterator[tuple[list[pa.Array], int]]:

@@ -8,15 +8,19 @@ The options are put back afterwards, so a user's session stays the user's. Decis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from state_engine.spark.read_failures import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
+ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
 _OPTIONS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",

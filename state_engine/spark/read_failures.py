@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
-from state_engine.core.errors import BadFileError, SourceError
-from state_engine.storage.storage_errors import java_storage_error
+from state_engine.core.errors import BadFileError, SourceError, StorageError
+from state_engine.storage.storage_errors import java_storage_error, storage_error
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
 _RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[^]]*\].*?: (\[.*?\])\.\s", re.DOTALL)
@@ -18,7 +20,25 @@ _KAFKA = ("org.apache.spark.sql.kafka010.", "org.apache.kafka.")
 """Begin the names of what Spark's reader of Kafka, or Kafka's client in it, raises."""
 _IN_TASK = re.compile(r"^state_engine\.core\.errors\.SourceError: (.+)$", re.MULTILINE)
 """What the code of a source raised in a task."""
+_FILE_IN_TASK = re.compile(r"^state_engine\.spark\.read_failures\.UnreadFileError: (\{.+\})$", re.MULTILINE)
 _STATE = re.compile(r"\s+SQLSTATE: \w+$")
+_WAY_OUT = "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource"
+
+
+class UnreadFileError(Exception):
+    """What a task raises where Arrow cannot read a file of a source: JSON, which ``reading`` understands."""
+
+
+@contextmanager
+def reading_file(uri: str) -> Iterator[None]:
+    """Read a file of a source with Arrow in a task, so that ``reading`` on the driver knows which one fails and why."""
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        refused = storage_error(error, uri, "read") if isinstance(error, OSError) else None
+        cause = " ".join(str(refused or error).split())
+        storage = refused is not None or isinstance(error, StorageError)
+        raise UnreadFileError(json.dumps({"file": uri, "cause": cause, "storage": storage})) from error
 
 
 @contextmanager
@@ -43,14 +63,11 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         raised = next((m.group(1) for text in texts if (m := _IN_TASK.search(text))), None)
         if raised is not None:
             raise SourceError(f"job '{job}', on the way to {into}: {raised}") from error
-        raised_there = (java for java in _causes(error) if java.getClass().getName().startswith(_KAFKA))
-        kafka = next((str(java.getMessage()) for java in raised_there), None)
-        if kafka is not None:
-            raise SourceError(
-                f"job '{job}', source '{source or 'unknown'}', on the way to {into}: Kafka could not be read "
-                f"({' '.join(kafka.split())}). Nothing of this micro-batch was committed: run again; what is gone for "
-                "good is then named with its offsets"
-            ) from error
+        if (failed := _of_kafka(error, source=source, job=job, into=into)) is not None:
+            raise failed from error
+        unread = next((m.group(1) for text in texts if (m := _FILE_IN_TASK.search(text))), None)
+        if unread is not None:
+            raise _unread(json.loads(unread), source=source, job=job, into=into) from error
         match = next((m for text in texts if (m := _FILE.search(text + " "))), None)
         if match is None:
             raise
@@ -60,18 +77,44 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
             raise refused from error
         cause = _STATE.sub("", texts[-1])
         if record is None:
-            problem, way_out = (
-                cause,
-                "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource",
-            )
-        else:
-            problem = f"the record {record} does not fit the declared schema ({cause})"
-            way_out = "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
-        message = (
-            f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {match.group(1)}: {problem}. "
-            f"Nothing of this micro-batch was committed. {way_out}"
+            raise _bad_file(match.group(1), cause, source=source, job=job, into=into) from error
+        problem = f"the record {record} does not fit the declared schema ({cause})"
+        way_out = (
+            "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
         )
-        raise (BadFileError(message, match.group(1)) if record is None else SourceError(message)) from error
+        raise SourceError(
+            _message(match.group(1), problem, way_out, source=source, job=job, into=into)
+        ) from error
+
+
+def _of_kafka(error: Any, *, source: str | None, job: str, into: str) -> SourceError | None:
+    """The error for what Spark's reader of Kafka, or Kafka's client in it, raised."""
+    raised = (java for java in _causes(error) if java.getClass().getName().startswith(_KAFKA))
+    cause = next((" ".join(str(java.getMessage()).split()) for java in raised), None)
+    if cause is None:
+        return None
+    return SourceError(
+        f"job '{job}', source '{source or 'unknown'}', on the way to {into}: Kafka could not be read ({cause}). Nothing "
+        "of this micro-batch was committed: run again; what is gone for good is then named with its offsets"
+    )
+
+
+def _unread(what: dict[str, Any], *, source: str | None, job: str, into: str) -> SourceError | StorageError:
+    """The error for what ``reading_file`` met."""
+    if what["storage"]:
+        return StorageError(what["cause"], path=what["file"])
+    return _bad_file(what["file"], what["cause"], source=source, job=job, into=into)
+
+
+def _bad_file(uri: str, cause: str, *, source: str | None, job: str, into: str) -> BadFileError:
+    return BadFileError(_message(uri, cause, _WAY_OUT, source=source, job=job, into=into), uri)
+
+
+def _message(uri: str, problem: str, way_out: str, *, source: str | None, job: str, into: str) -> str:
+    return (
+        f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {uri}: {problem.rstrip('.')}. "
+        f"Nothing of this micro-batch was committed. {way_out}"
+    )
 
 
 def messages(error: Any) -> list[str]:

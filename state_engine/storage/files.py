@@ -168,7 +168,9 @@ class Location:
     def parquet(self) -> pq.ParquetFile:
         """A Parquet file that others wrote, opened; for those of the engine see ``parquet_reading``."""
         with storage_errors(self.path, "read"):
-            return pq.ParquetFile(self.path, filesystem=self.fs)
+            return pq.ParquetFile(
+                self.path, filesystem=self.fs, page_checksum_verification=True, pre_buffer=not self.local
+            )
 
     # -- changing --------------------------------------------------------------------------------------------------
 

@@ -1,20 +1,22 @@
-"""Event times that a strategy gives the rows of a source, where the driver has them."""
+"""Event times that a strategy gives the rows of a source, where the driver has them, and where tasks read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 
 from state_engine import StatefulJob, TimestampAssigner, Types, WatermarkStrategy
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.job.graph import SourceNode
 from state_engine.microbatch.routing.assigned_time import with_assigned_time, with_missing_times
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame, from_source
 
 PLACES = {FILE_COLUMN: pa.array([0, 0, 0], pa.int32()), ROW_COLUMN: pa.array([0, 1, 2], pa.int64())}
@@ -42,14 +44,39 @@ class Fare:
         return self.at * 1_000
 
 
-def read(node: SourceNode, columns: dict[str, pa.Array]) -> StreamFrame:
-    """Three rows of a source, on the driver, with their event times."""
-    rows = SourceFrame(pa.table({**columns, **PLACES}))
+def read(node: SourceNode, columns: dict[str, pa.Array], *, remembers: bool = False) -> StreamFrame:
+    """Three rows of a source with their event times, which are the same whoever reads the rows."""
+    table = pa.table({**columns, **PLACES})
+    frame = _timed(node, table)
+    by_tasks = _timed(node, TaskRows(table.schema, 3, partial(_row, table)))
+    given = by_tasks.given
+    assert isinstance(given, TaskRows)
+    read_there = cloudpickle.loads(cloudpickle.dumps(given.read))
+    batches = [batch for task in range(3) for batch in read_there(task, given.schema.names)]
+    together = pa.Table.from_batches(batches, given.schema).combine_chunks()
+    assert replace(by_tasks, given=together) == replace(frame, given=together)
+    if not remembers:
+        assert together.equals(frame.table)
+    (only,) = read_there(1, given.schema.names[-1:])
+    assert only.schema.names == given.schema.names[-1:]
+    return frame
+
+
+def _timed(node: SourceNode, rows: pa.Table | TaskRows) -> StreamFrame:
     no_session: Any = None
     frame = from_source(
-        no_session, rows, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=()
+        no_session,
+        SourceFrame(rows),
+        order_by=node.order_by,
+        event_time=node.event_time,
+        source=node.name,
+        labels=(),
     )
     return with_assigned_time(frame, node)
+
+
+def _row(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    yield from table.slice(task, 1).select(list(columns)).to_batches()
 
 
 def times(frame: StreamFrame) -> list[int | None]:
@@ -100,7 +127,7 @@ def test_each_element_has_its_own_time_and_elements_stay_as_they_are() -> None:
 
     node = source(Ride, assign)
     for _ in range(2):
-        frame = read(node, TWO)
+        frame = read(node, TWO, remembers=True)
         assert times(frame) == [8, 5, 8]
         assert frame.user_columns == ["taxi", "at"]
         assert frame.table is not None

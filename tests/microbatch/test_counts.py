@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.sources.few_rows import FEW_ROWS
+from state_engine.sources.parquet.few_rows import FEW_ROWS
 from tests.support.small_job import CLOCK_MS, build, write_feed
 from tests.support.tiny import ROWS, Site
 

@@ -31,7 +31,7 @@ from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
 from state_engine.core.errors import ConfigurationError, DeadLetterLimitError, StatelakeError
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.sources import frames
-from state_engine.sources.few_rows import FEW_ROWS
+from state_engine.sources.parquet.few_rows import FEW_ROWS
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 # workers cannot import the tests

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -41,7 +42,7 @@ from state_engine.microbatch.routing.routed import (
 )
 from state_engine.microbatch.routing.routed_columns import planned
 from state_engine.microbatch.routing.routing import Routed, Router
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import EVENT_TIME, REFUSED, WATERMARK, from_source, order_name
 from tests.support.key_samples import KINDS, arrow_column, plain_table, random_keys
@@ -338,23 +339,35 @@ def test_blocks_of_a_subtask_become_one_table_with_all_columns() -> None:
 # -- by Spark's tasks ------------------------------------------------------------------------------------------------
 
 
+def slices(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """What one of two tasks reads."""
+    yield from table.slice(task * 100, 100 if task == 0 else None).select(list(columns)).to_batches(70)
+
+
 def check(spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, **options: Any) -> list[pa.Table]:
-    """The driver and tasks route the very same rows; the driver's."""
+    """The driver, tasks that are given rows by Spark, and tasks that read them route the very same; the driver's."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     def as_frame(table: pa.Table) -> DataFrame:
         return spark.createDataFrame(table, schema=StructType.fromJson(spark_schema(table.schema)))
 
-    # one input may well be a table: where one is a DataFrame, tasks route all
-    gives: list[Give] = [as_frame, *[lambda table: table for _ in tables[1:]]]
+    def as_read(table: pa.Table) -> TaskRows:
+        return TaskRows(table.schema, 2, partial(slices, table))
+
     few = here(tables, wire, **options)
-    by_tasks = routed(tables, wire, spark=spark, gives=gives, **options)
-    assert by_tasks.layout == routed(tables, wire, **options).layout
-    for mine, theirs in zip(few, in_tasks(by_tasks), strict=True):
-        assert sorted(mine.column_names) == sorted(theirs.column_names)
-        assert mine.schema.types == [theirs.schema.field(n).type for n in mine.column_names]
-        assert rows_of(mine) == rows_of(theirs.select(mine.column_names))
+    # one input may well be a table: where one is not, tasks route all
+    for gives in ([as_frame, *[plain for _ in tables[1:]]], [as_read for _ in tables]):
+        by_tasks = routed(tables, wire, spark=spark, gives=gives, **options)
+        assert by_tasks.layout == routed(tables, wire, **options).layout
+        for mine, theirs in zip(few, in_tasks(by_tasks), strict=True):
+            assert sorted(mine.column_names) == sorted(theirs.column_names)
+            assert mine.schema.types == [theirs.schema.field(n).type for n in mine.column_names]
+            assert rows_of(mine) == rows_of(theirs.select(mine.column_names))
     return few
+
+
+def plain(table: pa.Table) -> pa.Table:
+    return table
 
 
 def test_tasks_make_keys_by_a_function(spark: SparkSession) -> None:

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from state_engine import DeltaSource
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Slice
+from state_engine.sources.partition_rows import as_frame
 from tests.sources.runs import SourceRun
 
 
@@ -184,7 +185,8 @@ def test_place_and_row_locate_a_row_despite_deletion_vectors(
     source = DeltaSource(table)
     part = source.plan(spark, [])
     assert part is not None
-    rows = [tuple(r) for r in source.read(spark, part, keep_refused=False).rows.orderBy("id").collect()]
+    frame = as_frame(spark, source.read(spark, part, keep_refused=False).rows)
+    rows = [tuple(r) for r in frame.orderBy("id").collect()]
     places = [(i, i // 5, i % 5) for i in range(10) if i not in (1, 7)]
     assert [(i, row) for i, _, row in rows] == [(i, row) for i, _, row in places]
     assert [p for _, p, _ in rows] in ([0] * 4 + [1] * 4, [1] * 4 + [0] * 4)

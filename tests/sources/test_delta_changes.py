@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource, RowKind
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, TaskRows
 from state_engine.sources.changes.delta_changes import ChangeFile, _changes_nothing, _scans
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.storage.delta.log import LogCommit
@@ -55,7 +55,7 @@ def slices(spark: SparkSession, source: DeltaSource, before: list[Element] | Non
 def rows_of(spark: SparkSession, source: DeltaSource, part: Slice) -> list[dict[str, Any]]:
     """The rows of a slice in total order; each has a place of its own."""
     frame = source.read(spark, part, keep_refused=False).rows
-    assert not isinstance(frame, pa.Table)
+    assert not isinstance(frame, pa.Table | TaskRows)
     rows = sorted((r.asDict() for r in frame.collect()), key=lambda r: (r[FILE_COLUMN], r[ROW_COLUMN]))
     places = [(r.pop(FILE_COLUMN), r.pop(ROW_COLUMN)) for r in rows]
     assert len(set(places)) == len(places)

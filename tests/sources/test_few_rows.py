@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sources.base import SourceFrame
-from state_engine.sources.few_rows import FEW_ROWS, few_rows
+from state_engine.sources.base import SourceFrame, TaskRows
 from state_engine.sources.file import FileSource
+from state_engine.sources.parquet import few_rows as few_rows_module
+from state_engine.sources.parquet.few_rows import FEW_ROWS, few_rows
 from tests.support.key_samples import plain_table
 
 NO_SPARK: Any = None
@@ -60,18 +61,20 @@ CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
     "another case": lambda t: t.rename_columns(["k", "V", "at"]),
     "two columns that Spark takes for one": lambda t: t.append_column("V", t["v"]),
     "an old date": lambda t: t.set_column(2, "at", pa.array([date(1582, 10, 14)] * t.num_rows)),
-    "too many rows": lambda t: pa.concat_tables([t] * (FEW_ROWS // 2 + 1)),
 }
 
 
+@pytest.mark.parametrize("kind", [pa.Table, TaskRows], ids=["few", "many"])
 @pytest.mark.parametrize("change", [*CHANGES, "a damaged file", "reader options", "a nested type"])
 def test_what_spark_might_see_otherwise_is_left_to_spark(
-    tmp_path: Path, spark: SparkSession, change: str
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, change: str, kind: type
 ) -> None:
+    if kind is TaskRows:
+        monkeypatch.setattr(few_rows_module, "FEW_BYTES", 0)
     table = pa.table({"k": ["a", "b"], "v": [1, 2], "at": pa.array([date(2024, 1, 1)] * 2)})
     schema, options = "k string, v bigint, at date", {}
     source = source_of(tmp_path, [table], schema=schema)
-    assert isinstance(read(source, spark).rows, pa.Table)
+    assert isinstance(read(source, spark).rows, kind)
 
     if change == "reader options":
         options = {"mergeSchema": "false"}

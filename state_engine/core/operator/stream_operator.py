@@ -182,7 +182,7 @@ class StreamOperator:
                 repeat(watermark_ms) if watermarks is None else watermarks,
             ):
                 context.key, context.timestamp = key, timestamp
-                if before_ms != watermark_ms:
+                if before_ms is not watermark_ms and before_ms != watermark_ms:
                     watermark_ms = before_ms
                     self._advance(before_ms)
                 if queue is not None:
@@ -206,8 +206,9 @@ class StreamOperator:
                     refuse(Refusal(index, None if key is NO_KEY else key, "", ""), error, out)
                 if undo:
                     undo.clear()
-                for hook in after:
-                    hook()
+                if after:
+                    for hook in after:
+                        hook()
         finally:
             self._leave()
 

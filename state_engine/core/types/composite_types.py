@@ -130,19 +130,15 @@ class StructType(TypeInformation):
         label = f"c{len(names)}"
         names[label] = self._class
         tests = [f"type({var}) is {label}", f"len({var}) == {len(self.types)}"]
+        names["item"] = tuple.__getitem__
         for i, kind in enumerate(self.types):
-            # a field test names a fresh variable: subscripts of a Row would run Python code
-            part = kind.check(f"{var}_{i}", names)
+            field = f"{var}_{i}"
+            part = kind.check(field, names)
             if part is None:
                 return None
-            tests.append(f"({part} or {var}_{i} is None)")
-        if self._class is tuple and self.types:
-            unpack = [f"({var}_{i} := {var}[{i}], True)[1]" for i in range(len(self.types))]
-            tests[2:] = [f"{u} and {t}" for u, t in zip(unpack, tests[2:], strict=True)]
-            return f"({' and '.join(tests)})"
-        names["item"] = tuple.__getitem__
-        unpack = [f"({var}_{i} := item({var}, {i}), True)[1]" for i in range(len(self.types))]
-        tests[2:] = [f"{u} and {t}" for u, t in zip(unpack, tests[2:], strict=True)]
+            # subscripts of a Row would run Python code; that the field is itself is true, and costs next to nothing
+            value = f"{var}[{i}]" if self._class is tuple else f"item({var}, {i})"
+            tests.append(f"({field} := {value}) is {field} and ({part} or {field} is None)")
         return f"({' and '.join(tests)})"
 
     def normalise(self, value: Any) -> Any:

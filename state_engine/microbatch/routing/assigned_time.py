@@ -7,7 +7,7 @@ function, as a task would have; else by the tasks that read them. Plays the part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -28,9 +28,11 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
 from state_engine.microbatch.subtask.refusals import NO_TIME
+from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
 from state_engine.sources.row_kinds import with_kinds_of
 from state_engine.sources.stream_columns import in_arrow, in_spark
+from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.spark_names import T
 
 Timed = tuple[pa.Array, pa.Array]
@@ -48,10 +50,12 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     given = node.timestamps
     if given is None:
         return frame
-    payload, scalar = frame.user_columns, node.scalar
+    payload = frame.user_columns
     if isinstance(given, TimestampColumn):
         _check_column(frame, given, f"source '{node.name}'")
     declared = _declared(node, payload)
+    if isinstance(frame.given, TaskRows):
+        return _timed(frame, _assigned_in_tasks(frame, frame.given, node, payload), node.name)
     timed = _with_own_time(frame)
     if timed.table is not None:
         rows = timed.table.drop_columns([EVENT_TIME])
@@ -59,19 +63,49 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
         for name in _ADDED.names:
             rows = rows.append_column(name, added[name])
         return _timed(frame, rows, node.name)
-    from state_engine.spark.shipped_code import shipped  # PySpark is imported on first use
-
     kept = [f for f in timed.schema.fields if f.name != EVENT_TIME]
     types = [pa.field(f.name, to_type(f.dataType, parameter=f.name).arrow) for f in kept]
     schema = pa.schema([*types, *_ADDED])
+    assign_there = _sent(given, declared, payload, scalar=node.scalar)
+    rows = timed.rows.mapInArrow(assign_there, T.StructType.fromJson(spark_schema(schema)))
+    return _timed(frame, rows, node.name)
+
+
+def _sent(
+    given: TimestampAssigner | TimestampColumn,
+    declared: StructType | None,
+    payload: list[str],
+    *,
+    scalar: bool,
+) -> ArrowFunction:
+    """What adds the columns in a task to rows with the source's own times, with the code of the driver."""
+    from state_engine.spark.shipped_code import shipped  # PySpark is imported on first use
+
     sent = shipped((given, declared), [given, declared])
 
     def assign_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         there, kind = sent.unpacked()
         yield from _run(_assigner(there, payload, scalar=scalar, declared=kind), batches)
 
-    rows = timed.rows.mapInArrow(assign_there, T.StructType.fromJson(spark_schema(schema)))
-    return _timed(frame, rows, node.name)
+    return assign_there
+
+
+def _assigned_in_tasks(frame: StreamFrame, given: TaskRows, node: SourceNode, payload: list[str]) -> TaskRows:
+    """Rows that tasks read, with the columns that are added, where they are read."""
+    assert node.timestamps is not None
+    assign_there = _sent(node.timestamps, _declared(node, payload), payload, scalar=node.scalar)
+    own, names, read = frame.event_ms("a source"), tuple(given.schema.names), given.read
+
+    def with_own_time(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            times = in_arrow(own, pa.Table.from_batches([batch]))
+            yield pa.RecordBatch.from_arrays([*batch.columns, times], [*batch.schema.names, EVENT_TIME])
+
+    def read_timed(task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in assign_there(with_own_time(read(task, names))):
+            yield batch.select(list(columns))
+
+    return TaskRows(pa.schema([*given.schema, *_ADDED]), given.tasks, read_timed)
 
 
 def with_missing_times(frame: StreamFrame, node: SourceNode) -> StreamFrame:

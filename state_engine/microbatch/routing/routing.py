@@ -1,9 +1,10 @@
 """Where rows are routed: by the driver where it has them and they are few, else by the tasks that read them.
 
-Either way ``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts
-its rows into blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task
-at all, and a subtask without events still has functions to open and snapshots to take; so every subtask gets a block
-without rows, too. Decision 0040.
+These read files with Arrow where that gives what Spark would; else Spark reads, and hands them its rows. Whoever it is,
+``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts its rows into
+blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task at all, and a
+subtask without events still has functions to open and snapshots to take; so every subtask gets a block without rows,
+too. Decisions 0040 and 0070.
 """
 
 from __future__ import annotations
@@ -37,8 +38,10 @@ from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
+from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
 from state_engine.sources.stream_columns import in_arrow
+from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.shipped_code import shipped
 
 Collect = Callable[[DataFrame], Sequence[Any]]
@@ -204,7 +207,7 @@ class Router:
             copied = cloudpickle.loads(cloudpickle.dumps(function))
             blocks = pa.Table.from_batches([find(ready.frame.table, copied)])
         else:
-            blocks = _needed(ready.frame, edge).mapInArrow(find_there, _BLOCKS_SCHEMA).toArrow()
+            blocks = _where_read(ready.frame, edge, find_there, _BLOCKS_SCHEMA).toArrow()
         rows = unpacked(blocks[BLOCK].to_pylist())
         if rows is None:
             return KeyRows(0, pa.table({}))
@@ -232,7 +235,7 @@ class Router:
                 routed = routed_rows(keyed, edge, parallelism=parallelism, max_parallelism=max_parallelism)
                 yield blocks_of(by_subtask(without_watermarks(routed, layout), parallelism))
 
-        return _needed(one.given.frame, edge).mapInArrow(route_there, _BLOCKS_SCHEMA)
+        return _where_read(one.given.frame, edge, route_there, _BLOCKS_SCHEMA)
 
     def _unparsable_blocks(self, refused: DataFrame | pa.Table, parallelism: int) -> DataFrame:
         """Blocks of rows that could not be parsed."""
@@ -260,8 +263,12 @@ class Router:
         return self._markers[at]
 
 
-def _needed(frame: StreamFrame, edge: Edge) -> DataFrame:
-    return frame.rows.select(*[F.col(quoted(name)) for name in edge.needs])
+def _where_read(frame: StreamFrame, edge: Edge, run: ArrowFunction, schema: str) -> DataFrame:
+    """What a function makes of the rows of each task that reads some, with the columns that an edge needs."""
+    given, names = frame.given, edge.needs
+    if isinstance(given, TaskRows):
+        return given.mapped(frame.spark, run, schema, columns=names)
+    return frame.rows.select(*[F.col(quoted(name)) for name in names]).mapInArrow(run, schema)
 
 
 def _watermark_steps(
@@ -286,4 +293,4 @@ def _steps_of(frame: StreamFrame, edge: Edge, layout: RoutedLayout, origins: Ori
             rows = pa.table(stream_columns(pa.Table.from_batches(given), edge))
             yield steps_in(rows, order, origins, broadcast=broadcast)
 
-    return _needed(frame, edge).mapInArrow(find_there, STEPS_SCHEMA)
+    return _where_read(frame, edge, find_there, STEPS_SCHEMA)

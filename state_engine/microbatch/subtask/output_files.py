@@ -5,13 +5,15 @@ Decision 0003 says why the order has a file of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError
 from state_engine.sinks.base import SinkTarget
+from state_engine.sources.base import TaskRows
 from state_engine.storage.files import join, write_csv, write_parquet
 from state_engine.storage.parquet_reading import open_recorded
 
@@ -53,24 +55,31 @@ def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field
     return [pa.field(n, schema.field(n).type) for n in names]
 
 
-def read_exchange(pair: list[DataFile]) -> pa.Table:
-    """An output file and its order file, side by side."""
-    rows, order = (open_recorded(file.path, file, of=_EXCHANGE).read() for file in pair)
-    if rows.num_rows != order.num_rows:
+def read_exchange(pair: Sequence[DataFile], schema: pa.Schema | None = None) -> pa.Table:
+    """An output file and its order file, side by side.
+
+    Args:
+        schema: the columns that are wanted; None for all, as they are stored.
+    """
+    files = [open_recorded(file.path, file, of=_EXCHANGE) for file in pair]
+    if len({file.metadata.num_rows for file in files}) > 1:
         raise StatelakeError(f"{[file.path for file in pair]} have different numbers of rows")
-    for name in order.column_names:
-        rows = rows.append_column(order.schema.field(name), order[name])
-    return rows
+    stored = pa.unify_schemas([file.schema for file in files])
+    wanted = stored if schema is None else schema
+    columns: dict[str, pa.ChunkedArray] = {}
+    for file in files:
+        part = file.read([name for name in wanted.names if name in file.schema.names])
+        columns |= dict(zip(part.column_names, part.columns, strict=True))
+    return pa.table([columns[name] for name in wanted.names], wanted.names).cast(wanted)
 
 
-def exchange_reader(
-    pairs: list[list[DataFile]],
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow`` over numbers: each stands for a pair of files, read side by side."""
+def exchange_rows(pairs: Sequence[Sequence[DataFile]], schema: pa.Schema) -> TaskRows:
+    """Pairs of files that tasks read, one each."""
+    return TaskRows(schema, len(pairs), partial(_read_pair, pairs, schema))
 
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                yield from read_exchange(pairs[index]).to_batches(max_chunksize=100_000)
 
-    return read
+def _read_pair(
+    pairs: Sequence[Sequence[DataFile]], schema: pa.Schema, task: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    wanted = pa.schema([schema.field(name) for name in columns])
+    yield from read_exchange(pairs[task], wanted).to_batches(max_chunksize=100_000)

@@ -7,7 +7,7 @@ letters or end the batch, as in front of an operator.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,12 +23,12 @@ from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import HIDDEN, REFUSED
 from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds
 from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 
 _PACKED = pa.schema([(REFUSED, pa.string())])
-ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)

@@ -62,16 +62,13 @@ from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskRepo
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.sources.frames import TIME_REFUSAL
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
+from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.shipped_code import shipped
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.state_backends.state_backend import KeyedStateBackend
 from state_engine.storage.files import join, side_by_side, write_parquet
 from state_engine.storage.layout import file_name, partition_path
 from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
-
-ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What ``mapInArrow`` takes."""
-
 
 SubtaskFunction = Callable[[pa.Table | None, TaskAttempt], str]
 """Runs one subtask over its routed rows; its report, as JSON."""

@@ -19,7 +19,16 @@ from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, BadFile, Element, Slice, Source, SourceFrame
+from state_engine.sources.base import (
+    FILE_COLUMN,
+    ROW_COLUMN,
+    BadFile,
+    Element,
+    Slice,
+    Source,
+    SourceFrame,
+    frame_or_table,
+)
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.partition_rows import as_frame
@@ -72,7 +81,7 @@ class DecodedSource(Source):
         return self.source.rebatch(spark, before, recorded)
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
-        return self._decoded(self.source.read(spark, part, keep_refused=keep_refused), keep_refused)
+        return self._decoded(spark, self.source.read(spark, part, keep_refused=keep_refused), keep_refused)
 
     def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
         whole = [place for place, record in enumerate(records) if record.startswith(_RECORD)]
@@ -80,7 +89,7 @@ class DecodedSource(Source):
         rows = [_row_of(records[place], place) for place in whole]
         own = pa.concat_tables(rows, promote_options="permissive").combine_chunks() if rows else None
         if own is not None and not texts:
-            return self._decoded(SourceFrame(own), keep_refused)
+            return self._decoded(spark, SourceFrame(own), keep_refused)
         parsed = self.source.parse(spark, [records[p] for p in texts], keep_refused=keep_refused)
         place = F.element_at(F.lit(texts), F.col(FILE_COLUMN) + 1).cast("int")
         good = as_frame(spark, parsed.rows).withColumn(FILE_COLUMN, place)
@@ -89,7 +98,7 @@ class DecodedSource(Source):
         bad = parsed.refused
         assert bad is None or not isinstance(bad, pa.Table)
         moved = None if bad is None else bad.withColumn(FILE_COLUMN, place)
-        return self._decoded(SourceFrame(good, moved), keep_refused)
+        return self._decoded(spark, SourceFrame(good, moved), keep_refused)
 
     def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
         return self.source.set_aside(part, bad)
@@ -108,9 +117,9 @@ class DecodedSource(Source):
 
     # -- rows ----------------------------------------------------------------------------------------------------------
 
-    def _decoded(self, read: SourceFrame, keep_refused: bool) -> SourceFrame:
+    def _decoded(self, spark: SparkSession, read: SourceFrame, keep_refused: bool) -> SourceFrame:
         good, bad = partial(_good, self, keep_refused), partial(_bad, self)
-        rows = read.rows
+        rows = frame_or_table(spark, read.rows)
         if isinstance(rows, pa.Table):
             self.format.decoded(_feed(rows).schema)
             refused_rows = bad(rows) if keep_refused else REFUSED_ROWS.empty_table()

@@ -146,6 +146,9 @@ class ChangeTable(SourceTable):
             for f in super().snapshot_files(version)
         ]
 
+    def plain_schema(self, files: Sequence[TableFile], version: int) -> None:
+        """None: rows have kinds, which files do not hold."""
+
     def rows(self, files: Sequence[TableFile], version: int) -> DataFrame:
         changes = [f for f in files if isinstance(f, ChangeFile)]
         assert len(changes) == len(files)

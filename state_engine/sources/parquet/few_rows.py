@@ -1,0 +1,60 @@
+"""A few rows of Parquet files, read by the driver: planning a scan of them takes Spark longer than reading them.
+
+Only what Spark would read as the very same values is read here, see ``plain_files``. Decision 0013.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
+from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.parquet.plain_files import PLACES, has_columns, has_old, plain_schema
+from state_engine.storage.files import open_location
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+FEW_BYTES, FEW_ROWS = 2**18, 20_000
+"""Files up to this size together, with up to as many rows: columns that repeat take little space."""
+
+
+def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None:
+    """The rows of these ranges with the hidden columns of a slice; None where they are many, or not plainly readable.
+
+    Args:
+        schema: that the rows must have.
+    """
+    wanted = plain_schema(schema)
+    if wanted is None or sum(r.size for r in ranges) > FEW_BYTES:
+        return None
+    left, tables = FEW_ROWS, [pa.schema([*wanted, *PLACES]).empty_table()]
+    for place, one in enumerate(ranges):
+        table = _read(one, wanted, left)
+        if table is None:
+            return None
+        left -= table.num_rows
+        places = pa.repeat(pa.scalar(place, pa.int32()), table.num_rows)
+        rows = pa.array(np.arange(one.start, one.start + table.num_rows))
+        tables.append(table.append_column(FILE_COLUMN, places).append_column(ROW_COLUMN, rows))
+    return pa.concat_tables(tables).combine_chunks()
+
+
+def _read(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
+    """The rows of one range."""
+    at = open_location(one.uri)
+    try:
+        with at.parquet() as file:
+            if file.metadata.num_rows > at_most or not has_columns(file, wanted):
+                return None
+            table = file.read(columns=wanted.names, use_threads=False)
+    except (OSError, pa.ArrowException):
+        return None
+    table = table.select(wanted.names).cast(wanted)
+    end = table.num_rows if one.end is None else one.end
+    table = table.slice(one.start, end - one.start)
+    return None if any(has_old(column) for column in table.columns) else table

@@ -1,0 +1,148 @@
+"""Rows of Parquet files that tasks read with Arrow: Spark neither scans them nor turns them into rows and back.
+
+Only what Spark would read as the very same values is read here, see ``plain_files``. The driver judges files by their
+footers and gives every task about as many bytes of row groups. Plays the part of Spark's ``FilePartition``.
+Decision 0070.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, TaskRows
+from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.parquet.plain_files import PLACES, RowGroup, plain_schema, row_groups
+from state_engine.spark.read_failures import reading_file
+from state_engine.storage.files import open_location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+_MOST_FILES = 256
+"""The driver looks at the footers of so many; those of more files are left to Spark's tasks."""
+_READERS = 8
+_TASK_BYTES, _LEAST_BYTES = 2**27, 2**22
+"""As for Spark's scans: what one task reads at most, apart from a single larger row group, and what is worth a task."""
+_BATCH_ROWS, _BATCH_BYTES = 2**18, 2**24
+"""What a task has in memory at a time of what it reads."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Rows of one row group.
+
+    Attributes:
+        place: of the file in the slice.
+        uri: of the file.
+        number: of the row group.
+        first: row of the file that the group begins with.
+        start, end: the rows of the file that are wanted, the end exclusive.
+        at_once: so many rows are read at a time.
+        bytes: about how much there is to read.
+    """
+
+    place: int
+    uri: str
+    number: int
+    first: int
+    start: int
+    end: int
+    at_once: int
+    bytes: int
+
+
+def task_rows(
+    ranges: Sequence[FileRange], schema: StructType, *, cores: int, scan: Callable[[], DataFrame]
+) -> TaskRows | None:
+    """The rows of these ranges with the hidden columns of a slice, as tasks read them; None where Spark has to.
+
+    Args:
+        schema: that the rows must have.
+        cores: that there are for tasks.
+        scan: gives the same rows as a DataFrame.
+    """
+    wanted = plain_schema(schema)
+    if wanted is None or not wanted.names or len(ranges) > _MOST_FILES:
+        return None
+    with ThreadPoolExecutor(_READERS) as pool:
+        of_files = list(pool.map(partial(_row_groups, wanted), ranges))
+    pieces: list[Piece] = []
+    for place, (one, groups) in enumerate(zip(ranges, of_files, strict=True)):
+        if groups is None:
+            return None
+        pieces += _pieces(place, one, groups)
+    tasks = in_tasks(pieces, cores)
+    return TaskRows(pa.schema([*wanted, *PLACES]), len(tasks), partial(_read, tasks, wanted), scan)
+
+
+def in_tasks(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
+    """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
+    total = sum(piece.bytes for piece in pieces)
+    size = min(_TASK_BYTES, max(_LEAST_BYTES, -(-total // cores)))
+    tasks: list[list[Piece]] = [[] for _ in range(min(max(-(-total // size), 1), len(pieces)))]
+    loads = [0] * len(tasks)
+    for piece in sorted(pieces, key=lambda p: -p.bytes):
+        least = loads.index(min(loads))
+        tasks[least].append(piece)
+        loads[least] += piece.bytes
+    return [sorted(task, key=lambda p: (p.place, p.number)) for task in tasks]
+
+
+def _row_groups(wanted: pa.Schema, one: FileRange) -> list[RowGroup] | None:
+    try:
+        with open_location(one.uri).parquet() as file:
+            return row_groups(file, wanted)
+    except (OSError, pa.ArrowException):
+        return None  # Spark says what is wrong
+
+
+def _pieces(place: int, one: FileRange, groups: Sequence[RowGroup]) -> Iterator[Piece]:
+    """The row groups that a range has rows of."""
+    for number, group in enumerate(groups):
+        end = group.first + group.rows
+        inside = max(one.start, group.first), end if one.end is None else min(one.end, end)
+        if inside[0] < inside[1]:
+            at_once = min(_BATCH_ROWS, max(_BATCH_BYTES * group.rows // max(group.bytes, 1), 1))
+            yield Piece(place, one.uri, number, group.first, *inside, at_once, group.bytes)
+
+
+def _read(
+    tasks: Sequence[Sequence[Piece]], schema: pa.Schema, task: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of one task, in the order of its pieces."""
+    names = [name for name in schema.names if name in columns] or schema.names[
+        :1
+    ]  # they say how many rows there are
+    wanted = pa.schema([schema.field(name) for name in names])
+    for uri, pieces in groupby(tasks[task], key=lambda piece: piece.uri):
+        with reading_file(uri), open_location(uri).parquet() as file:
+            for piece in pieces:
+                yield from _read_piece(file, piece, wanted, columns)
+
+
+def _read_piece(
+    file: pq.ParquetFile, piece: Piece, wanted: pa.Schema, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    first = piece.first
+    read = file.iter_batches(
+        piece.at_once, row_groups=[piece.number], columns=wanted.names, use_threads=False
+    )
+    for batch in read:
+        start, end = max(piece.start - first, 0), min(piece.end - first, batch.num_rows)
+        if start < end:
+            rows = batch.slice(start, end - start)
+            arrays = {field.name: rows.column(field.name).cast(field.type) for field in wanted}
+            arrays[FILE_COLUMN] = pa.repeat(pa.scalar(piece.place, pa.int32()), rows.num_rows)
+            arrays[ROW_COLUMN] = pa.array(np.arange(first + start, first + end))
+            yield pa.record_batch({name: arrays[name] for name in columns})
+        first += batch.num_rows

@@ -1,0 +1,294 @@
+"""Rows of Parquet files that tasks read with Arrow: the very rows that Spark would give, each once, and what fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import date, datetime
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from state_engine import DeltaSink, DeltaSource, StatefulJob
+from state_engine.core.errors import BadFileError, StorageError
+from state_engine.core.types.spark_types import spark_schema
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame, TaskRows
+from state_engine.sources.file import FileSource
+from state_engine.sources.frames import StreamFrame, from_source, united
+from state_engine.sources.parquet import few_rows, task_rows
+from state_engine.sources.parquet.plain_files import row_groups
+from state_engine.sources.parquet.task_rows import Piece, in_tasks
+from state_engine.spark.read_failures import UnreadFileError, reading, reading_file
+from tests.sources.runs import Numbered, SourceRun, write_ids
+from tests.support.key_samples import plain_table
+
+NO_SPARK: Any = None
+
+
+@pytest.fixture(autouse=True)
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is small enough for the driver."""
+    monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+
+
+def in_turn(rows: TaskRows, columns: Sequence[str]) -> pa.Table:
+    """The rows of all tasks."""
+    kinds = pa.schema([rows.schema.field(name) for name in columns])
+    return pa.Table.from_batches([b for task in range(rows.tasks) for b in rows.read(task, columns)], kinds)
+
+
+def rows_of(table: pa.Table) -> list[str]:
+    return sorted(repr(list(row.items())) for row in table.to_pylist())
+
+
+def read(source: FileSource, spark: SparkSession, before: list[Any]) -> TaskRows:
+    part = source.plan(spark, before)
+    assert part is not None
+    before += part.elements
+    rows = source.read(spark, part, keep_refused=False).rows
+    assert isinstance(rows, TaskRows)
+    return rows
+
+
+def test_tasks_read_the_rows_that_spark_reads(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of files cut inside, with row groups and batches that the cuts do not fit."""
+    monkeypatch.setattr(task_rows, "_BATCH_ROWS", 7)
+    monkeypatch.setattr(task_rows, "_LEAST_BYTES", 1)
+    tables = [plain_table(1, 40), plain_table(2, 50), plain_table(3, 60)]
+    for number, table in enumerate(tables):
+        pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=9 + number)
+    schema = StructType.fromJson(spark_schema(tables[0].schema))
+    source, before = FileSource(str(tmp_path), schema=schema, max_rows_per_batch=70), list[Any]()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    for expected in (70, 70, 10):
+        rows = read(source, spark, before)
+        mine, theirs = in_turn(rows, rows.schema.names), rows.as_frame(spark).toArrow()
+        assert mine.num_rows == expected
+        assert mine.schema.types == theirs.schema.types
+        assert rows_of(mine) == rows_of(theirs)
+        some = [ROW_COLUMN, tables[0].column_names[3]]
+        assert rows_of(in_turn(rows, some)) == rows_of(theirs.select(some))
+
+
+@given(st.lists(st.integers(1, 2**30), max_size=30), st.integers(1, 8))
+def test_every_piece_goes_to_one_task(sizes: list[int], cores: int) -> None:
+    pieces = [Piece(n // 3, f"f{n // 3}", n % 3, 0, 0, 1, 1, size) for n, size in enumerate(sizes)]
+    tasks = in_tasks(pieces, cores)
+    assert sorted((p.place, p.number) for task in tasks for p in task) == [
+        (p.place, p.number) for p in pieces
+    ]
+    assert all(tasks)
+    for task in tasks:
+        assert all((a.place, a.number) < (b.place, b.number) for a, b in pairwise(task))
+    if sizes:
+        fullest, largest = max(sum(p.bytes for p in task) for task in tasks), max(sizes)
+        assert fullest <= max(largest, 2 * sum(sizes) / len(tasks))
+        assert fullest <= largest or fullest <= 2 * max(2**22, min(2**27, sum(sizes) // cores + 1))
+
+
+def test_tasks_are_given_no_row_groups_that_a_cut_leaves_out(tmp_path: Path, spark: SparkSession) -> None:
+    for name in "ab":
+        pq.write_table(pa.table({"id": range(10)}), tmp_path / f"{name}.parquet", row_group_size=2)
+    source, before, read_groups = (
+        FileSource(str(tmp_path), schema="id bigint", max_rows_per_batch=7),
+        list[Any](),
+        [],
+    )
+    for _ in range(3):
+        tasks, _ = read(source, spark, before).read.args  # type: ignore[attr-defined]
+        read_groups.append([(piece.place, piece.number) for task in tasks for piece in task])
+    assert read_groups == [
+        [(0, 0), (0, 1), (0, 2), (0, 3)],
+        [(0, 3), (0, 4), (1, 0), (1, 1)],
+        [(0, 2), (0, 3), (0, 4)],
+    ]
+
+
+def test_times_are_judged_by_the_footer(tmp_path: Path) -> None:
+    def judged(times: list[Any], kind: pa.DataType, **options: Any) -> bool:
+        path = tmp_path / "t.parquet"
+        pq.write_table(pa.table({"at": pa.array(times, kind)}), path, row_group_size=2, **options)
+        with pq.ParquetFile(path) as file:
+            return row_groups(file, file.schema_arrow) is not None
+
+    new, old = date(1900, 1, 1), date(1899, 12, 31)
+    assert judged([new, new, None, None, new], pa.date32())
+    assert not judged([new, new, new, old], pa.date32())
+    assert not judged([datetime(1899, 12, 31)], pa.timestamp("us"))
+    assert not judged([datetime(1899, 12, 31)], pa.timestamp("us", "UTC"))
+    assert judged([datetime(1900, 1, 1)], pa.timestamp("us", "UTC"))
+    assert not judged([new], pa.date32(), write_statistics=False)
+
+
+def test_a_union_of_what_tasks_read_is_that_of_tables() -> None:
+    """Of streams whose orders and event times differ, with each column asked for alone, too."""
+
+    def frame(rows: pa.Table | TaskRows, source: str, event_time: str | None) -> StreamFrame:
+        read = SourceFrame(rows)
+        return from_source(
+            NO_SPARK, read, order_by=(), event_time=event_time, source=source, labels=(source,)
+        )
+
+    def part(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for rows in table.slice(2 * task, 2).to_batches():
+            yield pa.record_batch({name: rows[name] for name in columns})  # has no rows without columns
+
+    at = pa.array([datetime(2024, 1, 1, second=n) for n in range(5)], pa.timestamp("us", "UTC"))
+    one = pa.table({"at": at, "k": range(5), **places(5)})
+    two = pa.table({"k": range(5, 8), "at": at[:3], **places(3)})
+    timed = [(one, "one", "at"), (two, "two", None)]
+    of_tables = united([frame(*given) for given in timed])
+    of_tasks = united([frame(TaskRows(t.schema, 3, partial(part, t)), name, at) for t, name, at in timed])
+    rows, table = of_tasks.given, of_tables.table
+    assert isinstance(rows, TaskRows)
+    assert table is not None
+    assert rows.tasks == 6
+    assert replace(of_tasks, given=table) == of_tables
+    assert rows.schema == table.schema
+    assert in_turn(rows, rows.schema.names).combine_chunks().equals(table)
+    for name in rows.schema.names:
+        assert in_turn(rows, [name])[name].combine_chunks().equals(table[name].combine_chunks())
+
+
+def places(count: int) -> dict[str, pa.Array]:
+    return {FILE_COLUMN: pa.array([0] * count, pa.int32()), ROW_COLUMN: pa.array(range(count), pa.int64())}
+
+
+class Untouched(SourceRun):
+    """Without DataFrame code between source and operator."""
+
+    def use(self, source: Source, **options: Any) -> None:
+        self.job = StatefulJob("numbered", **options)
+        stream = self.job.source("input", source).key_by(one_key, key_type=int)
+        out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
+        out.sink("numbered", DeltaSink(str(self.sink)))
+
+
+def scan(*_: Any) -> DataFrame:
+    raise AssertionError("Spark scans files")
+
+
+def one_key(row: Any) -> int:
+    return 1
+
+
+def test_an_operator_reads_files_without_a_scan_of_spark(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSource, "_read_parquet", scan)
+    for place, name in enumerate("ab"):
+        write_ids(tmp_path / f"{name}.parquet", 10 * place, 5)
+    source = FileSource(str(tmp_path), pattern="?.parquet", schema="id bigint", max_rows_per_batch=7)
+    run = Untouched(spark, tmp_path, source)
+    assert [batch.rows_in for batch in run.run()] == [7, 3]
+    assert run.ids() == [*range(5), *range(10, 15)]
+
+
+def test_a_file_whose_pages_are_damaged_is_named_and_set_aside(tmp_path: Path, spark: SparkSession) -> None:
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    for name in "abc":
+        write_ids(feed / f"{name}.parquet", ord(name), 2)
+    content = bytearray((feed / "b.parquet").read_bytes())
+    content[10:18] = b"\xff" * 8
+    (feed / "b.parquet").write_bytes(content)
+    run = Untouched(spark, tmp_path, FileSource(str(feed)))
+    with pytest.raises(
+        BadFileError, match=r"source 'input', .*b\.parquet: .*on_bad_file='dead_letter'"
+    ) as bad:
+        run.run()
+    assert bad.value.uri == f"file://{feed}/b.parquet"
+    assert run.heads() == 0
+    run.use(FileSource(str(feed), on_bad_file="dead_letter"))
+    (batch,) = run.run()
+    assert (batch.rows_in, batch.rows_refused) == (4, 1)
+    assert run.ids() == [97, 98, 99, 100]
+
+
+DELTA: dict[str, tuple[str, bool]] = {
+    "plain": ("", True),
+    "comments": ("ALTER TABLE {t} ALTER COLUMN id COMMENT 'of a row'", True),
+    "a deletion vector": ("DELETE FROM {t} WHERE id = 3", False),
+    "two columns that changed names": (
+        "ALTER TABLE {t} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name'); "
+        "ALTER TABLE {t} RENAME COLUMN v TO w; ALTER TABLE {t} RENAME COLUMN id TO v; "
+        "ALTER TABLE {t} RENAME COLUMN w TO id",
+        False,
+    ),
+    "partitions": (
+        "REPLACE TABLE {t} USING delta PARTITIONED BY (v) AS SELECT id, id % 2 AS v FROM range(9)",
+        False,
+    ),
+    "an added column": ("ALTER TABLE {t} ADD COLUMN w string", False),
+}
+
+
+@pytest.mark.parametrize("what", DELTA)
+def test_tasks_read_files_of_delta_tables_that_hold_the_rows_as_they_are(
+    tmp_path: Path, spark: SparkSession, what: str
+) -> None:
+    change, direct = DELTA[what]
+    name = f"delta.`{tmp_path / 'table'}`"
+    spark.sql(
+        f"CREATE TABLE {name} USING delta TBLPROPERTIES ('delta.enableDeletionVectors' = 'true') "
+        "AS SELECT id, id * 2 AS v FROM range(9)"
+    )
+    for statement in filter(None, change.split("; ")):
+        spark.sql(statement.format(t=name))
+    source = DeltaSource(str(tmp_path / "table"))
+    part = source.plan(spark, [])
+    assert part is not None
+    rows = source.read(spark, part, keep_refused=False).rows
+    assert isinstance(rows, TaskRows) == direct
+    mine = in_turn(rows, rows.schema.names) if isinstance(rows, TaskRows) else rows.toArrow()
+    scanned = part.detail.log.rows(part.detail.files, part.detail.version).toArrow()
+    assert mine.schema.types == scanned.schema.types
+    assert rows_of(mine) == rows_of(scanned)
+    assert len(mine) == (8 if what == "a deletion vector" else 9)
+
+
+class _Java:
+    def __init__(self, message: str) -> None:
+        self.getMessage = lambda: message
+        self.getCause = lambda: None
+
+
+class _Raised(Py4JJavaError):
+    def __init__(self, message: str) -> None:
+        self.java_exception = _Java(message)
+
+
+def on_the_driver(error: Exception) -> None:
+    """What becomes of an error that a task met as it read a file."""
+    uri = "file:///feed/a b.parquet"
+    with pytest.raises(UnreadFileError) as unread, reading_file(uri):
+        raise error
+    name = f"{UnreadFileError.__module__}.{UnreadFileError.__qualname__}"
+    with reading("events", job="sums", into="operator 'sum'"):
+        raise _Raised(f"Job aborted: Traceback:\n  File x\n{name}: {unread.value}\n\tat org.apache.spark")
+
+
+def test_of_what_a_task_cannot_read_the_storage_may_be_the_cause() -> None:
+    with pytest.raises(
+        BadFileError, match=r"job 'sums', source 'events'.*a b\.parquet: Unexpected end"
+    ) as bad:
+        on_the_driver(pa.ArrowInvalid("Unexpected\nend of stream"))
+    assert bad.value.uri == "file:///feed/a b.parquet"
+    with pytest.raises(BadFileError):
+        on_the_driver(FileNotFoundError(2, "No such file", "/feed/a b.parquet"))
+    with pytest.raises(StorageError, match="the permission is denied"):
+        on_the_driver(PermissionError(13, "Permission denied", "/feed/a b.parquet"))
+    with pytest.raises(StorageError, match="the disk is gone"):
+        on_the_driver(StorageError("the disk is gone"))
