@@ -184,10 +184,10 @@ def test_replays(site: Site, spark: SparkSession, capsys: pytest.CaptureFixture[
     assert row["value"] == 1 + 2 * 2
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_sinks(number: int) -> None:
     examples = code_blocks(GUIDES / "sinks.md", "python")
-    assert len(examples) == 5
+    assert len(examples) == 6
     job = StatefulJob("delays")
     out: DataStream = job.source("flights", FileSource("feed", schema="tailnum string, delay bigint"))
     out.sink("seen", CollectSink())
