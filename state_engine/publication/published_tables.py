@@ -161,7 +161,8 @@ class PublishedTables:
             return state, self._made_anew(state, reader.form.columns, reader.whole(), to)
         if not self._is_there(target, table):
             return state, _new(state, reader)
-        _check_columns(target, table, reader.form.columns)
+        if differs := target.check_columns(table, reader.form.columns):
+            return state, _new(state, reader, differs)
         return state, _move(state, self._difference(target, table, reader), "it would be made anew")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:

@@ -255,6 +255,7 @@ What others changed in such a table stops what is published to it, with the ways
   published/test_sql::test_a_table_that_was_dropped_is_made_anew
   published/test_following::test_a_change_by_somebody_else_stops_the_publish_and_names_him
   published/test_following::test_a_change_shows_behind_one_that_only_sets_a_property
+  published/test_erase::test_nothing_is_erased_where_somebody_else_changed_a_table
 A table that is gone cannot be accepted
   published/test_following::test_a_table_that_is_gone_is_not_accepted_and_a_dry_run_of_its_rebuild_counts_all
 A Delta table of another root or job, and one with rules that plain files break, is refused
@@ -265,6 +266,9 @@ A checkpoint that does not know a published state is not followed, and policies 
   published/test_following::test_policies_fit_the_sink
 A state of other columns than its table is reported with both sides
   published/test_sql_tables::test_a_state_whose_columns_do_not_fit_any_more
+  published/test_whole_tables::test_a_table_whose_field_is_renamed_is_rebuilt
+  published/test_whole_tables::test_a_table_whose_field_is_renamed_inside_of_a_record_is_rebuilt
+  published/test_whole_tables::test_a_column_of_somebody_else_is_not_taken_away
   testing/test_published_in_memory::test_a_state_with_other_columns_is_refused_as_by_the_real_table
   published/test_sql_tables::test_states_that_no_table_can_show
   published/test_sql_tables::test_what_cannot_be_taken_over
@@ -289,6 +293,10 @@ A sink does not write to such a table
 The URL of a database holds no password, and is of a database that was tried
   sinks/test_sql::test_what_cannot_be_a_sql_sink
   published/test_sql_tables::test_what_cannot_be_a_table
+What a source or a sink of Kafka cannot do is refused, with what to do
+  misuse/test_kafka::test_a_mistake_is_refused_with_what_to_do
+  misuse/test_kafka::test_only_a_sink_with_keys_takes_changes
+  misuse/test_kafka::test_a_secret_is_asked_for_where_it_is_used
 State files that are gone or damaged are reported by readers and by the next batch
   queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
 

@@ -416,5 +416,9 @@ def test_a_column_of_somebody_else_is_not_taken_away(evolving: Evolving) -> None
     DeltaTable(path).alter.add_columns([Field("theirs", PrimitiveType("string"))])
     with pytest.raises(SinkError, match=r"fewer columns than the table.*rebuild-table latest false"):
         evolving.run(First, 1)
-    evolving.engine.published(evolving.job(First)).rebuild("false")
+    published = evolving.engine.published(evolving.job(First))
+    planned = published.rebuild("false", dry_run=True)
+    assert (planned.rows, "fewer columns than the table" in planned.whole) == (2, True)
+    assert "theirs" in pl.read_delta(path).columns
+    published.rebuild("false")
     assert evolving.shown() == [{"k": "a", "n": 3}, {"k": "b", "n": 2}]
