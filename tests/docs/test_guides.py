@@ -189,7 +189,8 @@ def test_sinks(number: int) -> None:
     examples = code_blocks(GUIDES / "sinks.md", "python")
     assert len(examples) == 6
     job = StatefulJob("delays")
-    out: DataStream = job.source("flights", FileSource("feed", schema="id bigint, tailnum string, delay bigint, version bigint"))
+    schema = "id bigint, tailnum string, delay bigint, version bigint"
+    out: DataStream = job.source("flights", FileSource("feed", schema=schema))
     out.sink("seen", CollectSink())
     sinks = ("DeltaSink", "FileSink", "SqlSink", "ForeachBatchSink")
     exec(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_engine import KafkaSink, KafkaSource
+from state_engine import DeltaSource, KafkaSink, KafkaSource, StatefulJob
 from state_engine.core.errors import ConfigurationError, SetupError
 from state_engine.spark.kafka.cluster import KafkaCluster
 
@@ -81,5 +81,7 @@ def test_a_secret_is_asked_for_where_it_is_used(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_only_a_sink_with_keys_takes_changes() -> None:
-    assert not sink().accepts_changes
-    assert sink(key=["user"]).accepts_changes
+    changes = StatefulJob("feed").source("rows", DeltaSource("rows", changes=True))
+    with pytest.raises(ConfigurationError, match="a KafkaSink takes inserts only, and its stream holds updates"):
+        changes.sink("out", sink())
+    changes.sink("out", sink(key=["user"]))
