@@ -82,6 +82,8 @@ def test_a_secret_is_asked_for_where_it_is_used(monkeypatch: pytest.MonkeyPatch)
 
 def test_only_a_sink_with_keys_takes_changes() -> None:
     changes = StatefulJob("feed").source("rows", DeltaSource("rows", changes=True))
-    with pytest.raises(ConfigurationError, match="a KafkaSink takes inserts only, and its stream holds updates"):
+    with pytest.raises(
+        ConfigurationError, match="a KafkaSink takes inserts only, and its stream holds updates"
+    ):
         changes.sink("out", sink())
     changes.sink("out", sink(key=["user"]))
