@@ -41,6 +41,7 @@ ELSEWHERE = {
     "dagster": "dagster/test_guide.py",
     "event_time": "microbatch/test_event_time_guide.py",
     "history_tables": "operators/test_history_tables_guide.py",
+    "kafka": "kafka/test_kafka_guide.py",
     "late_rows": "microbatch/test_late_rows_guide.py",
     "published_tables": "published/test_published_guide.py",
     "queries": "queries/test_queries_guide.py",

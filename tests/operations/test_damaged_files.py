@@ -34,12 +34,12 @@ def in_a_page(content: bytes, column: str) -> int:
 
 @pytest.fixture
 def ran(tmp_path: Path, spark: SparkSession) -> Site:
-    """After two micro-batches, the second with a row that was refused; more input waits."""
+    """After two micro-batches, the second with a row that was refused; more input waits, also for its key."""
     site = Site(tmp_path, spark)
     site.put({"k": ["a", "b"], "v": [1, 2]}, "0").engine().run(site.job(on_error="dead_letter"))
     site.put({"k": ["a", None], "v": [10, 5]}, "1").engine().run(site.job(on_error="dead_letter"))
     assert len(site.dead_letters()) == 1
-    return site.put({"k": ["b", "c"], "v": [20, 30]}, "2")
+    return site.put({"k": ["a", "b", "c"], "v": [0, 20, 30]}, "2")
 
 
 class Flipped:
@@ -113,4 +113,4 @@ def test_a_checkpoint_before_the_damage_leads_on(ran: Site) -> None:
     ran.engine().restore("tiny", checkpoint_id=1)
     ran.engine().run(job)
     assert ran.state() == {"a": 11, "b": 22, "c": 30}
-    assert len(ran.outputs()) == 5
+    assert len(ran.outputs()) == 6

@@ -8,6 +8,7 @@ from datetime import date, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -263,6 +264,7 @@ class _Java:
     def __init__(self, message: str) -> None:
         self.getMessage = lambda: message
         self.getCause = lambda: None
+        self.getClass = lambda: SimpleNamespace(getName=lambda: "org.apache.spark.SparkException")
 
 
 class _Raised(Py4JJavaError):
