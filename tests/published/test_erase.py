@@ -217,9 +217,7 @@ def test_another_writer_that_is_faster_is_followed(site: Site, monkeypatch: pyte
     commit, faster = DeltaKernel.commit_upon, iter([True])
 
     def late(self: DeltaKernel, files: Any, actions: Any, **options: Any) -> int:
-        rewrites = (
-            files.uri.endswith("balance") and "transaction" in options and options["transaction"] is None
-        )
+        rewrites = files.uri.endswith("balance") and not options.get("transactions")
         if rewrites and next(faster, False):
             DeltaTable(site.table("balance")).alter.set_table_properties(
                 {"note": "1"}, raise_if_not_exists=False
