@@ -18,7 +18,7 @@ from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import PartitionSteps, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
-from state_engine.state_processor.sink_takeover import SinkTakeover
+from state_engine.state_processor.sink_takeover import SinkTakeover, unknown_sinks
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def take_over_sinks(context: EngineContext, job: StatefulJob, history: History, 
 
     Before whatever runs micro-batches on ``main``.
     """
-    if history.head is None or not any(node.sink_key for node in job.published.values()):
+    if history.head is None or not unknown_sinks(job, history.head):
         return
     tables = context.tables(job.name)
     publication = context.publication(tables)

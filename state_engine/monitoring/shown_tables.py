@@ -9,7 +9,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkIdentityError, TableChangedError
 from state_engine.publication.sink_places import SinkPlaces
-from state_engine.published.base import PublishedTable, ShownCheckpoint
+from state_engine.published.base import ShownCheckpoint
 from state_engine.published.delta import shown_in_log
 from state_engine.published.sql import SqlStateTarget
 from state_engine.published.states import PublishedState, state_of, way_to
@@ -54,8 +54,7 @@ def statuses(history: History, states: Iterable[PublishedState], places: SinkPla
 
 
 def _status(history: History, head_id: int, state: PublishedState, places: SinkPlaces) -> TableStatus:
-    app = places.app_of(state.name)
-    table = PublishedTable(state.name, state.kind, state.place, app, dict(state.options))
+    table = state.table(places.app_of(state.name))
     look, changed = _SHOWN[state.kind], ""
     try:
         shown = look(table)

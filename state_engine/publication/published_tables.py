@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
@@ -45,6 +45,7 @@ from state_engine.published.states import (
     TablePolicy,
     is_known,
     is_taken_over,
+    last_knowing,
     moves_of,
     published_on,
     published_states,
@@ -159,7 +160,11 @@ class PublishedTables:
         if not dry_run:
             to = ShownCheckpoint.of(head)
             return state, self._made_anew(state, reader.form.columns, reader.whole(), to)
-        if not self._is_there(target, table):
+        try:
+            is_there = self.is_there(state)
+        except SinkIdentityError:
+            is_there = True
+        if not is_there:
             return state, _new(state, reader)
         if differs := target.check_columns(table, reader.form.columns):
             return state, _new(state, reader, differs)
@@ -316,7 +321,7 @@ class PublishedTables:
             if move is not None:
                 yield move
                 shown = ShownCheckpoint.of(replaced)
-        known = row if state_of(row, state.operator, state.state) else self._last_knowing(history, state)
+        known = row if state_of(row, state.operator, state.state) else last_knowing(history, state)
         if known is None:
             return
         reader = self._reader(history, known.checkpoint_id, state)
@@ -431,28 +436,14 @@ class PublishedTables:
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
 
-    def _is_there(self, target: TableTarget, table: PublishedTable) -> bool:
-        """Whether there is a table, whoever it belongs to."""
-        try:
-            return target.shown(table, changed=True) is not None
-        except SinkIdentityError:
-            return True
-
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def _table(self, state: PublishedState) -> tuple[TableTarget, PublishedTable]:
-        app = self._places.app_of(state.name)
-        return self._targets[state.kind], PublishedTable(
-            state.name, state.kind, state.place, app, dict(state.options)
-        )
+        return self._targets[state.kind], state.table(self._places.app_of(state.name))
 
     def _reader(self, history: History, checkpoint_id: int, state: PublishedState) -> StateReader:
         path = history.path(checkpoint_id)
         return StateReader(self._tables.layout, path, state.operator, state.state, map_key=state.map_key)
-
-    def _last_knowing(self, history: History, state: PublishedState) -> CheckpointRow | None:
-        rows = (row for row in reversed(list(history.values())) if row.branch == MAIN)
-        return next((row for row in rows if state_of(row, state.operator, state.state)), None)
 
     def _named(self, history: History, name: str, declared: Declared) -> tuple[PublishedState, CheckpointRow]:
         known = self.states(history, declared)

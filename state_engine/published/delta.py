@@ -172,7 +172,7 @@ class DeltaStateTarget(TableTarget):
             return
         _check_rules(table, files.facts)
         is_ours = _is_ours(table, files.facts)
-        fits = _has_columns(files.facts, columns)
+        fits = _has_columns(files.facts.schema, columns)
         if not (fits or is_ours):
             raise _other_columns(table, files.facts.schema, columns, is_ours=is_ours)
         gone = [remove_action(add) for add in files.adds] if fits else []
@@ -451,9 +451,9 @@ def changed_columns(table: PublishedTable, old: Action, columns: TableColumns, *
         old: its schema, as Delta has it.
         is_ours: whether the table belongs to the job.
     """
-    new = spark_schema(columns.schema)
-    if canonical(old) == canonical(new):
+    if _has_columns(old, columns):
         return ""
+    new = spark_schema(columns.schema)
     if any(_type_of(old, name) != _type_of(new, name) for name in columns.identity):
         raise _other_columns(table, old, columns, is_ours=is_ours)
     if _is_within(old, new):
@@ -482,8 +482,8 @@ def _check_rules(table: PublishedTable, facts: TableFacts) -> None:
         )
 
 
-def _has_columns(facts: TableFacts, columns: TableColumns) -> bool:
-    return canonical(facts.schema) == canonical(spark_schema(columns.schema))
+def _has_columns(schema: Action, columns: TableColumns) -> bool:
+    return canonical(schema) == canonical(spark_schema(columns.schema))
 
 
 def _other_columns(table: PublishedTable, old: Action, columns: TableColumns, *, is_ours: bool) -> SinkError:

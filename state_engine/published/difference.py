@@ -228,17 +228,13 @@ def compared(columns: TableColumns, old: pa.Table, new: pa.Table) -> TableChange
     place = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
     place[codes[: old.num_rows]] = np.arange(old.num_rows)
     several = np.bincount(codes[: old.num_rows], minlength=len(place)) > 1
-    place[several] = -1  # one row takes the place of all of them
+    place[several] = -1  # somebody else may have put a row twice: one takes the place of all of them
     at = place[codes[old.num_rows :]]  # of each new row: that of the old one
     stays = np.zeros(len(place), bool)
     stays[codes[old.num_rows :]] = True
     known = np.flatnonzero(at >= 0)
-    once = (
-        np.bincount(codes[: old.num_rows], minlength=len(place)) == 1
-    )  # somebody else may have put a row twice
     same = np.zeros(new.num_rows, bool)
     same[known] = _equal_rows(old.take(pa.array(at[known])), new.take(pa.array(known)))
-    same &= once[codes[old.num_rows :]]
     return TableChange(
         cleared=old.select(columns.key).slice(0, 0),
         deleted=old.select(columns.identity).filter(pa.array(~stays[codes[: old.num_rows]])),

@@ -23,7 +23,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.published.base import ShownCheckpoint
+from state_engine.published.base import PublishedTable, ShownCheckpoint
 
 OTHER_FORM = "the state or its key has another form since"
 """Why a table is compared as a whole that may need other columns, too."""
@@ -65,6 +65,14 @@ class PublishedState:
     def key(self) -> SinkKey:
         """Name and place."""
         return self.name, self.place
+
+    def table(self, app: str) -> PublishedTable:
+        """The table, for what writes it.
+
+        Args:
+            app: see ``PublishedTable``.
+        """
+        return PublishedTable(self.name, self.kind, self.place, app, dict(self.options))
 
     def staged(self) -> StagedSink:
         """As a row records it."""
@@ -170,6 +178,12 @@ def state_of(
     if operator is None:
         return None
     return next(((operator, schema) for schema in operator.states if schema.name == state), None)
+
+
+def last_knowing(history: History, state: PublishedState) -> CheckpointRow | None:
+    """The newest row of ``main`` that knows a state, whether it leads to the head or not."""
+    rows = (row for row in reversed(list(history.values())) if row.branch == MAIN)
+    return next((row for row in rows if state_of(row, state.operator, state.state)), None)
 
 
 @dataclass(frozen=True)

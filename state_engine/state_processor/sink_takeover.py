@@ -30,7 +30,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.checkpoints.checkpoint import (
-    MAIN,
     CheckpointRow,
     OperatorCheckpoint,
     StagedSink,
@@ -52,7 +51,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.publication.publication import Publication
-from state_engine.published.states import published_in, state_of, without_superseded
+from state_engine.published.states import last_knowing, published_in, state_of, without_superseded
 from state_engine.published.table_form import TableForm
 from state_engine.queries.state_rows import OP, UPDATED_AT, VALUE, StateForm, state_rows
 from state_engine.sinks.base import WRITE_ID
@@ -67,6 +66,13 @@ from state_engine.state_processor.entry_writer import (
 )
 
 _LOG = logging.getLogger(__name__)
+
+
+def unknown_sinks(job: StatefulJob, head: CheckpointRow) -> list[PublishedNode]:
+    """The keyed sinks of a job whose state a checkpoint does not know."""
+    return [
+        node for node in job.published.values() if node.sink_key and head.operator(node.operator.uid) is None
+    ]
 
 
 @dataclass(frozen=True)
@@ -127,21 +133,18 @@ class SinkTakeover:
     ) -> list[tuple[PublishedNode, OperatorCheckpoint]]:
         """Keyed sinks whose state the head does not know, with the operators that hold what is in their tables."""
         path = history.main_path
-        former = []
-        for node in self.job.published.values():
-            if node.sink_key and head.operator(node.operator.uid) is None:
-                operator = self._published(node, history) or self._staged(node, path)
-                if operator is not None:
-                    former.append((node, operator))
-        return former
+        known = (
+            (node, self._published(node, history) or self._staged(node, path))
+            for node in unknown_sinks(self.job, head)
+        )
+        return [(node, operator) for node, operator in known if operator is not None]
 
     def _published(self, node: PublishedNode, history: History) -> OperatorCheckpoint | None:
         """The operator as a checkpoint last knew it, where the table shows its state."""
         state = node.recorded
         if not any(one.key == state.key for row in history.main_path for one in published_in(row)):
             return None
-        rows = (row for row in reversed(list(history.values())) if row.branch == MAIN)
-        known = next((one for row in rows if (one := state_of(row, state.operator, state.state))), None)
+        known = state_of(last_knowing(history, state), state.operator, state.state)
         if known is None or not self.publication.tables.is_there(state):
             return None
         operator, _ = known
