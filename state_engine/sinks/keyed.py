@@ -24,7 +24,7 @@ def check_keyed(sink: Any) -> None:
     """
     of = type(sink).__name__
     for name in ("key", "sequence"):
-        object.__setattr__(sink, name, _columns(getattr(sink, name), f"{of}: {name}="))
+        object.__setattr__(sink, name, columns_of(getattr(sink, name), f"{of}: {name}="))
     if sink.ttl is not None and not isinstance(sink.ttl, StateTtlConfig):
         raise ConfigurationError(f"{of}: ttl= takes a StateTtlConfig, not {sink.ttl!r}")
     if not sink.key:
@@ -56,7 +56,12 @@ def check_keyed(sink: Any) -> None:
         )
 
 
-def _columns(given: Any, what: str) -> tuple[str, ...]:
+def columns_of(given: Any, what: str) -> tuple[str, ...]:
+    """Names of columns that a sink was given; raises ConfigurationError where they are none.
+
+    Args:
+        what: begins the message.
+    """
     if isinstance(given, str):
         raise ConfigurationError(f"{what}{given!r} must be a list of columns: [{given!r}]")
     names = tuple(given or ())

@@ -39,13 +39,11 @@ from state_engine.sinks.base import (
 )
 from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
-from state_engine.sinks.staging import Staging, read_note, write_note
+from state_engine.sinks.staging import Staging, record_target, recorded_target
 from state_engine.storage.files import join
 
 if TYPE_CHECKING:
     from state_engine.sinks.sql_database import SqlTable
-
-_TARGET = "target.json"
 
 
 @dataclass(frozen=True)
@@ -124,8 +122,7 @@ class SqlSink(Sink):
                 request.refuse_other_roots(table.ledger.writers(), where=target.shown)
         uri = self.place(request.app, request.staging)
         note = target.to_json()
-        if read_note(join(uri, _TARGET)) != note:
-            write_note(join(uri, _TARGET), note)
+        record_target(uri, note)
         return SinkTarget(
             name=name,
             kind=SinkKind.SQL.value,
@@ -153,7 +150,7 @@ class SqlPublisher(Publisher):
     """Publishes to databases, from the files that are staged in a root."""
 
     def seen(self, uri: str, app: str) -> int:
-        note = read_note(join(uri, _TARGET))
+        note = recorded_target(uri)
         if note is None:
             return 0
         with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1]) as table:

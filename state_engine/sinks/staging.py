@@ -20,6 +20,7 @@ from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
 
 _SINKS = "sinks"
+_TARGET = "target.json"
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,14 @@ def read_note(uri: str) -> dict[str, Any] | None:
         return None
     note: dict[str, Any] = at.read_json()
     return note
+
+
+def record_target(uri: str, target: dict[str, Any]) -> None:
+    """Note in a directory that ``Staging.directory`` gave what its outputs are for; nothing where that is noted."""
+    if recorded_target(uri) != target:
+        write_note(join(uri, _TARGET), target)
+
+
+def recorded_target(uri: str) -> dict[str, Any] | None:
+    """What ``record_target`` noted; None where it noted nothing."""
+    return read_note(join(uri, _TARGET))

@@ -12,10 +12,9 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import CommitFailedError, CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.sinks.base import Publisher, verify_files
-from state_engine.sinks.kafka.kafka_sink import TARGET
 from state_engine.sinks.kafka.kafka_target import KafkaTarget
 from state_engine.sinks.kafka.markers import Marker, Markers, check_continued
-from state_engine.sinks.staging import read_note, write_note
+from state_engine.sinks.staging import read_note, recorded_target, write_note
 from state_engine.spark.kafka.clients import (
     KafkaAdmin,
     KafkaError,
@@ -59,7 +58,7 @@ class KafkaPublisher(Publisher):
         if self._kernel is None:
             note = read_note(join(uri, _SHOWN))
             return int(note["checkpoint_id"]) if note else 0
-        note = read_note(join(uri, TARGET))
+        note = recorded_target(uri)
         if note is None:
             return 0
         marker = self._marker(KafkaTarget.from_json(note), app, sink=app.rsplit("/", 1)[-1])

@@ -28,12 +28,12 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import Sink, SinkRequest, SinkTarget
 from state_engine.sinks.kafka.kafka_target import KafkaTarget
 from state_engine.sinks.kafka.markers import Markers
-from state_engine.sinks.staging import Staging, read_note, write_note
+from state_engine.sinks.keyed import columns_of
+from state_engine.sinks.staging import Staging, record_target
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, kafka_admin
 from state_engine.spark.kafka.cluster import KafkaCluster
 from state_engine.storage.files import join
 
-TARGET = "target.json"
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LIMIT = "transaction.max.timeout.ms"
 
@@ -85,9 +85,7 @@ class KafkaSink(Sink):
     kind = SinkKind.KAFKA.value
 
     def __post_init__(self) -> None:
-        if isinstance(self.key, str):
-            raise ConfigurationError(f"KafkaSink: key={self.key!r} must be a list of columns: [{self.key!r}]")
-        object.__setattr__(self, "key", tuple(self.key))
+        object.__setattr__(self, "key", columns_of(self.key, "KafkaSink: key="))
         object.__setattr__(self, "marker_topic", self.marker_topic or f"_statelake-{self.topic}")
         object.__setattr__(self, "accepts_changes", bool(self.key) or self.format == "raw")
         for name in ("format", "key_format"):
@@ -151,8 +149,7 @@ class KafkaSink(Sink):
             ) from error
         uri = self.place(request.app, request.staging)
         note = target.to_json()
-        if read_note(join(uri, TARGET)) != note:
-            write_note(join(uri, TARGET), note)
+        record_target(uri, note)
         return SinkTarget(
             name=name,
             kind=SinkKind.KAFKA.value,
