@@ -236,7 +236,7 @@ def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) 
         return StateWay(whole=f"checkpoint {to_id} does not know the state")
     ancestor = history.common_ancestor(from_id, to_id)
     if ancestor is None:
-        return StateWay(whole=f"checkpoints {from_id} and {to_id} began apart")
+        return StateWay(whole=f"checkpoint {from_id} began apart from it")
     back = _after(history, ancestor.checkpoint_id, from_id)
     forth = _after(history, ancestor.checkpoint_id, to_id)
     knows = [row.operator(uid) for row in (*back, *forth)]
