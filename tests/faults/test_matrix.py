@@ -1,4 +1,4 @@
-"""Every fault point, by raising, by SIGKILL and with a zombie, on five workloads; then plain runs: nothing differs.
+"""Every fault point, by raising, by SIGKILL and with a zombie, on every workload; then plain runs: nothing differs.
 
 A part of it runs with ``make test``; ``make test-faults`` runs all.
 """
@@ -28,6 +28,9 @@ QUICK = {
     ("chained", "zombie", "after entry of checkpoints", 1),
     ("chained", "sigkill", "after commit_files", 1),
     ("chained", "sigkill", "after sink published", 1),
+    ("last_rows", "raise", "after rows of a Delta table", 1),
+    ("last_rows", "zombie", "before rows of a Delta table", 1),
+    ("last_rows", "zombie", "before rows of an SQL table", 1),
 }
 """The faults that ``make test`` tries, too."""
 
