@@ -89,6 +89,24 @@ def test_a_fault_that_keeps_coming_back_loses_nothing(saved_sites: SavedSites) -
     saved_site.check_recovery(site)
 
 
+@pytest.mark.parametrize("name", ["last_rows", pytest.param("sinks", marks=pytest.mark.faults)])
+def test_an_attempt_that_a_compaction_overtakes_commits_all_the_same(
+    name: str, saved_sites: SavedSites
+) -> None:
+    """It is numbered anew, and its files are looked at once more, those of a table in a database, too: none."""
+    saved_site = saved_sites(name)
+    site = saved_site.fresh()
+
+    def compaction() -> None:
+        with site.engine() as engine:
+            engine.compact(name)
+
+    with installed([Fault("before commit", action="zombie")], meanwhile=compaction):
+        assert site.run().caught_up
+    assert [row.checkpoint_id for row in site.rows()] == list(range(1, saved_site.batches + 2))
+    assert site.seen() == saved_site.after[-1]
+
+
 @pytest.mark.faults
 @pytest.mark.parametrize("name", ["chained", "sinks"])
 def test_a_micro_batch_that_is_slow_is_not_noticed(name: str, saved_sites: SavedSites) -> None:
