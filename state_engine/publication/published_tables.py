@@ -9,8 +9,8 @@ root does not have. Decisions 0059 and 0067.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -73,6 +73,18 @@ class StandingTable:
     target: TableTarget
     table: PublishedTable
     form: TableForm
+
+
+@dataclass(frozen=True)
+class _Content:
+    """All rows of a state, in the columns of its table; ``rows`` reads them anew, some key groups at a time."""
+
+    columns: TableColumns
+    rows: Callable[[], Iterator[pa.Table]]
+
+    @classmethod
+    def of(cls, reader: StateReader) -> _Content:
+        return cls(reader.form.columns, reader.whole)
 
 
 class PublishedTables:
@@ -152,23 +164,25 @@ class PublishedTables:
     ) -> tuple[PublishedState, TableMove]:
         """Make a table anew from the state as of the head, whoever wrote it; what it holds then.
 
+        Where a restore led to a head that does not know the state, the table is empty, as with the policy ``rebuild``.
         A dry run compares instead: rows that would come, or come in the place of others, and rows that would go.
         """
         state, head = self._named(history, name, declared)
-        reader = self._reader(history, head.checkpoint_id, state)
+        content = self._content(history, state, head)
+        if content is None:
+            raise _unknown(state)
         target, table = self._table(state)
         if not dry_run:
-            to = ShownCheckpoint.of(head)
-            return state, self._made_anew(state, reader.form.columns, reader.whole(), to)
+            return state, self._made_anew(state, content, ShownCheckpoint.of(head))
         try:
             is_there = self.is_there(state)
         except SinkIdentityError:
             is_there = True
         if not is_there:
-            return state, _new(state, reader)
-        if differs := target.check_columns(table, reader.form.columns):
-            return state, _new(state, reader, differs)
-        return state, _move(state, self._difference(target, table, reader), "it would be made anew")
+            return state, _new(state, content)
+        if differs := target.check_columns(table, content.columns):
+            return state, _new(state, content, differs)
+        return state, _move(state, self._difference(target, table, content), "it would be made anew")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
@@ -184,14 +198,19 @@ class PublishedTables:
         is_at = history[shown.checkpoint_id] if shown is not None and is_known(history, shown) else head
         if state_of(is_at, state.operator, state.state) is None:  # the table was kept there
             is_at = head
-        reader = self._reader(history, is_at.checkpoint_id, state)
-        _check_columns(target, table, reader.form.columns)
-        return _move(state, self._difference(target, table, reader), "it was compared")
+        if state_of(is_at, state.operator, state.state) is None:
+            raise _unknown(state)
+        content = _Content.of(self._reader(history, is_at.checkpoint_id, state))
+        _check_columns(target, table, content.columns)
+        return _move(state, self._difference(target, table, content), "it was compared")
 
     def accept(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
     ) -> tuple[PublishedState, TableMove]:
-        """Leave what others changed in a table as it is, and go on from there; how it differs from the state."""
+        """Leave what others changed in a table as it is, and go on from there; how it differs from the state.
+
+        Where a restore led to a head that does not know the state, there is nothing to compare with.
+        """
         state, head = self._named(history, name, declared)
         target, table = self._table(state)
         shown = target.shown(table, changed=True)
@@ -200,7 +219,10 @@ class PublishedTables:
                 f"table '{name}': there is none at {state.place}, so there is nothing to accept; the next run "
                 "builds it from the state"
             )
-        move = self._compared(history, state, shown, head)
+        if state_of(head, state.operator, state.state) is None:
+            move = TableMove(state.name, state.kind, state.place, 0, 0, "the head does not know its state")
+        else:
+            move = self._compared(history, state, shown, head)
         if not dry_run:
             target.accept(table)
         return state, move
@@ -321,22 +343,19 @@ class PublishedTables:
             if move is not None:
                 yield move
                 shown = ShownCheckpoint.of(replaced)
-        known = row if state_of(row, state.operator, state.state) else last_knowing(history, state)
-        if known is None:
+        content = self._content(history, state, row)
+        if content is None:
             return
-        reader = self._reader(history, known.checkpoint_id, state)
-        columns = reader.form.columns
         if policy == "rebuild":
-            rows = reader.whole() if known is row else iter(())
-            yield self._made_anew(state, columns, rows, ShownCheckpoint.of(row), since=shown)
+            yield self._made_anew(state, content, ShownCheckpoint.of(row), since=shown)
         else:
+            columns = content.columns
             target.apply(table, columns, _nothing(columns), since=shown, to=ShownCheckpoint.of(row))
 
     def _made_anew(
         self,
         state: PublishedState,
-        columns: TableColumns,
-        rows: Iterable[pa.Table],
+        content: _Content,
         to: ShownCheckpoint,
         *,
         since: ShownCheckpoint | None = None,
@@ -348,11 +367,11 @@ class PublishedTables:
 
         def batches() -> Iterator[pa.RecordBatch]:
             nonlocal count
-            for part in rows:
+            for part in content.rows():
                 count += part.num_rows
                 yield from part.to_batches()
 
-        target.replace(table, columns, batches(), to=to, since=since)
+        target.replace(table, content.columns, batches(), to=to, since=since)
         return TableMove(state.name, state.kind, state.place, count, 0, whole)
 
     def _bring(
@@ -372,7 +391,7 @@ class PublishedTables:
             return None
         to = ShownCheckpoint.of(history[to_id])
         if anew := _other_columns(target, table, columns, way):
-            move = self._made_anew(state, columns, reader.whole(), to, since=shown, whole=anew)
+            move = self._made_anew(state, _Content.of(reader), to, since=shown, whole=anew)
             self._tell_whole(move, to, "was made anew from")
             return move
         change, whole = self._change(history, target, table, reader, way, shown)
@@ -416,23 +435,24 @@ class PublishedTables:
             except MissingFilesError as error:
                 what = "damaged" if isinstance(error, DamagedFileError) else "gone"
                 why = f"files of checkpoints since {shown.checkpoint_id} are {what}"
-        return self._difference(target, table, reader), why
+        return self._difference(target, table, _Content.of(reader)), why
 
-    def _difference(self, target: TableTarget, table: PublishedTable, reader: StateReader) -> TableChange:
+    def _difference(self, target: TableTarget, table: PublishedTable, content: _Content) -> TableChange:
         """What makes the content of a table that of the state."""
-        columns = reader.form.columns
-        old = (pa.Table.from_batches([batch]) for batch in target.content(table, columns))
-        return compared_by_portions(columns, old, (target.held(table, rows) for rows in reader.whole()))
+        old = (pa.Table.from_batches([batch]) for batch in target.content(table, content.columns))
+        return compared_by_portions(
+            content.columns, old, (target.held(table, rows) for rows in content.rows())
+        )
 
     def _planned(self, history: History, state: PublishedState, to_id: int) -> TableMove:
         target, table = self._table(state)
         shown = target.shown(table)
         reader = self._reader(history, to_id, state)
         if shown is None:
-            return _new(state, reader)
+            return _new(state, _Content.of(reader))
         way = way_to(history, shown, to_id, state)
         if anew := _other_columns(target, table, reader.form.columns, way):
-            return _new(state, reader, anew)
+            return _new(state, _Content.of(reader), anew)
         change, whole = self._change(history, target, table, reader, way, shown)
         return _move(state, change, whole)
 
@@ -440,6 +460,14 @@ class PublishedTables:
 
     def _table(self, state: PublishedState) -> tuple[TableTarget, PublishedTable]:
         return self._targets[state.kind], state.table(self._places.app_of(state.name))
+
+    def _content(self, history: History, state: PublishedState, row: CheckpointRow) -> _Content | None:
+        """A state as of a checkpoint, which is empty where that does not know it; None where none of ``main`` does."""
+        known = row if state_of(row, state.operator, state.state) else last_knowing(history, state)
+        if known is None:
+            return None
+        content = _Content.of(self._reader(history, known.checkpoint_id, state))
+        return content if known is row else replace(content, rows=lambda: iter(()))
 
     def _reader(self, history: History, checkpoint_id: int, state: PublishedState) -> StateReader:
         path = history.path(checkpoint_id)
@@ -450,11 +478,6 @@ class PublishedTables:
         head = history.head
         for state in known:
             if state.name == name and head is not None:
-                if state_of(head, state.operator, state.state) is None:
-                    raise SinkError(
-                        f"table '{name}': the head does not know the state '{state.state}' of operator "
-                        f"'{state.operator}' yet, so there is nothing to show"
-                    )
                 return state, head
         raise ConfigurationError(
             f"job '{self._tables.layout.job}' publishes no state to a table '{name}'; its tables: "
@@ -462,9 +485,16 @@ class PublishedTables:
         )
 
 
-def _new(state: PublishedState, reader: StateReader, why: str = "it is new") -> TableMove:
+def _unknown(state: PublishedState) -> SinkError:
+    return SinkError(
+        f"table '{state.name}': the head does not know the state '{state.state}' of operator '{state.operator}', so "
+        "there is nothing to show; the next run that writes the state builds the table from it"
+    )
+
+
+def _new(state: PublishedState, content: _Content, why: str = "it is new") -> TableMove:
     """What a table gets that is made from the state."""
-    count = sum(rows.num_rows for rows in reader.whole())
+    count = sum(rows.num_rows for rows in content.rows())
     return TableMove(state.name, state.kind, state.place, count, 0, why)
 
 

@@ -29,11 +29,13 @@ from state_engine import (
 )
 from state_engine.core.errors import (
     ConfigurationError,
+    SinkError,
     SinkIdentityError,
     StateMigrationError,
     TableChangedError,
 )
 from state_engine.core.time.partitions import TimePartitions
+from state_engine.published.states import TablePolicy
 
 pytestmark = pytest.mark.spark
 
@@ -224,6 +226,52 @@ def test_a_table_that_a_restore_kept_is_the_state_from_there_on(place: Place, en
     assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
     move = engine.published("towns").verify("latest")
     assert (move.rows, move.deleted) == (0, 0)
+
+
+@pytest.mark.parametrize("policy", ["keep", "rebuild"])
+@pytest.mark.parametrize("before", [True, False], ids=["edited before the restore", "edited after it"])
+@pytest.mark.parametrize("way_out", ["rebuild", "accept"])
+def test_a_table_that_somebody_changed_has_its_ways_out_where_the_head_does_not_know_the_state(
+    way_out: str, before: bool, policy: TablePolicy, tmp_path: Path, engine: StateEngine, spark: SparkSession
+) -> None:
+    place, job = Place(tmp_path, "delta"), StatefulJob("towns", parallelism=2)
+    rows = job.from_collection(ROWS, COLUMNS, name="rows", max_rows_per_batch=2)
+    rows.sink("all", DeltaSink(str(tmp_path / "all")))
+    engine.run(job, max_batches=1)
+    rows.sink("latest", place.sink())
+    engine.run(job)
+
+    def somebody_writes() -> None:
+        edit = pl.DataFrame({"id": [9], "city": ["Bonn"], "at": [9]})
+        edit.write_delta(str(tmp_path / "latest"), mode="append")
+
+    if before:
+        somebody_writes()
+        with pytest.raises(TableChangedError):
+            engine.restore(job, checkpoint_id=1, outputs={"latest": policy})
+    else:
+        engine.restore(job, checkpoint_id=1, outputs={"latest": policy})
+        somebody_writes()
+    engine = StateEngine(tmp_path / "root", spark=spark)  # of another run, which looks at the table first
+    with pytest.raises(TableChangedError, match="statelake rebuild-table towns latest"):
+        engine.run(job)
+    tables = engine.published("towns")
+    there = place.rows()
+    assert (9, "Bonn", 9) in there
+    if way_out == "rebuild":
+        move = tables.rebuild("latest", dry_run=True)
+        assert (move.rows, move.deleted, place.rows()) == (0, len(there), there)
+        move = tables.rebuild("latest")
+        assert (move.rows, move.deleted, place.rows()) == (0, 0, [])
+        with pytest.raises(
+            SinkError, match="the head does not know the state 'row' of operator 'sink_latest'"
+        ):
+            tables.verify("latest")
+    else:
+        move = tables.accept("latest")
+        assert (move.whole, place.rows()) == ("the head does not know its state", there)
+    engine.run(job)
+    assert {(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)} <= set(place.rows())
 
 
 DAY_MS = 86_400_000
