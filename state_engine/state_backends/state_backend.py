@@ -112,8 +112,11 @@ class KeyedStateBackend(ABC):
 
 def fill(entries: MutableMapping[Any, Any], shape: str, parts: Iterable[tuple[Any, Any]]) -> None:
     """Put loaded parts into entries: a repeated key adds to its list or map."""
+    if shape == "value":
+        entries.update(parts)
+        return
     for key, stored in parts:
-        collected = None if shape == "value" else entries.get(key)
+        collected = entries.get(key)
         if collected is None:
             entries[key] = stored
         elif shape == "list":

@@ -152,7 +152,7 @@ def _run_subtask(
     keys = sorted({x % KEYS for x in numbers})
     hashes = np.array([key_hash(k) for k in keys], np.int64)
     files = [f.listed for f in state_files(layout, batch.path, UID)]
-    totals = TouchedState(files, hashes, KEY, keys.__contains__).load(TOTAL)
+    totals = TouchedState(files, hashes, KEY).load(TOTAL)
     outputs = []
     for x in numbers:
         totals[x % KEYS] = totals.get(x % KEYS, 0) + x

@@ -101,6 +101,19 @@ def test_strings_may_be_large_in_the_file(tmp_path: Path, spark: SparkSession) -
     assert rows.schema.field("k").type == pa.string()
 
 
+def test_times_in_milliseconds_are_those_that_spark_reads(tmp_path: Path, spark: SparkSession) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    at = [-1, 0, 1_700_000_000_123, None]
+    table = pa.table(
+        {"at": pa.array(at, pa.timestamp("ms", "UTC")), "naive": pa.array(at, pa.timestamp("ms"))}
+    )
+    source = source_of(tmp_path, [table], schema="at timestamp, naive timestamp_ntz")
+    few = read(source, spark).rows
+    assert isinstance(few, pa.Table)
+    by_spark = spark.read.parquet(str(tmp_path)).toArrow()
+    assert few.select(["at", "naive"]).to_pydict() == by_spark.to_pydict()
+
+
 def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
     table = pa.table({"v": pa.array(range(FEW_ROWS), pa.int64())})
     pq.write_table(table, tmp_path / "0.parquet", compression="none", use_dictionary=False)

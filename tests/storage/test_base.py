@@ -131,7 +131,7 @@ def test_a_base_changes_nothing(
                 files = base_files
         assert fold([*files, *log.files[start:]], *STATES.values()) == expected
         touched = np.array(sorted({hash_of(k) for k in expected["map"]}), np.int64)
-        loaded = TouchedState([*files, *log.files[start:]], touched, KEY, lambda k: True).load(MAP)
+        loaded = TouchedState([*files, *log.files[start:]], touched, KEY).load(MAP)
         assert {k: list(v.items()) for k, v in loaded.items()} == expected["map"]
 
 
@@ -314,7 +314,7 @@ def test_entries_have_the_type_that_was_recorded_last(tmp_path: Path) -> None:
         assert pq.read_schema(at / file.path).field("v_v").type == new.column_type
     read = evolve_state(recorded_schema(new), new, operator="o").read
     touched = np.array(sorted(key_hash(k) for k in [(1, "a"), (2, "a")]), np.int64)
-    entries = TouchedState(listed(at, files), touched, KEY, lambda k: True).load(new, read)
+    entries = TouchedState(listed(at, files), touched, KEY).load(new, read)
     assert {k: tuple(v) for k, v in entries.items()} == {(1, "a"): (1, None), (2, "a"): (2, [3])}
 
 

@@ -67,8 +67,9 @@ class Log:
 
     def load(self, keys: set[Any]) -> Entries:
         touched = np.array(sorted(self.hash_of(k) for k in keys), np.int64)
-        state = TouchedState(self.files, touched, self.key, keys.__contains__)
-        return {name: state.load(d) for name, d in STATES.items()}
+        state = TouchedState(self.files, touched, self.key)
+        loaded = {name: state.load(d) for name, d in STATES.items()}
+        return {name: {k: v for k, v in of_state.items() if k in keys} for name, of_state in loaded.items()}
 
     def write(self, changes: list[tuple[StateDescriptor, list[Change]]]) -> pa.Table | None:
         keys = list({c.key for _, changes_of_state in changes for c in changes_of_state})
@@ -270,6 +271,6 @@ def test_values_come_back_as_declared(tmp_path: Path, name: str) -> None:
     log = Log(tmp_path)
     log.write([(descriptor, [Change((1, "a"), PUT, value), Change((2, "a"), DELETE, None)])])
     touched = np.array(sorted(key_hash(k) for k in [(1, "a"), (2, "a")]), np.int64)
-    entries = TouchedState(log.files, touched, KEY, lambda k: True).load(descriptor)
+    entries = TouchedState(log.files, touched, KEY).load(descriptor)
     assert entries == {(1, "a"): value}
     assert type(entries[(1, "a")]) is type(value)

@@ -22,7 +22,7 @@ from state_engine.storage import files as storage_files
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import stored_timers
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile
+from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile, StoredState
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.stored_timers import StoredTimers
 from tests.storage.test_base import GROUPS, base, one_hash_a_number
@@ -232,3 +232,17 @@ def test_timers_that_were_moved_hide_the_first_one(
     assert site.stored().first(EVENT, 0, nothing) == 99
     assert timers_in(site.stored().within({EVENT: (0, 98)})) == set()
     assert site.stored().first(EVENT, 0, KeyHashes.of(np.array([key_hash((99, "a"))], np.int64))) == 1000
+
+
+def test_of_changes_that_are_given_what_is_left_of_the_window_is_due(tmp_path: Path) -> None:
+    """As ``within`` finds it in files: a timer that a later change took away is not due, one outside of it neither."""
+    site = Site(tmp_path)
+    site.write({(n, "a"): {(n, EVENT): True, (n, PROCESSING): True} for n in range(6)})
+    site.write({(2, "a"): {}, (3, "a"): {(9, EVENT): True}})
+    window = {EVENT: (1, 4)}
+    changes = StoredState([f.listed for f in site.files], AllKeys(), KEY).table(TIMERS)
+    assert changes is not None
+    due = timers_in(site.stored().among(changes, window))
+    assert due == {((1, "a"), 1, EVENT), ((4, "a"), 4, EVENT)}
+    assert due == timers_in(site.stored().within(window))
+    assert site.stored().among(changes, {EVENT: (100, 200)}) is None

@@ -8,7 +8,7 @@ as ``Change`` records: nothing is tracked per write. Plays the part of Flink's `
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,6 +31,10 @@ class Change(NamedTuple):
     key: Any
     op: str
     value: Any
+
+
+_change = tuple.__new__
+"""Makes a Change of its three fields in a third of the time that its constructor takes."""
 
 
 class KeyContext:
@@ -121,15 +125,17 @@ class StateTable:
         self.entries = entries
         inner = descriptor.value_type
         self.item_type: TypeInformation = inner if descriptor.ttl is None else StampedType(inner)
-        remember = _REMEMBER[descriptor.shape]
         known = {} if isinstance(entries, TrackedEntries) else entries
-        self.loaded = {key: remember(stored) for key, stored in known.items()}
+        self.loaded = _REMEMBER[descriptor.shape](known)
 
     def changes(self) -> Iterator[Change]:
         """Net changes since loading: per key at most one clear, first, then one append or one row a map key."""
         entries, loaded = self.entries, self.loaded
         if isinstance(entries, TrackedEntries):
             yield from entries.freeze()()
+            return
+        if self.descriptor.shape == "value":
+            yield from _changes_of_values(loaded, entries)
             return
         diff = _DIFF.get(self.descriptor.kind) or _DIFF[self.descriptor.shape]
         for key, was in loaded.items():
@@ -143,15 +149,15 @@ class StateTable:
         if self.descriptor.ttl is not None or isinstance(self.entries, TrackedEntries):
             return None
         number = _NUMBER[self.descriptor.shape]
-        return sum(map(number, self.entries.values())) - sum(
-            map(_NUMBER_LOADED[self.descriptor.shape], self.loaded.values())
-        )
+        return number(self.entries.values()) - number(self.loaded.values())
 
     def freeze(self) -> Callable[[], Iterable[Change]]:
         """The net changes as of this call, which no later write changes; to be called when they are written out."""
         if isinstance(self.entries, TrackedEntries):
             return self.entries.freeze()
-        # only lists grow in place; values and map entries are replaced
+        if self.descriptor.shape != "list":  # only lists grow in place; values and map entries are replaced
+            unchanging = list(self.changes())
+            return lambda: unchanging
         frozen = [c._replace(value=list(c.value)) if c.op == APPEND else c for c in self.changes()]
         return lambda: frozen
 
@@ -164,10 +170,12 @@ def no_key(state: str) -> StateAccessError:
     )
 
 
-def _diff_value(key: Any, was: Any, now: Any) -> Iterator[Change]:
-    if now is was:
-        return
-    yield Change(key, DELETE, None) if now is None else Change(key, PUT, now)
+def _changes_of_values(loaded: Mapping[Any, Any], entries: Mapping[Any, Any]) -> Iterator[Change]:
+    """Changes of values: all keys in one pass, for there is one a key."""
+    changed = [(key, now) for key, was in loaded.items() if (now := entries.get(key)) is not was]
+    changed += [(key, now) for key, now in entries.items() if key not in loaded]
+    for key, now in changed:
+        yield _change(Change, (key, DELETE, None) if now is None else (key, PUT, now))
 
 
 def _diff_list(key: Any, was: tuple[list[Any], int] | None, now: list[Any] | None) -> Iterator[Change]:
@@ -206,22 +214,20 @@ def _diff_map(
             yield Change(key, PUT, (k, value))
 
 
-_REMEMBER: dict[str, Callable[[Any], Any]] = {
-    "value": lambda stored: stored,
-    "list": lambda stored: (stored, len(stored)),
-    "map": lambda stored: dict(stored),
+_REMEMBER: dict[str, Callable[[Mapping[Any, Any]], dict[Any, Any]]] = {
+    "value": dict,
+    "list": lambda entries: {key: (stored, len(stored)) for key, stored in entries.items()},
+    "map": lambda entries: {key: dict(stored) for key, stored in entries.items()},
 }
 _DIFF: dict[str, Callable[[Any, Any, Any], Iterator[Change]]] = {
-    "value": _diff_value,
     "list": _diff_list,
     "map": _diff_map,
     "sorted_map": partial(_diff_map, by_first_put=False),
 }
 """By shape, or by primitive where one has its own."""
-_NUMBER: dict[str, Callable[[Any], int]] = {
-    "value": lambda stored: 1,
-    "list": lambda stored: 1 if stored else 0,
-    "map": len,
+_NUMBER: dict[str, Callable[[Collection[Any]], int]] = {
+    "value": len,
+    "list": lambda lists: sum(1 for one in lists if (one[1] if type(one) is tuple else one)),
+    "map": lambda maps: sum(map(len, maps)),
 }
-"""Entries of a key, by shape."""
-_NUMBER_LOADED = _NUMBER | {"list": lambda loaded: 1 if loaded[1] else 0}
+"""Entries of all keys, by shape; of a list, as it is or as it is remembered, one where it has elements."""

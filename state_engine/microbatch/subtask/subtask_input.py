@@ -84,8 +84,9 @@ def keys_of(
     groups = np.mod(hashes, spec.max_parallelism)
     if len(groups) and (groups.min() < own.start or groups.max() > own.end):
         raise StatelakeError(f"operator '{spec.uid}': subtask {report.subtask} got keys of another key group")
-    present, counts = np.unique(groups, return_counts=True)
-    report.group_rows = dict(zip(present.tolist(), counts.tolist(), strict=True))
+    counts = np.bincount(groups - own.start)
+    present = np.flatnonzero(counts)
+    report.group_rows = dict(zip((present + own.start).tolist(), counts[present].tolist(), strict=True))
     keys = spec.key_schema.decode(columns)
     index_of = dict(zip(keys, range(len(keys)), strict=True))
     report.keys = len(index_of)

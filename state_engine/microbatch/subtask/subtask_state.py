@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,7 +90,7 @@ class SubtaskKeyedState:
             return self._in_parts(stored.descriptor, stored.read)
         if not self._touched_once:
             self._touched_once.append(self._touched(self.keys.touched))
-        return dict(self._loaded(self._touched_once[0], stored.descriptor, stored.read))
+        return self._loaded(self._touched_once[0], stored.descriptor, stored.read)
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
         """How a state that was asked for is recorded."""
@@ -99,16 +99,16 @@ class SubtaskKeyedState:
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
         hashes = np.unique(self.keys.touched)
         for start in range(0, len(hashes), _KEYS_AT_ONCE):
-            yield from self._loaded(self._touched(hashes[start : start + _KEYS_AT_ONCE]), descriptor, read)
+            part = self._touched(hashes[start : start + _KEYS_AT_ONCE])
+            yield from self._loaded(part, descriptor, read).items()
 
-    def _loaded(
-        self, state: TouchedState, descriptor: StateDescriptor, read: Read
-    ) -> Iterable[tuple[Any, Any]]:
-        if descriptor.stored_as != TIMERS:
-            return state.load(descriptor, read).items()
-        timers, touched = state.same_hashes(descriptor, read), self.keys.index_of
-        self._timers.saw((key in touched, of_key) for key, of_key in timers.items())
-        return ((key, of_key) for key, of_key in timers.items() if key in touched)
+    def _loaded(self, state: TouchedState, descriptor: StateDescriptor, read: Read) -> dict[Any, Any]:
+        entries, touched = state.load(descriptor, read), self.keys.index_of
+        if descriptor.stored_as == TIMERS:
+            self._timers.saw((key in touched, of_key) for key, of_key in entries.items())
+        if entries.keys() <= touched.keys():
+            return entries
+        return {key: of_key for key, of_key in entries.items() if key in touched}
 
     def _touched(self, hashes: Hashes) -> TouchedState:
         """What is stored of keys with these hashes, which not all need be touched ones."""
@@ -116,7 +116,7 @@ class SubtaskKeyedState:
         groups = set(np.mod(hashes, self._spec.max_parallelism).tolist())
         # there is a base file a key group: most hold none of these keys
         files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
-        return TouchedState(files, hashes, self._spec.key_schema, lambda key: key in self.keys.index_of)
+        return TouchedState(files, hashes, self._spec.key_schema)
 
     def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
         """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch.

@@ -44,9 +44,11 @@ class SubtaskTimers:
         self._recorded = recorded[0] if recorded else None
         self._touched: dict[str, int] = {}
         self._same_hash: dict[str, int] = {}
+        self._due_are_touched = False
 
     def may_be_due(self) -> Hashes:
-        """Hashes of the keys that may have a timer which this batch fires."""
+        """Hashes of the keys that may have a timer which this batch fires; who asks touches those that have one."""
+        self._due_are_touched = True
         return self._stored.hashes(self._window) if self._window else np.array([], np.int64)
 
     def due(self, changes: pa.Table | None = None) -> pa.Table | None:
@@ -73,7 +75,7 @@ class SubtaskTimers:
             if self._recorded is not None and self._touched.get(domain) != since_ms:
                 at: int | None = since_ms  # it is there, and no touched key had it
             else:
-                at = self._stored.first(domain, since_ms, without=touched)
+                at = self._stored.first(domain, self._left_since(domain, since_ms), without=touched)
             if at is not None:
                 first[domain] = min(at, first.get(domain, at))
         return first
@@ -86,6 +88,12 @@ class SubtaskTimers:
         until = {EVENT: reached_ms, PROCESSING: clocks.clock_ms}
         since = self._since()
         return {domain: (since[domain], until[domain]) for domain in since if since[domain] <= until[domain]}
+
+    def _left_since(self, domain: str, since_ms: int) -> int:
+        """A time before which a key that is not touched has no timer: keys with a timer that is due are touched."""
+        if not self._due_are_touched or domain not in self._window:
+            return since_ms
+        return min(self._window[domain][1], MAX_TIMESTAMP - 1) + 1
 
     def _since(self) -> dict[str, int]:
         """Times before which there is no timer, by domain; without the domains of which there is none."""

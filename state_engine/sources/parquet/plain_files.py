@@ -37,8 +37,14 @@ _PLAIN = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 """Types in Arrow, by their names in Spark."""
-_SAME = {pa.string(): (pa.string(), pa.large_string())}
-"""Types in files that are read as a type, where it is not that type alone."""
+_SAME = {
+    pa.string(): (pa.string(), pa.large_string()),
+    **{
+        pa.timestamp("us", zone): (pa.timestamp("us", zone), pa.timestamp("ms", zone))
+        for zone in ("UTC", None)
+    },
+}
+"""Types in files that are read as a type, where it is not that type alone: times in milliseconds are exact, too."""
 _OLD = date(1900, 1, 1)
 """Spark may shift dates before this, or refuse them, by who wrote the file."""
 

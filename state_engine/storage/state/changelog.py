@@ -36,6 +36,8 @@ Hashes = np.ndarray[Any, Any]
 _SHARED = ("key_hash", "key", "state", "op")
 _LITTLE_BYTES = 2**20
 """Decoded size up to which a file is read whole."""
+_LITTLE_ROWS = 1024
+"""Rows up to which a file is filtered together with others, not by itself."""
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,11 @@ class StoredState:
 
     def fold(self, descriptor: StateDescriptor, table: pa.Table) -> dict[Any, Any]:
         """Entries of one state by key, as of the end of the path."""
-        entries: dict[Any, Any] = {}
         keys = self._key_schema.decode_struct(one_chunk(table["key"]))
         items = _ITEMS[descriptor.shape](descriptor, table)
+        if descriptor.shape == "value" and pc.all(pc.equal(table["op"], PUT)).as_py():
+            return dict(zip(keys, items, strict=True))  # as the fold has it: of a key the last put
+        entries: dict[Any, Any] = {}
         fold(descriptor.shape, entries, zip(keys, table["op"].to_pylist(), items, strict=True))
         return entries
 
@@ -216,26 +220,16 @@ class TouchedState(StoredState):
     Args:
         files, key_schema: see ``StoredState``.
         touched: hashes of the touched keys, as int64.
-        is_touched: whether a whole key is touched: the hash only narrows.
     """
 
-    def __init__(
-        self,
-        files: Sequence[ListedFile],
-        touched: Hashes,
-        key_schema: KeySchema,
-        is_touched: Callable[[Any], bool],
-    ) -> None:
+    def __init__(self, files: Sequence[ListedFile], touched: Hashes, key_schema: KeySchema) -> None:
         super().__init__(files, KeyHashes.of(touched), key_schema)
-        self._is_touched = is_touched
 
     def load(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
-        """Entries of one state by key, as of the end of the path."""
-        is_touched = self._is_touched
-        return {k: v for k, v in self.same_hashes(descriptor, read).items() if is_touched(k)}
+        """Entries of one state by key, as of the end of the path.
 
-    def same_hashes(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
-        """The same with the keys that are not touched, and share the hash of one that is."""
+        The hash only narrows: keys that are not touched, and share the hash of one that is, are among them.
+        """
         table = self.table(descriptor, read)
         return {} if table is None else self.fold(descriptor, table)
 
@@ -335,8 +329,9 @@ def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> I
             yield from _of_file(file, numbers, listed, wanted)
             continue
         table = file.read_row_groups(numbers)
-        if listed.counts is not None:
-            table = table.filter(pa.array(listed.counts.hold(table["key_hash"].to_numpy())))
+        if listed.counts is not None or table.num_rows > _LITTLE_ROWS:
+            # a filter of few rows costs more, column by column
+            table = table.take(np.flatnonzero(_kept(table["key_hash"].to_numpy(), listed, wanted)))
         if little and little[0].schema != table.schema:
             yield from _together(little, wanted)
             little = []
@@ -346,22 +341,25 @@ def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> I
 
 def _of_file(file: OpenParquet, numbers: list[int], listed: ListedFile, wanted: SomeKeys) -> Iterator[_Part]:
     """Row groups of a large file: the hashes decide which rows of the other columns are kept."""
-    hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy()
-    kept_rows = wanted.hold(hashes)
-    if listed.counts is not None:
-        kept_rows = kept_rows & listed.counts.hold(hashes)
-    if not kept_rows.any():
+    kept = _kept(file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy(), listed, wanted)
+    if not kept.any():
         return
-    mask, kept = pa.array(kept_rows), dict[str, pa.ChunkedArray]()
+    mask, columns = pa.array(kept), dict[str, pa.ChunkedArray]()
 
     def read(names: list[str]) -> pa.Table:
-        missing = [n for n in names if n not in kept]
+        missing = [n for n in names if n not in columns]
         if missing:
             more = file.read_row_groups(numbers, missing).filter(mask)
-            kept.update(zip(more.schema.names, more.columns, strict=True))
-        return pa.table({n: kept[n] for n in names})
+            columns.update(zip(more.schema.names, more.columns, strict=True))
+        return pa.table({n: columns[n] for n in names})
 
     yield _Part(frozenset(file.schema.names), read)
+
+
+def _kept(hashes: Hashes, listed: ListedFile, wanted: SomeKeys) -> Hashes:
+    """Which rows of a file count and are wanted, given the hashes of all."""
+    kept = wanted.hold(hashes)
+    return kept if listed.counts is None else kept & listed.counts.hold(hashes)
 
 
 def _together(tables: list[pa.Table], wanted: SomeKeys) -> Iterator[_Part]:
@@ -371,7 +369,7 @@ def _together(tables: list[pa.Table], wanted: SomeKeys) -> Iterator[_Part]:
     table = pa.concat_tables(tables)
     mask = wanted.hold(table["key_hash"].to_numpy())
     if mask.any():
-        yield _Part(frozenset(table.schema.names), table.filter(pa.array(mask)).select)
+        yield _Part(frozenset(table.schema.names), table.filter(pa.array(mask)).combine_chunks().select)
 
 
 def _latest(table: pa.Table) -> pa.Table:

@@ -7,6 +7,7 @@ writes ``changelog`` reads. Plays the part of the writer of Flink's changelog ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -46,14 +47,15 @@ def changelog_table(
     if not total:
         return None
     schema = changelog_schema(key_type, {d.stored_as: d.column_type for d, of_state in changes if of_state})
-    at = np.fromiter((index_of[c.key] for _, of_state in changes for c in of_state), np.int64, total)
+    changed, ops, _ = zip(*chain.from_iterable(of_state for _, of_state in changes), strict=True)
+    at = np.fromiter(map(index_of.__getitem__, changed), np.int64, total)
     row_hashes = hashes[at]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
         "key_hash": pa.array(row_hashes),
         "key": keys.take(pa.array(at)),
         "state": _repeat([(d.stored_as, len(of_state)) for d, of_state in changes]),
-        "op": pa.array([c.op for _, of_state in changes for c in of_state], pa.string()),
+        "op": pa.array(ops, pa.string()),
         "updated_at": pa.chunked_array([_updated_at(d, of_state) for d, of_state in changes], _TIMESTAMP),
     }
     start = 0

@@ -150,12 +150,13 @@ class StoredTimers:
         """
         waiting = [group for group in self._row_groups if group.may_be(domain)]
         waiting.sort(key=lambda group: -group.first(since_ms))
-        _read([group for group in waiting if group.first(since_ms) == since_ms])
-        times, hashes, wanted = np.array([], np.int64), np.array([], np.int64), 1
+        # of these any timer may be the first; each of the others holds its first time
+        at_once = [group for group in waiting if group.first(since_ms) == since_ms]
+        del waiting[len(waiting) - len(at_once) :]
+        (times, hashes), wanted = self._since(at_once, domain, since_ms, without), 1
         while True:
             until = _place(times, wanted)
             while waiting and waiting[-1].first(since_ms) <= until:
-                # each holds its first time, so as many of them hold as many times
                 first = [g for g in waiting[-wanted:] if g.first(since_ms) <= until]
                 del waiting[-len(first) :]
                 more_times, more_hashes = self._since(first, domain, since_ms, without)
@@ -191,15 +192,15 @@ class StoredTimers:
         self, groups: Sequence[_RowGroup], domain: str, since_ms: int, without: KeyHashes
     ) -> tuple[Hashes, Hashes]:
         """Times and hashes of the rows that may stand for the first timer."""
-        parts = _read(groups)
-        times, hashes, kept = (
-            np.concatenate(arrays)
-            for arrays in zip(*((c.times, c.hashes, c.of(domain)) for c in parts), strict=True)
-        )
-        kept = kept & (times >= since_ms)
-        times, hashes = times[kept], hashes[kept]
-        own = self._own.hold(hashes) & ~without.hold(hashes)
-        return times[own], hashes[own]
+        none = np.array([], np.int64)
+        times, hashes = [none], [none]
+        for columns in _read(groups):
+            kept = columns.of(domain) & (columns.times >= since_ms)
+            times.append(columns.times[kept])
+            hashes.append(columns.hashes[kept])
+        all_times, all_hashes = np.concatenate(times), np.concatenate(hashes)
+        own = self._own.hold(all_hashes) & ~without.hold(all_hashes)
+        return all_times[own], all_hashes[own]
 
     def _timers_of(self, hashes: Hashes) -> pa.Table | None:
         """The timers of keys with these hashes that are left at the end of the path; None where none is."""
