@@ -56,7 +56,7 @@ def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()
     sinks = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
     for node in declared:
         if isinstance(node.sink, DeltaSink | FileSink):
-            sinks.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
+            sinks.add(SinkPlace(node.name, node.sink.kind, node.sink.location))
     return {sink for sink in sinks if SinkKind(sink.kind).marks_files}
 
 

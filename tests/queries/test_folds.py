@@ -29,7 +29,7 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
-from state_engine.queries.state_reader import folded_state
+from state_engine.queries.state_reader import state_frame
 from state_engine.storage.files import write_parquet
 from state_engine.storage.state.changelog import ListedFile
 from state_engine.storage.state.located_files import StateFile
@@ -185,10 +185,10 @@ def test_queries_fold_as_defined(shape: str, tmp_path: Path, spark: SparkSession
     declared = DeclaredState(operator, schema, row)
     expiry = expiry_of(declared, include_expired=False)
     assert expiry.hidden_ms is not None
-    rows = folded_state(spark, declared, upon, expiry).collect()
+    rows = state_frame(spark, declared, upon, expiry).collect()
     entries: dict[Any, Any] = {}
     for one in rows:
-        key = (one["key"]["k"], one["key"]["part"])
+        key = (one["k"], one["part"])
         if shape == "map":
             entries.setdefault(key, {})[one["map_key"]] = one["value"]
         else:
