@@ -32,6 +32,7 @@ _PANELS = {
         "status.status",
         "history.checkpoints",
         "queries.sql",
+        "register.register",
         "explain.explain",
         "state.state",
         "dead_letters.dead_letters",

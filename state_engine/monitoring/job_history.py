@@ -121,7 +121,7 @@ class JobHistory:
         return self._places.changes(self.path, declared)
 
     def _at_known_places(self, job: StatefulJob) -> StatefulJob:
-        """A job whose sinks and tables with a name in a catalog are where the newest row has them: no catalog is asked."""
+        """A job whose named sinks and tables are where the newest row has them: no catalog is asked."""
         known = {staged.name: staged.path for row in self.path for staged in row.sinks}
 
         def located(name: str, end: Any) -> Any:

@@ -1,7 +1,7 @@
 """The fold of changes as SQL text, for queries of the engine and for views that any session of Spark can read.
 
-The same fold as in the subtasks (``storage.state.changelog``): value: the last change of a key; map: the last change of an
-entry after the key's last clear; list: what was appended after the last clear, in order. Reducing, aggregating and
+The same fold as in the subtasks (``storage.state.changelog``): value: the last change of a key; map: the last change of
+an entry after the key's last clear; list: what was appended after the last clear, in order. Reducing, aggregating and
 folding states are values: what is stored is their accumulator. The text names nothing but columns of the files and
 functions that come with Spark, and means the same whatever a session is set to. Decisions 0043 and 0077.
 """
@@ -74,8 +74,8 @@ def _counts(files: Sequence[StateFile]) -> str:
     inside = []
     for file in files:
         own = (KeyGroupRange(file.key_group_min, file.key_group_max),)
-        for groups in own if file.listed.counts is None else file.listed.counts.ranges:
-            inside.append(f"pmod(key_hash, {max_parallelism}) BETWEEN {groups.start} AND {groups.end}")
+        ranges = own if file.listed.counts is None else file.listed.counts.ranges
+        inside += [f"pmod(key_hash, {max_parallelism}) BETWEEN {one.start} AND {one.end}" for one in ranges]
     return f"({' OR '.join(inside) or 'false'})"
 
 

@@ -68,8 +68,8 @@ class DeltaSink(Sink):
 
     Args:
         path: local path or URI of the table.
-        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. Where there
-            is none, it is made as an external table in the directory of its schema.
+        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. Where
+            there is none, it is made as an external table in the directory of its schema.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
             outputs can be withdrawn even after the table was rewritten. Not with ``key``.
         shared: whether the same job of another root may have written to the table, too, or still does. Not with

@@ -52,8 +52,8 @@ class DeltaSource(Source):
 
     Args:
         path: local path or URI of the table.
-        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. It is looked
-            up for every batch. A table of that name with another id is another table, as it is at a path.
+        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. It is
+            looked up for every batch. A table of that name with another id is another table, as it is at a path.
         max_rows_per_batch: bound of rows in a batch; a single larger file is still read whole.
         max_files_per_batch: bound of files in a batch.
         starting_version: ``snapshot``: first all rows of the version that is current when the first batch is

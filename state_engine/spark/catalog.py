@@ -141,6 +141,49 @@ def register_table(spark: SparkSession, table: str, location: str) -> bool:
     return True
 
 
+def kind_of(properties: Mapping[str, str]) -> str:
+    """What something in a catalog is: the format of a table, or ``view``."""
+    return (properties.get("provider") or properties.get("table_type") or "something else").lower()
+
+
+def create_view(
+    spark: SparkSession,
+    name: str,
+    text: str,
+    properties: Mapping[str, str],
+    *,
+    comment: str,
+    anew: bool,
+) -> None:
+    """Make a view.
+
+    Args:
+        text: its query.
+        anew: whether it is there, and is to be another one.
+
+    Raises:
+        ConfigurationError: it cannot be made.
+    """
+    noted = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in properties.items())
+    how = "CREATE OR REPLACE VIEW" if anew else "CREATE VIEW"
+    with _explained(name):
+        spark.sql(f"{how} {sql_name(name)} COMMENT {sql_text(comment)} TBLPROPERTIES ({noted}) AS {text}")
+
+
+def check_lasting(spark: SparkSession, catalog: str) -> None:
+    """Refuse a catalog that ends with the session.
+
+    Raises:
+        ConfigurationError: it does.
+    """
+    if catalog == SPARK_CATALOG and spark.conf.get("spark.sql.catalogImplementation", "") == "in-memory":
+        raise ConfigurationError(
+            "Spark's catalog lives in memory, and what is registered in it ends with this command: have the session "
+            "use a metastore, with spark.sql.catalogImplementation = hive under [spark.options] in the settings, or name "
+            "another catalog"
+        )
+
+
 def at_path(named: Named, path: str) -> Named:
     """What has a table by name, with a path in its place: for those who ask no catalog."""
     return replace(named, path=path, table="")
@@ -157,7 +200,7 @@ def unknown_place(table: str) -> str:
 
 
 def sql_text(text: str) -> str:
-    """A text as SQL has it.
+    r"""A text as SQL has it.
 
     Example:
         >>> sql_text("it's")
@@ -171,11 +214,10 @@ def _location(table: str, properties: Mapping[str, str] | None) -> str | None:
     """The location of a Delta table; None where there is nothing; ConfigurationError where it is something else."""
     if properties is None:
         return None
-    if properties.get("provider", "").lower() != "delta" or not properties.get("location"):
-        what = properties.get("provider") or properties.get("table_type") or "something else"
+    if kind_of(properties) != "delta" or not properties.get("location"):
         raise ConfigurationError(
-            f"{table} is no Delta table ({what.lower()}): name another one; or copy its rows with CREATE TABLE … USING "
-            f"delta AS SELECT * FROM {table}, and name the copy"
+            f"{table} is no Delta table ({kind_of(properties)}): name another one; or copy its rows with "
+            f"CREATE TABLE … USING delta AS SELECT * FROM {table}, and name the copy"
         )
     return normal_uri(properties["location"])
 
@@ -184,8 +226,8 @@ def _new_location(spark: SparkSession, table: str) -> str:
     catalog, *schema, name = full_name(table).split(".")
     if catalog != SPARK_CATALOG:
         raise ConfigurationError(
-            f"there is no table {table}, and only in Spark's own catalog it is known where one is to be made: create it "
-            "first, with CREATE TABLE … USING delta"
+            f"there is no table {table}, and only in Spark's own catalog it is known where one is to be made: create "
+            "it first, with CREATE TABLE … USING delta"
         )
     jvm: Any = spark._jvm
     option = java_class(jvm, "scala.Option").apply(schema[0])
@@ -197,7 +239,8 @@ def _new_location(spark: SparkSession, table: str) -> str:
 
 def _texts(spark: SparkSession, texts: list[str]) -> Any:
     jvm: Any = spark._jvm
-    array = spark._sc._gateway.new_array(java_class(jvm, "java.lang.String"), len(texts))
+    gateway: Any = spark.sparkContext._gateway
+    array = gateway.new_array(java_class(jvm, "java.lang.String"), len(texts))
     for place, text in enumerate(texts):
         array[place] = text
     return array
