@@ -179,8 +179,8 @@ def check_lasting(spark: SparkSession, catalog: str) -> None:
     if catalog == SPARK_CATALOG and spark.conf.get("spark.sql.catalogImplementation", "") == "in-memory":
         raise ConfigurationError(
             "Spark's catalog lives in memory, and what is registered in it ends with this command: have the session "
-            "use a metastore, with spark.sql.catalogImplementation = hive under [spark.options] in the settings, or name "
-            "another catalog"
+            "use a metastore, by spark.sql.catalogImplementation = hive under [spark.options] in the settings, or "
+            "name another catalog"
         )
 
 
