@@ -176,7 +176,7 @@ def check_lasting(spark: SparkSession, catalog: str) -> None:
     Raises:
         ConfigurationError: it does.
     """
-    if catalog == SPARK_CATALOG and spark.conf.get("spark.sql.catalogImplementation", "") == "in-memory":
+    if catalog == SPARK_CATALOG and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
         raise ConfigurationError(
             "Spark's catalog lives in memory, and what is registered in it ends with this command: have the session "
             "use a metastore, by spark.sql.catalogImplementation = hive under [spark.options] in the settings, or "

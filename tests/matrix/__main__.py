@@ -49,7 +49,7 @@ SUITE = (
     "tests/operations/test_rescale.py",
     "tests/replay/test_replay.py",
 )
-"""What is pure, for Python; and what asks most of Spark and of Delta Kernel: sessions, catalogs, commits, reading, tasks."""
+"""What is pure, for Python; and what asks most of Spark and Kernel: sessions, catalogs, commits, reading, tasks."""
 LEFT_OUT = "not long and not faults and not ui and not servers and not cluster"
 LEAKED = "ignore:unclosed <socket.socket:ResourceWarning"
 """PySpark 4.1 leaves sockets to workers open until they are collected."""
