@@ -168,8 +168,8 @@ class PythonDataSource(Source):
             from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
         except ImportError:
             raise ConfigurationError(
-                f"data source '{self.name}': latestOffset of its reader takes a limit, which readers have from Spark 4.2 "
-                "on, and this is an older one: define latestOffset(self), or install pyspark==4.2.*"
+                f"data source '{self.name}': latestOffset of its reader takes a limit, which readers have from Spark "
+                "4.2 on, and this is an older one: define latestOffset(self), or install pyspark==4.2.*"
             ) from None
         limit = (
             ReadAllAvailable() if self.max_rows_per_batch is None else ReadMaxRows(self.max_rows_per_batch)

@@ -97,6 +97,7 @@ def test_no_command_is_forgotten_above() -> None:
     # what setup does takes minutes, and is done in the set-up of this project
     assert [name for name in every_command() if not any(one.startswith(name) for one in tried)] == [
         "setup",
+        "register",
         "verify-table",
         "rebuild-table",
         "accept-table",

@@ -163,6 +163,8 @@ def test_a_view_of_a_collected_checkpoint_fails_and_says_so(site: Site, lake: st
         if not place:
             engine.register("spark_catalog", lake)
     engine.compact(job, full=True)
+    put(site, "3", a=3)
+    engine.run(job)
     engine.expire_checkpoints(job, RetentionPolicy(keep_last=1))
     for age in (2, 4):
         site.engine().vacuum(job, clock=_in_days(age))
