@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -168,7 +167,7 @@ def test_a_view_of_a_collected_checkpoint_fails_and_says_so(site: Site, lake: st
     engine.expire_checkpoints(job, RetentionPolicy(keep_last=1))
     for age in (2, 4):
         site.engine().vacuum(job, clock=_in_days(age))
-    with pytest.raises(PySparkException, match=r"FILE_NOT_EXIST|does not exist|FileNotFound"):
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
         site.spark.table(f"{lake}.r__last").collect()
     engine.register("spark_catalog", lake)
     check_views(site, lake)
