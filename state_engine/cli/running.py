@@ -24,14 +24,13 @@ from state_engine.cli.session import (
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
-from state_engine.engine.registering import place_of
 from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import RunReport
 from state_engine.monitoring.job_history import read_history
 from state_engine.pipes.engine_calls import EngineCall
 from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
-from state_engine.spark.catalog import check_lasting
+from state_engine.spark.catalog import check_lasting, place_of
 
 
 def jobs() -> None:

@@ -52,6 +52,7 @@ from state_engine.replay.differences import StateDiff
 from state_engine.replay.key_history import KeyHistory
 from state_engine.replay.replay import ReplayReport, recording
 from state_engine.sinks.staging import Staging
+from state_engine.spark.catalog import place_of
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.durability import Durability
@@ -154,12 +155,12 @@ class StateEngine:
         """
         code_of(job, "run").check()
         options = self._options(clock, parameters, requested_by, drain=drain)
-        place = registering.place_of(register) if register else None
+        place = place_of(register) if register else None
         done = running.run(
             self.context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
         )
         if place:
-            registering.register(self.context, *place, job)
+            registering.register(self.context, *place, [job])
         return done
 
     def publish_pending(
@@ -339,7 +340,12 @@ class StateEngine:
         return partition_states(partitions, self.context.history(job.name), now_ms=clock_of(clock)())
 
     def register(
-        self, catalog: str, schema: str, *, job: StatefulJob | str | None = None
+        self,
+        catalog: str,
+        schema: str,
+        *,
+        jobs: Collection[StatefulJob | str] | None = None,
+        dry_run: bool = False,
     ) -> RegistrationReport:
         """Give published tables, and a view of every other keyed state, a name in a catalog.
 
@@ -351,7 +357,8 @@ class StateEngine:
         Args:
             catalog: ``spark_catalog`` for Spark's own; another one must know views.
             schema: that gets the names; it must be there.
-            job: only this one; all jobs of the root by default.
+            jobs: only these; all of the root by default.
+            dry_run: only check the names, and report them.
 
         Raises:
             ConfigurationError: something else has one of the names, there is no such schema, or no job ran yet.
@@ -363,7 +370,7 @@ class StateEngine:
             engine.register("spark_catalog", "lake")
             spark.sql("SELECT * FROM lake.plane_delays__last_flight")    # in any session of this catalog
         """
-        return registering.register(self.context, catalog, schema, job)
+        return registering.register(self.context, catalog, schema, jobs, dry_run=dry_run)
 
     # -- rows that were refused ----------------------------------------------------------------------------------------
 

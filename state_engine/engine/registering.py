@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_table_name
 from state_engine.engine.arguments import job_name
@@ -9,17 +11,23 @@ from state_engine.engine.context import EngineContext
 from state_engine.job.job import StatefulJob
 from state_engine.queries.catalog_views import RegistrationReport, names_of
 from state_engine.queries.catalog_views import register as register_names
-from state_engine.spark.catalog import SPARK_CATALOG
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import jobs_in
 
 
 def register(
-    context: EngineContext, catalog: str, schema: str, job: StatefulJob | str | None
+    context: EngineContext,
+    catalog: str,
+    schema: str,
+    jobs: Collection[StatefulJob | str] | None,
+    *,
+    dry_run: bool = False,
 ) -> RegistrationReport:
     """See ``StateEngine.register``."""
     check_table_name(f"{catalog}.{schema}.name")
-    names = jobs_in(context.root) if job is None else [job_name(job)]
+    if isinstance(jobs, str | StatefulJob):
+        raise ConfigurationError(f"jobs= takes a list of jobs: jobs=[{job_name(jobs)!r}]")
+    names = jobs_in(context.root) if jobs is None else [job_name(job) for job in jobs]
     given = {}
     for name in names:
         tables = context.ran(name)
@@ -29,19 +37,4 @@ def register(
         )
     if not given:
         raise ConfigurationError(f"no job ran in {context.root} yet: run one first")
-    return register_names(context.kernel, given)
-
-
-def place_of(text: str) -> tuple[str, str]:
-    """Catalog and schema of a text ``schema`` or ``catalog.schema``.
-
-    Raises:
-        InvalidNameError: it is none.
-
-    Example:
-        >>> place_of("lake"), place_of("prod.lake")
-        (('spark_catalog', 'lake'), ('prod', 'lake'))
-    """
-    catalog, _, schema = text.rpartition(".")
-    check_table_name(f"{catalog or SPARK_CATALOG}.{schema}.name")
-    return catalog or SPARK_CATALOG, schema
+    return register_names(context.kernel, given, dry_run=dry_run)

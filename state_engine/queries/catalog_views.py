@@ -76,6 +76,10 @@ class _Table:
     table: str
     location: str
 
+    def is_there(self, kernel: DeltaKernel) -> bool:
+        """Whether anything was published yet."""
+        return kernel.exists(self.location)
+
     def check(self, kernel: DeltaKernel) -> str:
         """Why the name cannot be given; empty where it can."""
         known = described(kernel.spark, self.name)
@@ -85,11 +89,11 @@ class _Table:
             return ""
         return f"{self.name} is there, and is not the published table '{self.table}' at {self.location}"
 
-    def register(self, kernel: DeltaKernel, job: str) -> RegisteredName | None:
-        if not kernel.exists(self.location):
-            return None  # nothing was published yet
-        register_table(kernel.spark, self.name, self.location)
+    def named(self, job: str) -> RegisteredName:
         return RegisteredName(self.name, "table", job, self.table)
+
+    def register(self, kernel: DeltaKernel, job: str) -> None:
+        register_table(kernel.spark, self.name, self.location)
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,10 @@ class _View:
     declared: DeclaredState
     files: Sequence[StateFile]
 
+    def is_there(self, kernel: DeltaKernel) -> bool:
+        """A state of a checkpoint is."""
+        return True
+
     def check(self, kernel: DeltaKernel) -> str:
         """Why the name cannot be given; empty where it can."""
         known = described(kernel.spark, self.name)
@@ -111,7 +119,11 @@ class _View:
             return f"{self.name} is the view of another state, {known[OWNER]}"
         return f"{self.name} is there, and was not made by a registration ({kind_of(known)})"
 
-    def register(self, kernel: DeltaKernel, job: str) -> RegisteredName | None:
+    def named(self, job: str) -> RegisteredName:
+        of = f"{self.declared.operator.uid}, {self.declared.schema.name}"
+        return RegisteredName(self.name, "view", job, of, self.declared.row.checkpoint_id)
+
+    def register(self, kernel: DeltaKernel, job: str) -> None:
         known = described(kernel.spark, self.name) or {}
         former = known.get(FILES) if known.get(OWNER) == self.owner else None
         at = join(self.directory, uuid4().hex)
@@ -128,8 +140,6 @@ class _View:
         properties = {OWNER: self.owner, FILES: at, CHECKPOINT: str(row.checkpoint_id)}
         create_view(kernel.spark, self.name, text, properties, comment=about, anew=former is not None)
         self._drop(kernel, former)
-        of = f"{self.declared.operator.uid}, {self.declared.schema.name}"
-        return RegisteredName(self.name, "view", job, of, row.checkpoint_id)
 
     def _drop(self, kernel: DeltaKernel, former: str | None) -> None:
         """Delete the list of files that a view had before; catalogs may say anything, so only where lists are."""
@@ -165,25 +175,29 @@ def names_of(
     return given
 
 
-def register(kernel: DeltaKernel, given: Mapping[str, Sequence[_Table | _View]]) -> RegistrationReport:
+def register(
+    kernel: DeltaKernel, given: Mapping[str, Sequence[_Table | _View]], *, dry_run: bool = False
+) -> RegistrationReport:
     """Give names, or none of them.
 
     Args:
         given: what the catalog gets, by job.
+        dry_run: only check and report them.
 
     Raises:
         ConfigurationError: something else has one of the names; nothing was registered.
         MissingFilesError: a file of a state is gone or was changed.
     """
-    every = [(job, one) for job, names in given.items() for one in names]
+    every = [(job, one) for job, names in given.items() for one in names if one.is_there(kernel)]
     _check_apart(one.name for _, one in every)
     refused = [problem for _, one in every if (problem := one.check(kernel))]
     if refused:
         raise ConfigurationError(
             f"nothing was registered: {'; '.join(refused)}. Drop or rename what is there, or register in another schema"
         )
-    made = (one.register(kernel, job) for job, one in every)
-    return RegistrationReport(tuple(one for one in made if one is not None))
+    for job, one in every if not dry_run else ():
+        one.register(kernel, job)
+    return RegistrationReport(tuple(one.named(job) for job, one in every))
 
 
 def list_files(kernel: DeltaKernel, at: str, declared: DeclaredState, files: Sequence[StateFile]) -> None:

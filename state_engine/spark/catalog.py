@@ -62,6 +62,21 @@ def full_name(table: str) -> str:
     return table if len(check_table_name(table)) > 2 else f"{SPARK_CATALOG}.{table}"
 
 
+def place_of(text: str) -> tuple[str, str]:
+    """Catalog and schema of a text ``schema`` or ``catalog.schema``.
+
+    Raises:
+        InvalidNameError: it is none.
+
+    Example:
+        >>> place_of("lake"), place_of("prod.lake")
+        (('spark_catalog', 'lake'), ('prod', 'lake'))
+    """
+    catalog, _, schema = text.rpartition(".")
+    check_table_name(f"{catalog or SPARK_CATALOG}.{schema}.name")
+    return catalog or SPARK_CATALOG, schema
+
+
 def sql_name(table: str) -> str:
     """A name with its catalog, as SQL has it.
 

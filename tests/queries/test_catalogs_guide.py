@@ -25,7 +25,7 @@ def payments(spark: SparkSession) -> Iterator[None]:
 @pytest.mark.usefixtures("payments")
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     monkeypatch.setattr(
-        "state_engine.cli.register.check_lasting", lambda *_: None
+        "state_engine.cli.operations.check_lasting", lambda *_: None
     )  # tests have a catalog in memory
     monkeypatch.setenv("STATELAKE__ROOT", "state")
     Reader(tmp_path, monkeypatch).read(GUIDE, spark=spark)
