@@ -19,7 +19,6 @@ from state_engine.job.graph import OperatorNode, PublishedNode, SinkNode
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
 from state_engine.published.base import StateTable
-from state_engine.published.delta import DeltaStateTable
 from state_engine.registry import RegisteredJob
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
@@ -142,15 +141,10 @@ def _table(job: StatefulJob, node: PublishedNode, known: Collection[dg.AssetKey]
             **_uri(location_of(node.table)),
             **code_references([node.operator.function]),
             **({"dagster/column_schema": columns} if columns else {}),
-            "place": _place(node.table),
+            "place": node.table.shown,
         },
         kinds=_kinds(_TABLES[SinkKind(node.table.kind)]),
     )
-
-
-def _place(table: StateTable) -> str:
-    """Where a published table is, or what the catalog calls it: definitions ask no catalog."""
-    return table.table if isinstance(table, DeltaStateTable) and table.table else table.place
 
 
 def _states(job: StatefulJob, operator: OperatorNode, layout: JobLayout) -> Iterator[StatelakeTranslatorData]:

@@ -90,6 +90,10 @@ class DeltaStateTable(StateTable):
     def place(self) -> str:
         return location_or_new(self.table) if self.table else self.path
 
+    @property
+    def shown(self) -> str:
+        return self.table or self.path
+
     def options(self) -> dict[str, Any]:
         named = {"table": self.table} if self.table else {}
         return {"deletion_vectors": self.deletion_vectors, "adopt": self.adopt, **named}

@@ -134,3 +134,14 @@ def test_in_memory_no_catalog_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with run_in_memory(job("lake"), types={"events": "k string, v bigint"}) as run:
         run.process({"events": [("a", 1), ("a", 5)]})
         assert [tuple(row) for row in run.table("totals")] == [("a", 6)]
+
+
+def test_a_job_is_built_and_described_without_a_catalog(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("state_engine.spark.catalog.described", None)
+    made = job("lake")
+    assert made.published["totals"].table.shown == "lake.totals"
+    made.check()
+    sums = made.source("more", DeltaSource(table="lake.more")).key_by("k")
+    more = sums.process(Sum(), uid="more", output_type=OUTPUT)
+    with pytest.raises(ConfigurationError, match=r"lake\.totals is the published table 'totals' already"):
+        more.publish_state("total", DeltaStateTable(table="lake.totals"), name="again")
