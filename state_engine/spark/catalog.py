@@ -96,17 +96,37 @@ def described(spark: SparkSession, table: str) -> Mapping[str, str] | None:
     from pyspark.errors import AnalysisException
 
     catalog, *schema, name = full_name(table).split(".")
-    jvm: Any = spark._jvm
-    manager = spark._jsparkSession.sessionState().catalogManager()
     with _explained(table):
         try:
-            identifier = java_class(jvm, "org.apache.spark.sql.connector.catalog.Identifier")
-            found_in = manager.catalog(catalog)
-            return dict(found_in.loadTable(identifier.of(_texts(spark, schema), name)).properties())
+            if catalog == SPARK_CATALOG and len(schema) == 1:
+                return _in_spark_catalog(spark, schema[0], name)
+            identifier = java_class(spark._jvm, "org.apache.spark.sql.connector.catalog.Identifier")
+            manager = spark._jsparkSession.sessionState().catalogManager()
+            loaded = manager.catalog(catalog).loadTable(identifier.of(_texts(spark, schema), name))
+            return dict(loaded.properties())
         except AnalysisException as error:
             if error.getCondition() in ("TABLE_OR_VIEW_NOT_FOUND", "SCHEMA_NOT_FOUND"):
                 return None
             raise
+
+
+def _in_spark_catalog(spark: SparkSession, schema: str, name: str) -> Mapping[str, str]:
+    """What Spark's own catalog has, without a look at the log of a Delta table."""
+    catalog = spark._jsparkSession.sessionState().catalog()
+    table = catalog.getTableMetadata(_identifier(spark, schema, name))
+    as_java = java_class(spark._jvm, "scala.jdk.javaapi.CollectionConverters").asJava
+    place, provider = table.storage().locationUri(), table.provider()
+    return {
+        **dict(as_java(table.properties())),
+        "table_type": str(table.tableType().name()),
+        **({"location": place.get().toString()} if place.isDefined() else {}),
+        **({"provider": str(provider.get())} if provider.isDefined() else {}),
+    }
+
+
+def _identifier(spark: SparkSession, schema: str, name: str) -> Any:
+    option = java_class(spark._jvm, "scala.Option").apply(schema)
+    return java_class(spark._jvm, "org.apache.spark.sql.catalyst.TableIdentifier")(name, option)
 
 
 def table_location(spark: SparkSession, table: str) -> str:
@@ -244,11 +264,12 @@ def _new_location(spark: SparkSession, table: str) -> str:
             f"there is no table {table}, and only in Spark's own catalog it is known where one is to be made: create "
             "it first, with CREATE TABLE … USING delta"
         )
-    jvm: Any = spark._jvm
-    option = java_class(jvm, "scala.Option").apply(schema[0])
-    identifier = java_class(jvm, "org.apache.spark.sql.catalyst.TableIdentifier")(name, option)
     with _explained(table):
-        path = spark._jsparkSession.sessionState().catalog().defaultTablePath(identifier)
+        path = (
+            spark._jsparkSession.sessionState()
+            .catalog()
+            .defaultTablePath(_identifier(spark, schema[0], name))
+        )
     return normal_uri(path.toString())
 
 
