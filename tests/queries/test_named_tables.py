@@ -141,7 +141,7 @@ def test_a_job_is_built_and_described_without_a_catalog(monkeypatch: pytest.Monk
     made = job("lake")
     assert made.published["totals"].table.shown == "lake.totals"
     made.check()
-    sums = made.source("more", DeltaSource(table="lake.more")).key_by("k")
+    sums = made.source("others", DeltaSource(table="lake.more")).key_by("k")
     more = sums.process(Sum(), uid="more", output_type=OUTPUT)
     with pytest.raises(ConfigurationError, match=r"lake\.totals is the published table 'totals' already"):
         more.publish_state("total", DeltaStateTable(table="lake.totals"), name="again")
