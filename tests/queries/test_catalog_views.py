@@ -125,8 +125,7 @@ def test_views_show_what_the_head_remembers(site: Site, lake: str) -> None:
     check_views(site, lake)
 
 
-def test_what_a_base_holds_already_is_not_folded_again(site: Site, lake: str) -> None:
-    """Changes of which only some key groups count: those between them kept an older base."""
+def test_views_rest_on_bases_of_several_compactions(site: Site, lake: str) -> None:
     engine, job = site.engine(), remembering(site)
     keys = list("abcdefghijklmnopqrstuvwxyz")
     put(site, "0", **dict.fromkeys(keys, 0))
