@@ -45,6 +45,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "PartitionStatus", "SqlView", "StateDiff", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
          "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",
+         "RegistrationReport", "RegisteredName",
          "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "EraseReport", "ErasedTable",
          "UpgradeReport"],
     ),

@@ -84,6 +84,7 @@ from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
 from state_engine.published.delta import DeltaStateTable
 from state_engine.published.sql import SqlStateTable
+from state_engine.queries.catalog_views import RegisteredName, RegistrationReport
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
@@ -136,6 +137,7 @@ __all__ = [
     "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport", "ReplayReport",
     "RescaleReport",
     "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
+    "RegistrationReport", "RegisteredName",
     "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
     "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
     # functions

@@ -39,7 +39,8 @@ NAMES = {
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
     "ErasedTable", "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport",
     "TransformReport",
-    "UpgradeReport", "VacuumReport", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
+    "UpgradeReport", "VacuumReport",
+    "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
     "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink",
@@ -96,7 +97,18 @@ def test_every_public_method_of_an_exported_class_is_documented() -> None:
 
 
 SIGNATURES = {
-    "run": ["job", "partition", "max_batches", "clock", "parameters", "requested_by", "drain", "on_progress"],
+    "run": [
+        "job",
+        "partition",
+        "max_batches",
+        "clock",
+        "parameters",
+        "requested_by",
+        "drain",
+        "register",
+        "on_progress",
+    ],
+    "register": ["catalog", "schema", "jobs", "dry_run"],
     "checkpoints": ["job"],
     "read_state": ["job", "operator", "state", "checkpoint_id", "as_of", "include_expired", "metadata"],
     "sql": ["job", "text", "checkpoint_id", "as_of", "unrestricted"],
@@ -195,7 +207,7 @@ def test_what_changes_something_can_be_tried_first_and_says_who_asked() -> None:
         name = call.partition(".")[2]
         if name not in LOOKS:
             assert "dry_run" in parameters or name in RUNS, call
-            assert "requested_by" in parameters or name in ("publish_pending", "tidy"), call
+            assert "requested_by" in parameters or name in ("publish_pending", "tidy", "register"), call
 
 
 def test_a_name_in_place_of_a_job_whose_code_is_needed_is_refused(tmp_path: Path) -> None:

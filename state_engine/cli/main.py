@@ -37,7 +37,12 @@ _PANELS = {
         "dead_letters.dead_letters",
     ),
     "Go back, or try again": ("operations.restore", "savepoints.savepoint", "branches.branch"),
-    "Published tables": ("operations.verify_table", "operations.rebuild_table", "operations.accept_table"),
+    "Published tables": (
+        "operations.verify_table",
+        "operations.rebuild_table",
+        "operations.accept_table",
+        "operations.register",
+    ),
     "Change": ("operations.rescale", "state.change_key_type", "machine.upgrade"),
     "Upkeep": ("operations.compact", "operations.expire_checkpoints", "operations.vacuum"),
 }

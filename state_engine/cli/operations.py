@@ -24,6 +24,8 @@ from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.published.base import TableMove
+from state_engine.queries.catalog_views import RegistrationReport
+from state_engine.spark.catalog import check_lasting, place_of
 from state_engine.spark.task_progress import task_progress
 
 
@@ -261,3 +263,29 @@ def _compared_table(done: TableMove) -> str:
         f"{done.name}: differs from the state: {done.rows:,} rows are missing or other ones, {done.deleted:,} are too "
         f"many; `statelake rebuild-table` puts the state's rows there"
     )
+
+
+def register(
+    schema: Annotated[
+        str, typer.Argument(help="Schema that gets the names, which is there: lake, or catalog.lake.")
+    ],
+    job: Annotated[
+        list[str] | None, typer.Option(help="Only this job; may be repeated. All of the root by default.")
+    ] = None,
+    dry_run: DryRun = False,
+) -> None:
+    """Give published tables, and a view of every other keyed state as of the head, a name in Spark's catalog."""
+    catalog, inside = place_of(schema)
+    with opened("Registering") as engine:
+        check_lasting(engine.spark, catalog)
+        done = engine.register(catalog, inside, jobs=job, dry_run=dry_run)
+    report(done, registered_lines(done))
+
+
+def registered_lines(done: RegistrationReport) -> Iterator[str]:
+    """What was registered, in sentences."""
+    for one in done.names:
+        what = "follows the head" if one.checkpoint_id is None else f"as of checkpoint {one.checkpoint_id}"
+        yield f"{one.job}: {one.kind} {one.name} ({one.of}), {what}"
+    if not done.names:
+        yield "there is nothing to register: no keyed state, and no published table"

@@ -30,6 +30,7 @@ from state_engine.monitoring.job_history import read_history
 from state_engine.pipes.engine_calls import EngineCall
 from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
+from state_engine.spark.catalog import check_lasting, place_of
 
 
 def jobs() -> None:
@@ -61,22 +62,32 @@ def run(
     drain: Annotated[
         bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
     ] = False,
+    register: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCHEMA",
+            help="Afterwards, register the job in this schema of Spark's catalog, see statelake register.",
+        ),
+    ] = None,
 ) -> None:
     """Run micro-batches until the sources have nothing new; where Dagster launched this, do what its run asks for."""
     with launched_run() as launched:
         if launched is not None:
-            _check_call(launched.call, job, options=bool(partition or max_batches or drain))
+            _check_call(launched.call, job, options=bool(partition or max_batches or drain or register))
         code = declared(job)
         with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
             if launched is not None:
                 asked = launched.perform(engine, code, on_progress)
             else:
+                if register:
+                    check_lasting(engine.spark, place_of(register)[0])
                 code.prepare()
                 asked = engine.run(
                     code.job,
                     partition=partition,
                     max_batches=max_batches,
                     drain=drain,
+                    register=register,
                     on_progress=on_progress,
                 )
     dry_run = launched is not None and bool(launched.call.arguments.get("dry_run"))

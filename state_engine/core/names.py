@@ -15,6 +15,7 @@ import re
 from state_engine.core.errors import InvalidNameError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_PART = re.compile(r"[a-z0-9_][a-z0-9_-]*\Z", re.ASCII | re.IGNORECASE)
 _LONGEST = 100
 LONGEST_TEXT = 255
 """The most characters of a uid, of a state's name and of a side output's."""
@@ -50,6 +51,26 @@ def check_text_name(name: object, *, what: str) -> str:
     article = "an" if what[0] in "aeiou" else "a"
     raise InvalidNameError(
         f"{name!r} cannot name {article} {what}: use a text of 1 to {LONGEST_TEXT} characters (for example 'late-data')"
+    )
+
+
+def check_table_name(name: object) -> tuple[str, ...]:
+    """The parts of the name of a table in a catalog: a catalog, where one is named, its schemas, and the table.
+
+    Raises:
+        InvalidNameError: it is not of that form.
+
+    Example:
+        >>> check_table_name("lake.flights"), check_table_name("prod.lake.flights")[0]
+        (('lake', 'flights'), 'prod')
+    """
+    parts = tuple(name.split(".")) if isinstance(name, str) else ()
+    if len(parts) > 1 and all(_PART.match(part) and len(part) <= LONGEST_TEXT for part in parts):
+        return parts
+    raise InvalidNameError(
+        f"{name!r} cannot name a table of a catalog: write schema.table or catalog.schema.table, each part of letters, "
+        "digits, underscores and hyphens (for example 'lake.flights'); the schema is always named, because that of a "
+        "session differs from one to the next"
     )
 
 

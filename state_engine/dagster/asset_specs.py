@@ -141,7 +141,7 @@ def _table(job: StatefulJob, node: PublishedNode, known: Collection[dg.AssetKey]
             **_uri(location_of(node.table)),
             **code_references([node.operator.function]),
             **({"dagster/column_schema": columns} if columns else {}),
-            "place": node.table.place,
+            "place": node.table.shown,
         },
         kinds=_kinds(_TABLES[SinkKind(node.table.kind)]),
     )

@@ -20,7 +20,7 @@ from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
 from state_engine.core.errors import ConfigurationError
-from state_engine.engine import dead_letters, queries, replays, rescaling, restoring, running
+from state_engine.engine import dead_letters, queries, registering, replays, rescaling, restoring, running
 from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
 from state_engine.engine.backfills import JobBackfill, backfill_request, check_outputs
 from state_engine.engine.context import EngineContext
@@ -43,6 +43,7 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy
 from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.operations.savepoint_import import ImportOptions
+from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.backfill_plan import Mode
@@ -51,6 +52,7 @@ from state_engine.replay.differences import StateDiff
 from state_engine.replay.key_history import KeyHistory
 from state_engine.replay.replay import ReplayReport, recording
 from state_engine.sinks.staging import Staging
+from state_engine.spark.catalog import place_of
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.durability import Durability
@@ -126,6 +128,7 @@ class StateEngine:
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         drain: bool = False,
+        register: str | None = None,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> RunReport:
         """Run micro-batches until the sources have nothing new, and compact in between where the job's policy says so.
@@ -141,6 +144,8 @@ class StateEngine:
             requested_by: recorded with every checkpoint; user and host by default.
             drain: the input has ended for good: when all is read, every event-time timer fires, in a last micro-batch.
                 Timers of processing time wait for their time, as in Flink; the watermark stays, so the job can go on.
+            register: ``schema`` or ``catalog.schema``, in which the job is registered when the run has come to its end,
+                see ``register``.
             on_progress: called after every committed and published batch.
 
         Raises:
@@ -150,9 +155,13 @@ class StateEngine:
         """
         code_of(job, "run").check()
         options = self._options(clock, parameters, requested_by, drain=drain)
-        return running.run(
+        place = place_of(register) if register else None
+        done = running.run(
             self.context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
         )
+        if place:
+            registering.register(self.context, *place, [job])
+        return done
 
     def publish_pending(
         self, job: StatefulJob | str, *, from_checkpoint: int | None = None, dry_run: bool = False
@@ -329,6 +338,39 @@ class StateEngine:
         """
         partitions = partitions_of(code_of(job, "partitions"), "partitions()")
         return partition_states(partitions, self.context.history(job.name), now_ms=clock_of(clock)())
+
+    def register(
+        self,
+        catalog: str,
+        schema: str,
+        *,
+        jobs: Collection[StatefulJob | str] | None = None,
+        dry_run: bool = False,
+    ) -> RegistrationReport:
+        """Give published tables, and a view of every other keyed state, a name in a catalog.
+
+        A published Delta table gets its own name, and follows the head. A keyed state gets a view
+        ``<operator>__<state>``, as ``list_views`` has it, without what had expired; any session with Delta reads it,
+        without this engine. It shows the head of now until it is registered again, and pins nothing: after its
+        checkpoint has expired and its files were collected, a query of it fails and names a missing file.
+
+        Args:
+            catalog: ``spark_catalog`` for Spark's own; another one must know views.
+            schema: that gets the names; it must be there.
+            jobs: only these; all of the root by default.
+            dry_run: only check the names, and report them.
+
+        Raises:
+            ConfigurationError: something else has one of the names, there is no such schema, or no job ran yet.
+            InvalidNameError: catalog or schema are no names.
+            MissingFilesError: files of a state are gone or changed.
+
+        Example::
+
+            engine.register("spark_catalog", "lake")
+            spark.sql("SELECT * FROM lake.plane_delays__last_flight")    # in any session of this catalog
+        """
+        return registering.register(self.context, catalog, schema, jobs, dry_run=dry_run)
 
     # -- rows that were refused ----------------------------------------------------------------------------------------
 

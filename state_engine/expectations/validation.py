@@ -95,7 +95,7 @@ def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: st
         raise ConfigurationError(f"{asked_by}: job '{job.name}' has no sink '{name}'")
     sink = node.sink
     if isinstance(sink, DeltaSink):
-        return engine.spark.read.format("delta").load(sink.path)
+        return engine.spark.read.format("delta").load(sink.location)
     if isinstance(sink, FileSink):
         return engine.spark.read.option("header", "true").format(sink.format).load(sink.path)
     raise ConfigurationError(

@@ -290,9 +290,9 @@ class StatefulJob:
     def check_table(self, name: str, table: StateTable) -> None:
         """Refuse a table that shows another state of the job."""
         for other in self.published.values():
-            if other.table.place == table.place:
+            if other.table.shown == table.shown:
                 raise ConfigurationError(
-                    f"published table '{name}': {table.place} is the published table '{other.name}' already, and a "
+                    f"published table '{name}': {table.shown} is the published table '{other.name}' already, and a "
                     "table shows one state: give it a place of its own"
                 )
 

@@ -67,7 +67,9 @@ def table_of(sink: KeyedSink) -> StateTable:
         return SqlStateTable(
             sink.url, sink.table, schema=sink.schema, password_env=sink.password_env, adopt=sink.adopt
         )
-    return DeltaStateTable(sink.path, deletion_vectors=sink.deletion_vectors, adopt=sink.adopt)
+    return DeltaStateTable(
+        sink.path, deletion_vectors=sink.deletion_vectors, adopt=sink.adopt, table=sink.table
+    )
 
 
 def _function(name: str, sink: KeyedSink, kind: OutputType) -> LastRow:

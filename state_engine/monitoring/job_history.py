@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
@@ -20,14 +22,17 @@ from state_engine.microbatch.dead_letters import DeadLetter, letters_of
 from state_engine.monitoring.shown_tables import TableStatus, statuses
 from state_engine.publication.publishers import seen_without_java
 from state_engine.publication.sink_places import SinkPlaces
+from state_engine.published.delta import DeltaStateTable
 from state_engine.published.states import PublishedState, published_in, published_states
+from state_engine.sinks.delta import DeltaSink
 from state_engine.sources.base import Element, Source
 from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.collection import CollectionSource
 from state_engine.sources.delta import DeltaSource
-from state_engine.sources.delta_position import positions_in
+from state_engine.sources.delta_position import location_in, positions_in
 from state_engine.sources.file import FileSource
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.spark.catalog import at_path, unknown_place
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.checkpoint_files import read_checkpoints
 from state_engine.storage.checkpoint_log import check_owner
@@ -71,7 +76,8 @@ class JobHistory:
     def left_alone(self, job: StatefulJob) -> dict[str, str]:
         """Sinks and published tables that the code of a job does not have any more, by name, and where they are."""
         sinks = {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
-        known, declared = [one.key for row in self.path for one in published_in(row)], tables_of(job)
+        declared = tables_of(self._at_known_places(job))
+        known = [one.key for row in self.path for one in published_in(row)]
         return sinks | {name: place for name, place in known if (name, place) not in declared}
 
     def tables(self, job: StatefulJob | None = None) -> list[TableStatus]:
@@ -80,7 +86,7 @@ class JobHistory:
         Raises:
             SinkError: one cannot be looked at.
         """
-        code = tables_of(job) if job is not None else {}
+        code = tables_of(self._at_known_places(job)) if job is not None else {}
         states = published_states(self.checkpoints, code.keys() if job is not None else None)
         return statuses(self.checkpoints, [code.get(one.key, one) for one in states], self._places)
 
@@ -111,8 +117,23 @@ class JobHistory:
         return SinkPlaces(self.layout, f"{self.root_id}/{self.layout.job}")
 
     def _changes(self, job: StatefulJob | None) -> PathChanges:
-        declared = self._places.declared(job) if job is not None else None
+        declared = self._places.declared(self._at_known_places(job)) if job is not None else None
         return self._places.changes(self.path, declared)
+
+    def _at_known_places(self, job: StatefulJob) -> StatefulJob:
+        """A job whose named sinks and tables are where the newest row has them: no catalog is asked."""
+        known = {staged.name: staged.path for row in self.path for staged in row.sinks}
+
+        def located(name: str, end: Any) -> Any:
+            named = isinstance(end, DeltaSink | DeltaStateTable) and end.table
+            return at_path(end, known.get(name, unknown_place(end.table))) if named else end
+
+        there = copy(job)
+        there.sinks = {n: replace(node, sink=located(n, node.sink)) for n, node in job.sinks.items()}
+        there.published = {
+            n: replace(node, table=located(n, node.table)) for n, node in job.published.items()
+        }
+        return there
 
 
 def tables_of(job: StatefulJob) -> dict[SinkKey, PublishedState]:
@@ -153,10 +174,13 @@ def has_new_data(source: Source, elements: list[Element]) -> bool | None:
     return None
 
 
-def _table_has_new_data(source: DeltaSource, elements: list[Element]) -> bool:
-    log = DeltaLog(source.path)
-    newest = log.newest()
-    if newest is None:
+def _table_has_new_data(source: DeltaSource, elements: list[Element]) -> bool | None:
+    at = source.path or (location_in(elements) if elements else "")
+    log = DeltaLog(at) if at else None
+    newest = log.newest() if log else None
+    if log is None or newest is None:
+        if source.table:
+            return None  # only a session knows where the table is
         raise SourceError(f"{source.path} is not a Delta table: check the path, or create the table first")
     known = positions_in(elements)
     if not known:

@@ -56,7 +56,9 @@ def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()
     sinks = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
     for node in declared:
         if isinstance(node.sink, DeltaSink | FileSink):
-            sinks.add(SinkPlace(node.name, node.sink.kind, node.sink.path))
+            sink = node.sink
+            place = sink.location if isinstance(sink, DeltaSink) else sink.path
+            sinks.add(SinkPlace(node.name, sink.kind, place))
     return {sink for sink in sinks if SinkKind(sink.kind).marks_files}
 
 

@@ -173,7 +173,12 @@ class StateTable(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """Where the table is, as checkpoints record it; looks at nothing."""
+        """Where the table is, as checkpoints record it; asks the catalog where the job has its name."""
+
+    @property
+    def shown(self) -> str:
+        """The table as the job names it: another table where that is another; looks at nothing."""
+        return self.place
 
     @abstractmethod
     def options(self) -> dict[str, Any]:

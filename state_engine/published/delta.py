@@ -45,11 +45,12 @@ from state_engine.published.delta_files import (
 )
 from state_engine.published.key_columns import sorted_with_hashes
 from state_engine.sinks.delta_tables import canonical, plain_problems, short_schema
+from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.commit_ends import OvertakenError
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, normal_uri, write_parquet
+from state_engine.storage.files import join, write_parquet
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""
@@ -69,26 +70,33 @@ class DeltaStateTable(StateTable):
         deletion_vectors: whether rows go by deletion vectors, which readers must know (Spark, polars); without them,
             the files that held the rows are rewritten, for readers that do not (delta-rs).
         adopt: whether a table that is there, and belongs to nobody or to another job, is taken over.
+        table: in place of a path, its name in Spark's catalog, see ``DeltaSink``.
 
     Example:
         >>> DeltaStateTable("/data/balances").options()
         {'deletion_vectors': True, 'adopt': False}
     """
 
-    path: str
+    path: str = ""
     deletion_vectors: bool = True
     adopt: bool = False
+    table: str = ""
     kind = SinkKind.DELTA_STATE.value
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", normal_uri(self.path))
+        object.__setattr__(self, "path", checked_place("DeltaStateTable", self.path, self.table))
 
     @property
     def place(self) -> str:
-        return self.path
+        return location_or_new(self.table) if self.table else self.path
+
+    @property
+    def shown(self) -> str:
+        return self.table or self.path
 
     def options(self) -> dict[str, Any]:
-        return {"deletion_vectors": self.deletion_vectors, "adopt": self.adopt}
+        named = {"table": self.table} if self.table else {}
+        return {"deletion_vectors": self.deletion_vectors, "adopt": self.adopt, **named}
 
 
 class DeltaStateTarget(TableTarget):
@@ -98,6 +106,8 @@ class DeltaStateTarget(TableTarget):
         self._kernel = kernel
         self._seen: dict[str, tuple[int, str]] = {}
         """By place: a version that was looked at, and why not all before it was."""
+        self._named: set[tuple[str, str]] = set()
+        """Names in the catalog that were looked at, and their places."""
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +136,7 @@ class DeltaStateTarget(TableTarget):
         vectors = table.options.get("deletion_vectors", True)
         properties = {OWNER: table.app, "delta.enableDeletionVectors": str(bool(vectors)).lower()}
         self._kernel.create_table(table.place, columns.schema, properties=properties)
+        self._name(table)
 
     def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
         files = self._files(table)
@@ -150,6 +161,8 @@ class DeltaStateTarget(TableTarget):
         since: ShownCheckpoint,
         to: ShownCheckpoint,
     ) -> None:
+        self._name(table)
+
         def attempt() -> None:
             files = self._files_at(table, since, to)
             if files is not None:
@@ -233,6 +246,13 @@ class DeltaStateTarget(TableTarget):
         return len(chosen)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _name(self, table: PublishedTable) -> None:
+        """See to it that the catalog has a table under the name that the job gave it."""
+        name = table.options.get("table")
+        if name and (name, table.place) not in self._named:
+            register_table(self._kernel.spark, name, table.place)
+            self._named.add((name, table.place))
 
     def _files(self, table: PublishedTable) -> TableFiles:
         files = self._kernel.files_of(table.place, table.app, _writing(table))

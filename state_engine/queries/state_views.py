@@ -82,7 +82,7 @@ def views_of(job: ViewedJob) -> list[SqlView]:
     """All views of a job: first what is the same for all jobs, then states."""
     common = _common(job)
     states = declared_states(job.path)
-    full = _full_names(states)
+    full = full_names(states)
     # Spark's views have no case
     taken = Counter(s.schema.name.lower() for s in states)
     taken.update([*(v.name for v in common), *full])
@@ -96,7 +96,7 @@ def views_of(job: ViewedJob) -> list[SqlView]:
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
-def _full_names(states: Sequence[DeclaredState]) -> list[str]:
+def full_names(states: Sequence[DeclaredState]) -> list[str]:
     """``<operator>__<state>``, as both are stored; with a digest where that would be the name of two states."""
     names = [f"{stored_name(s.operator.uid)}__{_as_stored(s.schema.name)}" for s in states]
     twice = Counter(names)

@@ -133,7 +133,7 @@ class Sink(ABC):
 
     @abstractmethod
     def place(self, app: str, staging: Staging) -> str:
-        """The path under which checkpoints record the sink of an application; looks at nothing."""
+        """The path under which checkpoints record the sink of an application; looks at nothing but the catalog."""
 
     @abstractmethod
     def prepare(self, request: SinkRequest) -> SinkTarget:

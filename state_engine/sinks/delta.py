@@ -46,6 +46,7 @@ from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.spark_writer import STAGED, note_of, write_once
 from state_engine.sinks.staging import Staging
 from state_engine.sinks.unused_tables import drop_unused
+from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.storage.delta.commit_ends import shown
 from state_engine.storage.delta.kernel import (
     DeltaKernel,
@@ -56,7 +57,7 @@ from state_engine.storage.delta.kernel import (
     TransactionTakenError,
 )
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, normal_uri
+from state_engine.storage.files import join
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class DeltaSink(Sink):
 
     Args:
         path: local path or URI of the table.
+        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. Where
+            there is none, it is made as an external table in the directory of its schema.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
             outputs can be withdrawn even after the table was rewritten. Not with ``key``.
         shared: whether the same job of another root may have written to the table, too, or still does. Not with
@@ -87,7 +90,7 @@ class DeltaSink(Sink):
         ('id',)
     """
 
-    path: str
+    path: str = ""
     lineage: bool = False
     shared: bool = False
     _: KW_ONLY
@@ -96,42 +99,55 @@ class DeltaSink(Sink):
     ttl: StateTtlConfig | None = None
     adopt: bool = False
     deletion_vectors: bool = True
+    table: str = ""
     kind = SinkKind.DELTA.value
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "path", normal_uri(self.path))
+        object.__setattr__(self, "path", checked_place("DeltaSink", self.path, self.table))
         check_keyed(self)
 
     def place(self, app: str, staging: Staging) -> str:
-        return self.path
+        return self.location
+
+    @property
+    def location(self) -> str:
+        """Where the table is now, or is going to be made.
+
+        Raises:
+            ConfigurationError: what is called like that is no Delta table, or there is no such schema.
+        """
+        return location_or_new(self.table) if self.table else self.path
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         kernel, schema, write_id = request.kernel, request.schema, request.write_id
+        uri = self.location
         if self.lineage:
             schema = with_lineage(schema, sink=request.name)
-        kernel.check_store(self.path)  # Spark may commit to it
-        facts, text = kernel.facts(self.path), canonical(spark_schema(schema))
+        kernel.check_store(uri)  # Spark may commit to it
+        facts, text = kernel.facts(uri), canonical(spark_schema(schema))
         if facts is not None and not request.known and canonical(facts.schema) != text:
             kernel.join_hooks()
-            if drop_unused(self.path, owner_mark(request.app)):
-                kernel.forget(self.path)
+            if drop_unused(uri, owner_mark(request.app)):
+                kernel.forget(uri)
                 facts = None
         if facts is None:
-            kernel.create_table(self.path, schema)
-            facts = kernel.facts(self.path)
+            kernel.create_table(uri, schema)
+            facts = kernel.facts(uri)
             assert facts is not None
         elif not (self.shared or request.known):
-            request.refuse_other_roots(DeltaLog(self.path).writers(), where=self.path)
-        kind, directory = self.kind, self.path
+            request.refuse_other_roots(DeltaLog(uri).writers(), where=uri)
+        if self.table:
+            register_table(kernel.spark, self.table, uri)
+        kind, directory = self.kind, uri
         if plain_problems(facts):
-            check_spark_columns(self.path, facts, text)
-            kind, directory = SinkKind.DELTA_SPARK.value, join(self.path, STAGED, write_id)
+            check_spark_columns(uri, facts, text)
+            kind, directory = SinkKind.DELTA_SPARK.value, join(uri, STAGED, write_id)
         else:
-            check_plain(self.path, facts, text)
+            check_plain(uri, facts, text)
         return SinkTarget(
             name=request.name,
             kind=kind,
-            uri=self.path,
+            uri=uri,
             identity=facts.identity,
             schema=schema,
             schema_text=text,

@@ -37,7 +37,7 @@ from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.schema_change import incompatible_change
-from state_engine.storage.files import normal_uri
+from state_engine.spark.catalog import checked_place, table_location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,6 +52,8 @@ class DeltaSource(Source):
 
     Args:
         path: local path or URI of the table.
+        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. It is
+            looked up for every batch. A table of that name with another id is another table, as it is at a path.
         max_rows_per_batch: bound of rows in a batch; a single larger file is still read whole.
         max_files_per_batch: bound of files in a batch.
         starting_version: ``snapshot``: first all rows of the version that is current when the first batch is
@@ -71,13 +73,14 @@ class DeltaSource(Source):
         'snapshot'
     """
 
-    path: str
+    path: str = ""
     max_rows_per_batch: int | None = None
     max_files_per_batch: int = 1000
     starting_version: Literal["snapshot", "latest"] | int = "snapshot"
     on_change: Literal["fail", "skip", "restart"] = "fail"
     changes: bool = False
     with_metadata: bool = False
+    table: str = ""
 
     def __post_init__(self) -> None:
         start = self.starting_version
@@ -100,7 +103,20 @@ class DeltaSource(Source):
             raise ConfigurationError(
                 "with_metadata is about what a commit did to a row: it needs changes=True"
             )
-        object.__setattr__(self, "path", normal_uri(self.path))
+        object.__setattr__(self, "path", checked_place("DeltaSource", self.path, self.table))
+
+    @property
+    def shown(self) -> str:
+        """The table as the job names it, for messages."""
+        return self.table or self.path
+
+    def location(self, spark: SparkSession) -> str:
+        """Where the table is now.
+
+        Raises:
+            ConfigurationError: there is no Delta table of that name.
+        """
+        return table_location(spark, self.table) if self.table else self.path
 
     @property
     def changing(self) -> bool:
@@ -114,21 +130,21 @@ class DeltaSource(Source):
         recorded = schemas[-1]["position"]["schema"] if schemas else None
         draft = _Draft(self, log, recorded)
         position = Position(**before[-1]["position"]) if before else self._first(log, draft)
-        if not goes_on(before, changes=self.changes, path=self.path):
+        if not goes_on(before, changes=self.changes, path=self.shown):
             check_begin(log, position)
         draft.follow(position)
         if not draft.worth_a_batch():
             return None
         draft.check_files()
-        appended: list[Element] = [self._element(draft.position)]
+        appended: list[Element] = [self._element(log, draft.position)]
         if draft.schema != recorded:
             at = {"version": draft.position.version, "schema": draft.schema}
-            appended.append({"split": self.path + SCHEMA, "position": at})
+            appended.append({"split": log.uri + SCHEMA, "position": at})
         slice_ = _slice(elements, appended, DeltaSlice(draft.files, draft.position.version, log))
         return replace(slice_, more=draft.ends_early)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
-        check_recorded_alike(appended, changes=self.changes, path=self.path)
+        check_recorded_alike(appended, changes=self.changes, path=self.shown)
         log, end = self._table(spark), positions_in(appended)[-1]
         start = begin_of(before, end, self._declared_start(end))
         files = [stop.file for stop in stops(log, start, end) if stop.file is not None]
@@ -141,8 +157,8 @@ class DeltaSource(Source):
         known, ends = positions_in(before), positions_in(recorded)
         if known and known[-1] == ends[-1]:
             return None
-        check_recorded_alike(recorded, changes=self.changes, path=self.path)
-        check_read_once([*known, *ends], path=self.path)
+        check_recorded_alike(recorded, changes=self.changes, path=self.shown)
+        check_read_once([*known, *ends], path=self.shown)
         log = self._table(spark)
         start = known[-1] if known else begin_of([], ends[0], self._declared_start(ends[0]))
         files, at = bounded(
@@ -152,7 +168,7 @@ class DeltaSource(Source):
             max_rows=self.max_rows_per_batch,
         )
         check_there(files)
-        appended: list[Element] = [self._element(at)]
+        appended: list[Element] = [self._element(log, at)]
         appended += [e for e in schemas_up_to(recorded, at.version) if e not in before]
         return replace(_slice(before, appended, DeltaSlice(files, at.version, log)), more=at != ends[-1])
 
@@ -174,23 +190,23 @@ class DeltaSource(Source):
         version = log.version if given == "all" else given
         if type(version) is not int or not 0 <= version <= log.version:
             raise ConfigurationError(
-                f"say up to which version the state holds {self.path}, 0 to {log.version}, or 'all'; not {given!r}"
+                f"say up to which version the state holds {self.shown}, 0 to {log.version}, or 'all'; not {given!r}"
             )
         at = {"version": version, "schema": log.schema_at(version)}
         begin = Position(log.table_id, version, None)
         check_begin(log, begin)
-        return [self._element(begin), {"split": self.path + SCHEMA, "position": at}]
+        return [self._element(log, begin), {"split": log.uri + SCHEMA, "position": at}]
 
     def position_text(self, elements: Sequence[Element]) -> str:
         return _summary(elements)
 
     def _table(self, spark: SparkSession) -> SourceTable:
         if self.changes:
-            return ChangeTable(spark, self.path, with_metadata=self.with_metadata)
-        return SourceTable(spark, self.path)
+            return ChangeTable(spark, self.location(spark), with_metadata=self.with_metadata)
+        return SourceTable(spark, self.location(spark))
 
-    def _element(self, position: Position) -> Element:
-        return {"split": self.path + CHANGES if self.changes else self.path, "position": asdict(position)}
+    def _element(self, log: SourceTable, position: Position) -> Element:
+        return {"split": log.uri + CHANGES if self.changes else log.uri, "position": asdict(position)}
 
     def _declared_start(self, end: Position) -> Position | None:
         """Where a run of this source begins, the first slice of which ends at ``end``; None for a snapshot."""
@@ -209,7 +225,7 @@ class DeltaSource(Source):
         assert isinstance(start, int)
         if start > log.version + 1:
             raise SourceError(
-                f"{self.path}: starting_version is {start}, the newest version is {log.version}"
+                f"{self.shown}: starting_version is {start}, the newest version is {log.version}"
             )
         return Position(log.table_id, start - 1, None)
 
@@ -244,7 +260,7 @@ class _Draft:
         self.position = position
         if position.table != self.log.table_id:
             gone = (
-                f"{self.source.path} was dropped and created again since version {position.version} was read"
+                f"{self.source.shown} was dropped and created again since version {position.version} was read"
             )
             self._restart(gone)
             return
@@ -287,12 +303,12 @@ class _Draft:
         except SourceError as gone:
             return self._stop(str(gone))
         if commit.removes and self.source.on_change != "skip":
-            return self._stop(_removal(self.source.path, version, commit))
+            return self._stop(_removal(self.source.shown, version, commit))
         if commit.schema is not None and commit.schema != self.schema:
             assert self.schema is not None
             problem = incompatible_change(json.loads(self.schema), json.loads(commit.schema))
             if self.files or problem:
-                return self._stop(f"{self.source.path}: version {version} changed the schema: {problem}")
+                return self._stop(f"{self.source.shown}: version {version} changed the schema: {problem}")
             self.schema = commit.schema
         if not inside:
             self.position = replace(self.position, version=version, files=0, snapshot=False)

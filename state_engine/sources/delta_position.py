@@ -52,6 +52,16 @@ def positions_in(elements: Sequence[Element]) -> list[Position]:
     return [Position(**e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
 
 
+def location_in(elements: Sequence[Element]) -> str:
+    """Where the table was when positions were recorded last.
+
+    Example:
+        >>> location_in([{"split": "file:///lake/t#changes", "position": {}}])
+        'file:///lake/t'
+    """
+    return str(elements[-1]["split"]).removesuffix(SCHEMA).removesuffix(CHANGES)
+
+
 def goes_on(before: Sequence[Element], *, changes: bool, path: str) -> bool:
     """Whether a source goes on with what it did before; else it begins, with changes or with what is added.
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType as SparkStruct
 
 from state_engine.core.errors import ConfigurationError, SourceError
@@ -165,6 +164,13 @@ class PythonDataSource(Source):
         if not inspect.signature(reader.latestOffset).parameters:  # as it was before Spark 4.2
             offset: dict[str, Any] = reader.latestOffset()
             return offset
+        try:
+            from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+        except ImportError:
+            raise ConfigurationError(
+                f"data source '{self.name}': latestOffset of its reader takes a limit, which readers have from Spark "
+                "4.2 on, and this is an older one: define latestOffset(self), or install pyspark==4.2.*"
+            ) from None
         limit = (
             ReadAllAvailable() if self.max_rows_per_batch is None else ReadMaxRows(self.max_rows_per_batch)
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 import pyspark
-from py4j.java_gateway import JavaPackage
+from py4j.java_gateway import JavaPackage, get_java_class
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -125,13 +125,7 @@ def check_session(spark: Any) -> None:
             f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_own_session()}"
         )
     spark_version(spark.version)
-    hadoop = str(java_class(spark._jvm, "org.apache.hadoop.util.VersionInfo").getVersion())
-    if [int(part) for part in re.findall(r"\d+", hadoop)] < OLDEST_HADOOP:
-        oldest = ".".join(map(str, OLDEST_HADOOP))
-        raise SessionError(
-            f"this session has Hadoop {hadoop}, which cannot create a file in a store on condition that there is none: "
-            f"use a Spark with Hadoop {oldest} or later"
-        )
+    _check_hadoop(spark._jvm)
     # Kernel's jars first: without them the other settings are of no use either.
     if isinstance(java_class(spark._jvm, "io.delta.kernel.defaults.engine.DefaultEngine"), JavaPackage):
         raise SessionError(
@@ -152,6 +146,33 @@ def check_session(spark: Any) -> None:
         raise SessionError(
             f"this session lacks Delta's catalog: stop it and start another:\n{_own_session()}"
         )
+
+
+def _check_hadoop(jvm: Any) -> None:
+    """Refuses a Hadoop that creates no files on condition, and a module for S3 that is of another one."""
+    hadoop = str(java_class(jvm, "org.apache.hadoop.util.VersionInfo").getVersion())
+    if _numbers(hadoop) < OLDEST_HADOOP:
+        oldest = ".".join(map(str, OLDEST_HADOOP))
+        raise SessionError(
+            f"this session has Hadoop {hadoop}, which cannot create a file in a store on condition that there is none: "
+            f"use a Spark with Hadoop {oldest} or later"
+        )
+    s3a = java_class(jvm, "org.apache.hadoop.fs.s3a.S3AFileSystem")
+    if isinstance(s3a, JavaPackage):
+        return
+    source = get_java_class(s3a).getProtectionDomain().getCodeSource()
+    jar = re.search(r"hadoop-aws-(\d[\w.-]*)\.jar", str(source.getLocation())) if source else None
+    if jar and _numbers(jar[1]) != _numbers(hadoop):
+        raise SessionError(
+            f"this session has hadoop-aws {jar[1]} and Hadoop {hadoop}, which do not go together: give it "
+            f"org.apache.hadoop:hadoop-aws:{hadoop}; or have `statelake setup --s3` fetch it, for a session that the "
+            "engine starts"
+        )
+
+
+def _numbers(version: str) -> list[int]:
+    """The first three numbers of a version."""
+    return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
 def needed_options() -> dict[str, str]:

@@ -161,11 +161,11 @@ class SparkQuery:
         return sorted(consumed & there)
 
     def _version(self, offset: Mapping[str, Any], source: DeltaSource, name: str) -> int | None:
-        log = SourceTable(self.spark, source.path)
+        log = SourceTable(self.spark, source.location(self.spark))
         if offset["reservoirId"] != log.table_id:
             raise ConfigurationError(
                 f"source '{name}': the query reads the Delta table {offset['reservoirId']}, and "
-                f"{source.path} is {log.table_id}"
+                f"{source.shown} is {log.table_id}"
             )
         version, index = int(offset["reservoirVersion"]), int(offset["index"])
         if index < 0:  # nothing of that version yet

@@ -6,6 +6,7 @@
     <root>/<job>/operators/<uid>/base        one row an entry of keyed state as of a compaction
     <root>/<job>/operator_state              one row an element of operator state, source positions included
     <root>/<job>/dead_letters                one row an input row that was refused
+    <root>/<job>/views/<view>                tables that list the files of a registered view, one a registration
     <root>/<job>/exchange                    outputs on their way to a chained operator; no table, emptied after use
 
 A file's name holds the ``write_id`` of the attempt that wrote it and something that no other attempt of the same task
@@ -100,6 +101,10 @@ class JobLayout:
     def exchange(self) -> str:
         """Files between chained operators."""
         return join(self.directory, "exchange")
+
+    def view_files(self, view: str) -> str:
+        """Tables that list the files of a view in a catalog, one a registration."""
+        return join(self.directory, "views", view)
 
     def changelog(self, uid: str) -> str:
         """Changes of one operator's keyed state."""

@@ -26,6 +26,8 @@ from state_engine.job.graph import (
 )
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import Projection
+from state_engine.published.base import StateTable
+from state_engine.published.delta import DeltaStateTable
 from state_engine.sinks.files import FileSink
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.changes.decoded_source import DecodedSource
@@ -35,6 +37,7 @@ from state_engine.sources.function import FunctionSource
 from state_engine.sources.local_rows import local_frame, normal_elements
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.partitioned_input import PartitionedSource
+from state_engine.spark.catalog import at_path, unknown_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,10 +146,18 @@ class MemoryJob:
             for name, node in job.sinks.items()
         }
         copied.published = {
-            name: replace(node, operator=copies.of(node.operator)) for name, node in job.published.items()
+            name: replace(node, operator=copies.of(node.operator), table=_in_memory(node.table))
+            for name, node in job.published.items()
         }
         copied.check()
         return cls(copied, copies.given)
+
+
+def _in_memory(table: StateTable) -> StateTable:
+    """A published table that no catalog is asked for."""
+    if isinstance(table, DeltaStateTable) and table.table:
+        return at_path(table, unknown_place(table.table))
+    return table
 
 
 class _Copies:

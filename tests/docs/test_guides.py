@@ -34,6 +34,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 ELSEWHERE = {
     "aggregates": "operators/test_aggregates_guide.py",
     "bad_input": "microbatch/test_bad_input_guide.py",
+    "catalogs": "queries/test_catalogs_guide.py",
     "broadcast": "microbatch/test_broadcast_guide.py",
     "change_feeds": "sources/test_change_feeds_guide.py",
     "changing_inputs": "microbatch/test_changing_inputs_guide.py",

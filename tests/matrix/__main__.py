@@ -21,13 +21,35 @@ ENVIRONMENTS = REPOSITORY / ".venv-matrix"
 PYTHONS = ("3.11", "3.13")
 SUITE = (
     "tests/core",
-    "tests/engine",
-    "tests/microbatch",
-    "tests/sources",
-    "tests/sinks",
-    "tests/published",
-    "tests/replay",
+    "tests/machine",
+    "tests/queries",
+    "tests/spark/test_session.py",
+    "tests/spark/test_catalog.py",
+    "tests/spark/test_shipping.py",
+    "tests/spark/test_key_columns.py",
+    "tests/spark/test_task_progress.py",
+    "tests/spark/test_lost_spark.py",
+    "tests/storage/test_kernel.py",
+    "tests/storage/test_commit.py",
+    "tests/storage/test_delta_log.py",
+    "tests/storage/test_log_cleanup.py",
+    "tests/sources/test_delta.py",
+    "tests/sources/test_delta_changes.py",
+    "tests/sources/test_task_rows.py",
+    "tests/sources/test_python_data_source.py",
+    "tests/sinks/test_delta.py",
+    "tests/sinks/test_delta_spark.py",
+    "tests/published/test_following.py",
+    "tests/published/test_keyed_sinks.py",
+    "tests/microbatch/test_routing.py",
+    "tests/microbatch/test_operator_state_on_spark.py",
+    "tests/microbatch/test_timers_on_spark.py",
+    "tests/microbatch/test_worker_daemon.py",
+    "tests/microbatch/test_fencing.py",
+    "tests/operations/test_rescale.py",
+    "tests/replay/test_replay.py",
 )
+"""What is pure, for Python; and what asks most of Spark and Kernel: sessions, catalogs, commits, reading, tasks."""
 LEFT_OUT = "not long and not faults and not ui and not servers and not cluster"
 LEAKED = "ignore:unclosed <socket.socket:ResourceWarning"
 """PySpark 4.1 leaves sockets to workers open until they are collected."""

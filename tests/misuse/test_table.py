@@ -300,6 +300,31 @@ What a source or a sink of Kafka cannot do is refused, with what to do
 State files that are gone or damaged are reported by readers and by the next batch
   queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
 
+Catalogs
+
+A table has a path or a name, and the name is one
+  spark/test_catalog::test_a_table_has_a_path_or_a_name
+  spark/test_catalog::test_names_of_tables_are_checked
+What is no Delta table, and a schema that is not there, is refused with what to do
+  spark/test_catalog::test_what_is_no_delta_table_is_refused
+  spark/test_catalog::test_no_table_is_made_where_there_is_no_schema
+  queries/test_named_tables::test_outputs_go_to_no_table_of_another_kind
+A table that was dropped and made anew under its name is not read on
+  queries/test_named_tables::test_a_source_that_was_made_anew_is_refused_and_one_that_moved_is_not
+A name is taken from nobody, neither for a table nor for a view, and nothing is registered then
+  spark/test_catalog::test_a_name_is_given_once_and_taken_from_nobody
+  queries/test_catalog_views::test_nothing_foreign_is_overwritten
+  queries/test_catalog_views::test_two_things_of_one_name_are_refused
+Catalogs, schemas and roots that are not there, or have no such names, are refused by a registration
+  queries/test_catalog_views::test_catalogs_and_schemas_that_are_not_there_are_refused
+  queries/test_catalog_views::test_names_of_catalogs_and_schemas_are_checked
+  queries/test_catalog_views::test_before_the_first_run_there_is_nothing_to_register
+A catalog that ends with the session is refused by the command
+  spark/test_catalog::test_a_catalog_that_ends_with_the_session_is_refused
+  queries/test_catalog_views::test_the_command_refuses_a_catalog_in_memory
+A view of a checkpoint that was collected fails, and names the file
+  queries/test_catalog_views::test_a_view_of_a_collected_checkpoint_fails_and_says_so
+
 Jobs
 
 Names and uids are unique and well written, types are given, functions fit their streams

@@ -55,7 +55,7 @@ def job_over(stream_of: Callable[[StatefulJob], Any], place: Path | None, **opti
     totals = changes.key_by("user").aggregate(**ALL).uid("totals")
     results = totals.key_by("user").process(LastRow(RESULT, key=["user"]), uid="results", output_type=RESULT)
     if place is not None:
-        plain = {"deletion_vectors": False}
+        plain: Any = {"deletion_vectors": False}
         rows.publish_state("row", DeltaStateTable(str(place / "rows")), name="rows")
         results.publish_state("row", DeltaStateTable(str(place / "totals"), **plain), name="totals")
         totals.publish_state("aggregates", DeltaStateTable(str(place / "accumulators")), name="accumulators")

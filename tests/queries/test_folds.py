@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.checkpoints.time_travel import DeclaredState, expiry_of
+from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
@@ -29,9 +31,9 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
-from state_engine.queries.state_reader import folded_state
+from state_engine.queries.state_reader import state_frame
 from state_engine.storage.files import write_parquet
-from state_engine.storage.state.changelog import ListedFile
+from state_engine.storage.state.changelog import KeyGroups, ListedFile
 from state_engine.storage.state.located_files import StateFile
 from tests.storage.test_base import GROUPS, base, listed
 from tests.storage.test_base import fold as folded_by_a_subtask
@@ -170,25 +172,32 @@ def test_subtasks_and_compactions_fold_as_defined(shape: str, seed: int, cut: in
         assert of_subtask(shape, listed(directory / "whole", whole)) == defined(shape, batches)
 
 
+@pytest.mark.parametrize("based", [KeyGroupRange(0, GROUPS - 1), KeyGroupRange(0, 40), KeyGroupRange(30, 90)])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_queries_fold_as_defined(shape: str, tmp_path: Path, spark: SparkSession) -> None:
-    """In Spark's plan: many keys in one job, upon a base of the first two batches."""
+def test_queries_fold_as_defined(
+    shape: str, based: KeyGroupRange, tmp_path: Path, spark: SparkSession
+) -> None:
+    """In Spark's plan: many keys in one job, upon a base of the first two batches, for all key groups or for some."""
     batches = random_batches(7, shape, keys=150)
     files = written(tmp_path, shape, batches)
-    done = base(tmp_path / "base", files[:2], state(shape), **CLOCKS)
+    groups = KeyGroups(GROUPS, (based,))
+    done = base(tmp_path / "base", files[:2], state(shape), groups=groups, **CLOCKS)
     upon = [StateFile(one, f.key_group_min or 0, f.key_group_max or 0, 0)
             for one, f in zip(listed(tmp_path / "base", done), done, strict=True)]  # fmt: skip
-    upon += [StateFile(one, 0, GROUPS - 1, place) for place, one in enumerate(files[2:], 1)]
+    if left := tuple(remaining(KeyGroupRange(0, GROUPS - 1), [based])):
+        partly = (replace(one, counts=KeyGroups(GROUPS, left)) for one in files[:2])
+        upon += [StateFile(one, left[0].start, left[-1].end, place) for place, one in enumerate(partly, 1)]
+    upon += [StateFile(one, 0, GROUPS - 1, place) for place, one in enumerate(files[2:], 3)]
     row: Any = SimpleNamespace(**CLOCKS)
     schema = recorded_schema(state(shape))
     operator = OperatorCheckpoint("o", 1, GROUPS, str(KEY), [schema], [], [], 0)
     declared = DeclaredState(operator, schema, row)
     expiry = expiry_of(declared, include_expired=False)
     assert expiry.hidden_ms is not None
-    rows = folded_state(spark, declared, upon, expiry).collect()
+    rows = state_frame(spark, declared, upon, expiry).collect()
     entries: dict[Any, Any] = {}
     for one in rows:
-        key = (one["key"]["k"], one["key"]["part"])
+        key = (one["k"], one["part"])
         if shape == "map":
             entries.setdefault(key, {})[one["map_key"]] = one["value"]
         else:

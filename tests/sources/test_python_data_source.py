@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,10 @@ from tests.support.pipelines import Pipeline
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
+
+LIMITS = "pyspark.sql.streaming.datasource"
+KNOWS_LIMITS = find_spec(LIMITS) is not None
+"""Whether this is Spark 4.2 or later."""
 
 
 class Range(InputPartition):
@@ -69,12 +74,20 @@ class NumbersReader(DataSourceStreamReader):
             file.write(json.dumps(end) + "\n")
 
 
+class AllNumbersReader(NumbersReader):
+    """Knows no limits, as all readers before Spark 4.2."""
+
+    def latestOffset(self) -> dict[str, int]:  # type: ignore[override]
+        return {"next": int((self.directory / "there").read_text())}
+
+
 class Numbers(DataSource):
     def schema(self) -> str:
         return "n int, text string"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return NumbersReader(Path(self.options["directory"]), batches=self.options.get("batches") == "yes")
+        kind = AllNumbersReader if self.options.get("limits") == "no" else NumbersReader
+        return kind(Path(self.options["directory"]), batches=self.options.get("batches") == "yes")
 
 
 class SimpleReader(SimpleDataSourceStreamReader):
@@ -109,6 +122,28 @@ def pipeline_of(directory: Path, spark: SparkSession, source: PythonDataSource) 
     return Pipeline(directory, spark, build, parallelism=2)
 
 
+def test_a_reader_that_knows_no_limits_gives_all(tmp_path: Path, spark: SparkSession) -> None:
+    (tmp_path / "there").write_text("5")
+    options = {"directory": str(tmp_path), "limits": "no"}
+    pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, options, max_rows_per_batch=3))
+    assert len(pipeline.run().batches) == 1
+    (tmp_path / "there").write_text("11")
+    assert len(pipeline.run().batches) == 1
+    assert sorted(pipeline.outputs()["out"]) == list(range(11))
+
+
+def test_limits_of_a_newer_spark_are_refused_by_name(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, LIMITS, None)
+    pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path)}))
+    with pytest.raises(
+        ConfigurationError, match=r"takes a limit, .* from Spark 4\.2 on.*: define latestOffset\(self\)"
+    ):
+        pipeline.run()
+
+
+@pytest.mark.skipif(not KNOWS_LIMITS, reason="limits came with Spark 4.2")
 @pytest.mark.parametrize("batches", ["yes", "no"])
 def test_offsets_are_the_position(tmp_path: Path, spark: SparkSession, batches: str) -> None:
     (tmp_path / "there").write_text("5")
@@ -136,7 +171,9 @@ def test_a_simple_reader(tmp_path: Path, spark: SparkSession) -> None:
 
 def test_what_fails_is_reported_and_nothing_is_lost(tmp_path: Path, spark: SparkSession) -> None:
     (tmp_path / "there").write_text("15")
-    pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path)}))
+    pipeline = pipeline_of(
+        tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path), "limits": "no"})
+    )
     with pytest.raises(Exception, match="on purpose"):
         pipeline.run()
     assert pipeline.outputs() == {}

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.spark
 LOOKED_AT = (
     "io.delta.kernel.defaults.engine.DefaultEngine",
     "io.delta.kernel.Meta",
+    "org.apache.hadoop.fs.s3a.S3AFileSystem",
     "org.apache.hadoop.util.VersionInfo",
 )
 """Java classes that a session is checked by."""
@@ -131,6 +132,31 @@ def test_versions_that_were_not_tried_are_refused_by_name(spark: SparkSession) -
     hadoop = {"org.apache.hadoop.util.VersionInfo": SimpleNamespace(getVersion=lambda: "3.4.1")}
     with pytest.raises(SessionError, match=r"has Hadoop 3\.4\.1, .*use a Spark with Hadoop 3\.4\.2 or later"):
         check_session(other_session(spark, hadoop))
+
+
+def in_jar(location: str | None) -> Any:
+    """A Java class that is in a jar; None for one whose place is not known."""
+    place = None if location is None else SimpleNamespace(getLocation=lambda: location)
+    domain = SimpleNamespace(getCodeSource=lambda: place)
+    return SimpleNamespace(_java_lang_class=SimpleNamespace(getProtectionDomain=lambda: domain))
+
+
+def test_a_module_for_s3_of_another_hadoop_is_refused(spark: SparkSession) -> None:
+    hadoop = java_class(spark._jvm, "org.apache.hadoop.util.VersionInfo").getVersion()
+    s3a = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+    for there in (
+        f"file:/jars/hadoop-aws-{hadoop}.jar",
+        f"file:/hadoop-aws-{hadoop}-amzn-1.jar",
+        "file:/own.jar",
+        None,
+    ):
+        check_session(other_session(spark, {s3a: in_jar(there)}))
+    check_session(other_session(spark, {s3a: java_class(spark._jvm, "org.apache.hadoop.fs.nothing_here")}))
+    other = in_jar("file:/jars/hadoop-aws-3.3.4.jar")
+    with pytest.raises(
+        SessionError, match=rf"has hadoop-aws 3\.3\.4 and Hadoop {hadoop}.*hadoop-aws:{hadoop}"
+    ):
+        check_session(other_session(spark, {s3a: other}))
 
 
 @pytest.mark.parametrize("missing", ["spark.sql.extensions", "spark.sql.catalog.spark_catalog"])

@@ -1,0 +1,179 @@
+"""The fold of changes as SQL text, for queries of the engine and for views that any session of Spark can read.
+
+The same fold as in the subtasks (``storage.state.changelog``): value: the last change of a key; map: the last change of
+an entry after the key's last clear; list: what was appended after the last clear, in order. Reducing, aggregating and
+folding states are values: what is stored is their accumulator. The text names nothing but columns of the files and
+functions that come with Spark, and means the same whatever a session is set to. Decisions 0043 and 0077.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.time_travel import METADATA, DeclaredState, Expiry
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.state.state_table import APPEND, CLEAR, PUT
+from state_engine.core.types.ddl import ddl_text, list_text, map_text, quoted, record_text
+from state_engine.core.types.walk import walked
+from state_engine.storage.layout import state_column
+from state_engine.storage.state.changelog import op_of_entry
+from state_engine.storage.state.located_files import StateFile
+
+ORDER = "_statelake_order"
+"""The column that says where a row stands in the fold: the order of its file."""
+Alive = Callable[[str], str]
+
+
+def state_sql(
+    declared: DeclaredState,
+    files: Sequence[StateFile],
+    expiry: Expiry,
+    *,
+    source: str,
+    metadata: bool = False,
+    shown: pa.DataType | None = None,
+) -> str:
+    """A query for a state: key columns, ``map_key`` for maps, ``value``, and ``METADATA`` where that is wanted.
+
+    Args:
+        files: which files the rows are from.
+        source: the rows of these files, as SQL names them, with ``ORDER``.
+        metadata, shown: see ``state_reader.read_state``.
+    """
+    names = zip(declared.key_type, declared.key_names(metadata=metadata), strict=True)
+    columns = [f"key.{quoted(field.name)} AS {quoted(name)}" for field, name in names]
+    columns += [*(["map_key"] if declared.shape == "map" else []), "value"]
+    columns += _metadata(declared, expiry) if metadata else []
+    folded = _FOLDS[declared.shape](_changes(declared, files, source, shown), _alive(expiry))
+    return f"SELECT {', '.join(columns)} FROM ({folded})"
+
+
+def _changes(
+    declared: DeclaredState, files: Sequence[StateFile], source: str, shown: pa.DataType | None
+) -> str:
+    """The rows of a state that count, in the form of changes; entries of bases come first."""
+    column = quoted(state_column(declared.schema.column_name))
+    want = shown or declared.shown_type
+    stored = column if declared.column_type == want else f"CAST({column} AS {_type_text(want)})"
+    rows = (
+        f"SELECT key_hash, key, updated_at, {stored} AS stored, coalesce(op, '{op_of_entry(declared.shape)}') AS op, "
+        f"if(op IS NULL, 0, {ORDER}) AS place FROM {source} WHERE state = '{declared.schema.column_name}'"
+    )
+    partly = sorted({f.order for f in files if f.listed.counts is not None})
+    if not partly:
+        return rows
+    conditions = (f"(place <> {at} OR {_counts([f for f in files if f.order == at])})" for at in partly)
+    return f"SELECT * FROM ({rows}) WHERE {' AND '.join(conditions)}"
+
+
+def _counts(files: Sequence[StateFile]) -> str:
+    """Whether a row of one checkpoint is in a key group for which the checkpoint's files count."""
+    (max_parallelism,) = {c.max_parallelism for f in files if (c := f.listed.counts) is not None}
+    inside = []
+    for file in files:
+        own = (KeyGroupRange(file.key_group_min, file.key_group_max),)
+        ranges = own if file.listed.counts is None else file.listed.counts.ranges
+        inside += [f"pmod(key_hash, {max_parallelism}) BETWEEN {one.start} AND {one.end}" for one in ranges]
+    return f"({' OR '.join(inside) or 'false'})"
+
+
+def _metadata(declared: DeclaredState, expiry: Expiry) -> list[str]:
+    """The columns beside key and value: times as stored, and the key group at the checkpoint's max parallelism."""
+    times = ["CAST(NULL AS TIMESTAMP_LTZ)"] * 2
+    if expiry.ttl_ms is not None:
+        times[0] = "updated_at"
+    if expiry.ttl_ms is not None and expiry.latest_ms is not None:
+        last = "unix_millis(lasting)"
+        times[1] = (
+            f"CASE WHEN {last} <= {_long(expiry.latest_ms)} THEN timestamp_millis({last} + {_long(expiry.ttl_ms)}) END"
+        )
+    group = f"pmod(key_hash, {_long(declared.operator.max_parallelism)})"
+    return [f"{text} AS {name}" for text, name in zip([*times, group], METADATA, strict=True)]
+
+
+def _alive(expiry: Expiry) -> Alive:
+    """Which items are shown, given the column of their times."""
+    hidden_ms = expiry.hidden_ms
+    if hidden_ms is None:
+        return lambda at: "true"
+    return lambda at: f"({at} IS NULL OR unix_millis({at}) > {_long(hidden_ms)})"
+
+
+# Each fold gives key_hash, key, [map_key,] value, updated_at, and lasting: the time from which the last item lives on.
+
+
+def _fold_value(changes: str, alive: Alive) -> str:
+    last = (
+        "SELECT key_hash, key, max_by(struct(op, updated_at, stored), place) AS last "
+        f"FROM ({changes}) GROUP BY key_hash, key"
+    )
+    return f"SELECT key_hash, key, {_OF_LAST} FROM ({last}) WHERE {_living(alive)}"
+
+
+def _fold_map(changes: str, alive: Alive) -> str:
+    entries = (
+        "SELECT key_hash, key, stored.key AS map_key, place, struct(op, updated_at, stored.value AS stored) AS change "
+        f"FROM ({_after_clear(changes)}) WHERE op <> '{CLEAR}'"
+    )
+    last = (
+        "SELECT key_hash, key, map_key, max_by(change, place) AS last "
+        f"FROM ({entries}) GROUP BY key_hash, key, map_key"
+    )
+    return f"SELECT key_hash, key, map_key, {_OF_LAST} FROM ({last}) WHERE {_living(alive)}"
+
+
+_OF_LAST = "last.stored AS value, last.updated_at AS updated_at, last.updated_at AS lasting"
+
+
+def _living(alive: Alive) -> str:
+    return f"last.op = '{PUT}' AND {alive('last.updated_at')}"
+
+
+def _fold_list(changes: str, alive: Alive) -> str:
+    # by a comparison of their places: elements may be maps, which have no order
+    lists = (
+        "SELECT key_hash, key, array_sort(collect_list(struct(place, stored)), (a, b) -> a.place - b.place) AS parts "
+        f"FROM ({_after_clear(changes)}) WHERE op = '{APPEND}' GROUP BY key_hash, key"
+    )
+    kept = (
+        "SELECT key_hash, key, filter(flatten(transform(parts, p -> p.stored)), "
+        f"e -> {alive('e.updated_at')}) AS kept FROM ({lists})"
+    )
+    times = "transform(kept, e -> e.updated_at)"
+    # an element without a time stays for ever
+    lasting = f"CASE WHEN NOT exists({times}, t -> t IS NULL) THEN array_max({times}) END"
+    return (
+        f"SELECT key_hash, key, transform(kept, e -> e.value) AS value, array_max({times}) AS updated_at, "
+        f"{lasting} AS lasting FROM ({kept}) WHERE size(kept) > 0"
+    )
+
+
+def _after_clear(changes: str) -> str:
+    """Rows of a key from its last clear on; in one attempt the clear comes first."""
+    cleared = f"max(if(op = '{CLEAR}', place, NULL)) OVER (PARTITION BY key)"
+    return f"SELECT * FROM (SELECT *, {cleared} AS cleared FROM ({changes})) WHERE cleared IS NULL OR place >= cleared"
+
+
+_FOLDS: dict[str, Callable[[str, Alive], str]] = {
+    "value": _fold_value,
+    "map": _fold_map,
+    "list": _fold_list,
+}
+
+
+def _long(number: int) -> str:
+    """A number of 64 bits: SQL reads the smallest one as no number of 64 bits without its sign."""
+    return f"CAST('{number}' AS BIGINT)"
+
+
+def _type_text(kind: pa.DataType) -> str:
+    """A type as DDL; that of a time with a zone does not depend on the session's own."""
+    return walked(
+        kind,
+        leaf=lambda leaf: "timestamp_ltz" if (text := ddl_text(leaf)) == "timestamp" else text,
+        record=lambda part, texts: record_text([quoted(f.name) for f in part], texts),
+        sequence=lambda _, element: list_text(element),
+        mapping=lambda _, key, value: map_text(key, value),
+    )
