@@ -184,8 +184,8 @@ def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
     if isinstance(function, VectorizedKeyedFunction):
         if not keyed:
             raise ConfigurationError(
-                f"operator '{operator}': {name} is a VectorizedKeyedFunction, which works on keyed streams: call key_by "
-                "first"
+                f"operator '{operator}': {name} is a VectorizedKeyedFunction, which works on keyed streams: call "
+                "key_by first"
             )
         if function.accepts_changes or function.emits_changes:
             raise ConfigurationError(

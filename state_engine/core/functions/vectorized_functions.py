@@ -1,6 +1,6 @@
 """``VectorizedKeyedFunction``: a keyed function over columns, called once for all rows of a subtask's micro-batch.
 
-It gets the rows and the state of their keys as Arrow tables, and gives outputs and changed state as Arrow tables: no row
+It gets the rows and the state of their keys as Arrow tables, and gives outputs and changed state so, too: no row
 becomes Python values. The state is that of the same descriptors, stored in the same form, so a function per element can
 be replaced by one over columns, and the other way round. Plays the part of Spark's ``transformWithStateInPandas``, for
 all keys of a subtask at once. Decision 0075.
@@ -53,17 +53,17 @@ class VectorizedKeyedFunction(Function):
         ...         added = rows.group_by("_key").aggregate([("amount", "sum")])
         ...         totals = state.join(added, "_key").sort_by("_key")
         ...         total = pa.compute.add(totals["total"], totals["amount_sum"])
-        ...         outputs = pa.table({"user": totals["user"], "total": total})
+        ...         outputs = pa.table({"user": totals["key"], "total": total})
         ...         return VectorizedResult(outputs, state=pa.table({"_key": totals["_key"], "total": total}))
         >>> from state_engine.testing import KeyedHarness
         >>> harness = KeyedHarness(
-        ...     Totals(), key_by=lambda row: row[0], key_type="user string",
+        ...     Totals(), key_by=lambda row: row[0], key_type=str,
         ...     input_type="user string, amount bigint", output_type="user string, total bigint",
         ... )
         >>> harness.process([("ada", 3), ("bob", 1), ("ada", 4)])
-        [('ada', 7), ('bob', 1)]
+        [Row(user='ada', total=7), Row(user='bob', total=1)]
         >>> harness.process([("bob", 1)])
-        [('bob', 2)]
+        [Row(user='bob', total=2)]
     """
 
     @dataclass(frozen=True)
@@ -101,7 +101,11 @@ class VectorizedKeyedFunction(Function):
 
 
 class PerElement(Exception):
-    """Raised in ``process_batch`` of a function made from one per element: this batch is for that one."""
+    """Raised by a function that ``StandsForElements``: this batch is for the one per element."""
+
+
+class StandsForElements(VectorizedKeyedFunction):
+    """A function over columns that does what one per element does, which runs where this one cannot."""
 
 
 def vectorized_form(function: Any) -> VectorizedKeyedFunction | None:

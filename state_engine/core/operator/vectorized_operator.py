@@ -22,6 +22,7 @@ from state_engine.core.functions.vectorized_functions import (
     KEY,
     ROW,
     PerElement,
+    StandsForElements,
     VectorizedKeyedFunction,
     VectorizedResult,
 )
@@ -36,7 +37,6 @@ from state_engine.core.state.ttl import TtlUpdateType, horizon
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import PickledType, StructType, TypeInformation
-from state_engine.core.types.walk import walked
 
 Numbers = np.ndarray[Any, Any]
 
@@ -170,7 +170,10 @@ class VectorizedOperator:
         self._check_names(batch)
         loaded = {d.name: self._load(d) for d in self.descriptors}
         numbers = np.arange(batch.keys.num_rows)
-        columns = {KEY: pa.array(numbers), **dict(zip(batch.keys.column_names, batch.keys.columns, strict=True))}
+        columns = {
+            KEY: pa.array(numbers),
+            **dict(zip(batch.keys.column_names, batch.keys.columns, strict=True)),
+        }
         expired = {d.name: self._expired(d, loaded[d.name]) for d in self.descriptors}
         for d in self.descriptors:
             columns[d.name] = self._shown(d, loaded[d.name], expired[d.name])
@@ -180,8 +183,11 @@ class VectorizedOperator:
         result = self._called(rows, pa.table(columns), ctx)
         made = self._outputs(result.outputs, batch)
         made.refused = self._refusals(result.refused, batch)
-        if len(made.refused) and np.isin(made.origins, [r.index for r in made.refused]).any():
-            raise ConfigurationError(f"{self._method} refused a row and gave an output of it: leave the output out")
+        refused = np.array([r.index for r in made.refused], np.int64)
+        if np.isin(made.origins, refused).any():
+            raise ConfigurationError(
+                f"{self._method} refused a row and gave an output of it: leave the output out"
+            )
         changed = self._table(result.state, "state")
         for d in self.descriptors:
             made.changes.append(self._changed(d, changed, loaded[d.name], expired[d.name]))
@@ -208,6 +214,14 @@ class VectorizedOperator:
         return f"{self._name}: process_batch of {type(self.function).__name__}"
 
     def _check_names(self, batch: VectorizedRows) -> None:
+        try:
+            self._refuse_names(batch)
+        except ConfigurationError:
+            if isinstance(self.function, StandsForElements):
+                raise PerElement from None
+            raise
+
+    def _refuse_names(self, batch: VectorizedRows) -> None:
         for name in (ROW, KEY):
             if name in (*batch.rows.column_names, *batch.keys.column_names):
                 raise ConfigurationError(
@@ -312,7 +326,11 @@ class VectorizedOperator:
         return refused
 
     def _changed(
-        self, descriptor: StateDescriptor, table: pa.Table | None, stored: StateColumn, expired: pa.Array | None
+        self,
+        descriptor: StateDescriptor,
+        table: pa.Table | None,
+        stored: StateColumn,
+        expired: pa.Array | None,
     ) -> ChangedColumn:
         """The changes of a state: what was returned, and what expired or lives on because it was looked at."""
         number, name = len(stored.values), descriptor.name
@@ -367,7 +385,7 @@ class VectorizedOperator:
     def _numbers(self, column: pa.ChunkedArray, name: str, end: int, part: str) -> Numbers:
         whole = pa.types.is_integer(column.type) and not column.null_count
         numbers: Numbers = column.to_numpy().astype(np.int64) if whole else np.full(1, -1)
-        if not whole or (len(numbers) and not (0 <= numbers.min() and numbers.max() < end)):
+        if not whole or (len(numbers) and not (numbers.min() >= 0 and numbers.max() < end)):
             raise ConfigurationError(
                 f"{self._method}: column '{name}' of {part} must hold numbers from 0 to {end - 1}, as it was given"
             )

@@ -1,7 +1,7 @@
 """Whole columns brought to a declared type or to the form in which it is stored, without Python values.
 
-What ``TypeInformation.normalise`` is for one value: a value that does not fit is an error. Records match by the names of
-their fields, or by position, as names in storage may be older ones.
+What ``TypeInformation.normalise`` is for one value: a value that does not fit is an error. Records match by the names
+of their fields, or by position, as names in storage may be older ones.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def _record(array: pa.Array, kind: StructType, *, stored: bool, by_name: bool) -
     for place, (name, part) in enumerate(zip(kind.names, kind.types, strict=True)):
         try:
             parts.append(
-                in_form(array.field(names.index(name) if by_name else place), part, stored=stored, by_name=by_name)
+                in_form(
+                    array.field(names.index(name) if by_name else place), part, stored=stored, by_name=by_name
+                )
             )
         except ValueTypeError as error:
             raise ValueTypeError(f"field '{name}': {error}") from None

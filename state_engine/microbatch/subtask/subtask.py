@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -344,7 +344,8 @@ class Subtask:
                 batch = vectorized_rows(events, keys, spec)
                 self._lap("decode")
                 made = operator.process(batch)
-                out.table, out.origins, changes = made.outputs, places[made.origins], made.changes
+                out.table, changes = made.outputs, made.changes
+                out.origins = cast(Any, places[made.origins])
                 out.refused = [replace(r, index=int(places[r.index])) for r in made.refused]
             self._divert_late(out)
             snapshot = operator.snapshot()
