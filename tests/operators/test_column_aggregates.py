@@ -65,7 +65,7 @@ def test_columns_give_what_elements_give(
     given_batches: tuple[str, dict[str, Aggregate], list[list[tuple[str, Any]]]],
 ) -> None:
     kind, aggregates, rows = given_batches
-    columns = to_type(f"k string, v {kind}", parameter="rows")
+    columns: Any = to_type(f"k string, v {kind}", parameter="rows")
     made: Any = plan(aggregates, columns, changing=False)
     vectorized = VectorizedAggregates.of(made)
     assert vectorized is not None, "each of these has a form over columns"
