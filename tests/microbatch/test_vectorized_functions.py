@@ -157,3 +157,23 @@ def test_late_rows_pass_by_it_and_it_sees_event_time() -> None:
         out = run.process({"rows": [at("a", 10), at("a", 5), at("b", 12), at("b", 11), at("a", 13)]})
         assert out["times"][1:] == [("b", 12_000, 9_999), ("a", 13_000, 11_999)]
         assert [row.k for row in out["late"]] == ["a", "b"]
+
+
+class Backwards(VectorizedKeyedFunction):
+    """Gives the rows themselves, the last one first."""
+
+    def process_batch(self, rows: pa.Table, state: pa.Table, ctx: Any) -> pa.Table:
+        return rows.select(["k", "v", "_row"]).take(list(range(len(rows)))[::-1])
+
+
+def test_outputs_take_the_places_of_their_rows_in_sinks_and_in_the_next_step() -> None:
+    job = StatefulJob("order", parallelism=1)
+    rows = job.source("rows", FileSource("/none", schema="k string, v bigint"))
+    same = rows.key_by("k").process(Backwards(), uid="same", output_type="k string, v bigint")
+    same.sink("same", CollectSink())
+    same.key_by("k").process(Backwards(), uid="again", output_type="k string, v bigint").sink(
+        "again", CollectSink()
+    )
+    given = [(key, number) for number, key in enumerate("abcab")]
+    with run_in_memory(job) as run:
+        assert run.process({"rows": given}) == {"same": given, "again": given}

@@ -208,10 +208,27 @@ def test_nan_and_infinities_are_those_of_elements() -> None:
     )
     options: dict[str, Any] = {
         "key_by": lambda row: row[0], "key_type": str, "input_type": "k string, v double",
-        "output_type": "k string, total double, mean double, least double, most double",
+        "output_type": "key string, total double, mean double, least double, most double",
     }  # fmt: skip
     rows = [("a", v) for v in (math.nan, -math.inf, 1.0, math.inf, -0.0)] + [("b", math.nan), ("b", 2.0)]
     vectorized = VectorizedAggregates.of(made)
     assert vectorized is not None
     shown = KeyedHarness(vectorized, **options).process(rows)
     assert repr(shown) == repr(KeyedHarness(KeyedAggregates(made), **options).process(rows))
+
+
+def test_averages_of_large_whole_numbers_are_rounded_once() -> None:
+    rows = [
+        ("a", 2**61 - 1),
+        ("a", 3),
+        ("a", 2**60 + 5),
+        ("a", -(2**59) + 11),
+        ("b", 2**53 + 1),
+        ("b", 2**53 + 4),
+    ]
+    with run_in_memory(payments(mean=avg("v")), types=TYPES) as run:
+        shown = run.process({"rows": rows})["out"]
+    totals: dict[str, list[int]] = {"a": [], "b": []}
+    for key, value in rows:
+        totals[key].append(value)
+        assert (key, sum(totals[key]) / len(totals[key])) in shown
