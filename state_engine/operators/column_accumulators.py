@@ -140,16 +140,16 @@ def _extreme(
     best = np.maximum(segments.best(ranked[:number]), ranked[number:][segments.keys])
     nans = segments.running(nan[:number].astype(np.int64), _numbers(kept.field("nans")))
     place = np.maximum(len(different) - best if least else best - 1, 0)
-    found = (
+    extremes = (
         different[np.minimum(place, max(len(different) - 1, 0))]
         if len(different)
         else np.zeros(number, column.dtype)
     )
     none = best == 0
     last = segments.ends
-    ended = [_typed(found[last], none[last], kind), pa.array(nans[last])]
+    ended = [_typed(extremes[last], none[last], kind), pa.array(nans[last])]
     shows_nan = (nans > 0) & (none if least else True)
-    results = _typed(np.where(shows_nan, np.nan, found) if floating else found, none & ~shows_nan, kind)
+    results = _typed(np.where(shows_nan, np.nan, extremes) if floating else extremes, none & ~shows_nan, kind)
     return pa.StructArray.from_arrays(ended, fields=list(kept.type)), results
 
 

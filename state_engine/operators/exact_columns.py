@@ -108,13 +108,13 @@ class ExactUnits:
 
     def parts(self, limbs: list[Column]) -> pa.Array:
         """Whole numbers of the unit as the parts that ``exact_sum`` gives, a list for each."""
-        left, found = limbs, []
+        left, made = limbs, []
         while any(limb.any() for limb in left):
             part = self.rounded(left)
-            found.append(part)
+            made.append(part)
             left = [a - b for a, b in zip(left, self.limbs(part), strict=True)]
             left = left if self._one else _carried(left)
-        table = np.array(found).reshape(len(found), len(limbs[0])).T
+        table = np.array(made).reshape(len(made), len(limbs[0])).T
         lengths = (table != 0).sum(axis=1)
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), pa.array(table[table != 0], pa.float64()))

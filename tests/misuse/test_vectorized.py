@@ -19,14 +19,14 @@ from state_engine import (
     VectorizedKeyedFunction,
     VectorizedResult,
 )
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
 
 TYPE = "k string, v bigint"
 
 
-class Told(VectorizedKeyedFunction):
-    """Opens and returns what it is told to."""
+class Prepared(VectorizedKeyedFunction):
+    """Opens and returns what a test prepares."""
 
     def __init__(self, opened: Callable[[Any], Any] | None = None, result: Any = None) -> None:
         self.opened, self.result = opened, result
@@ -41,7 +41,7 @@ class Told(VectorizedKeyedFunction):
         return self.result
 
 
-class Changing(Told):
+class Changing(Prepared):
     accepts_changes = True
 
 
@@ -67,7 +67,8 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda c: c.get_map_state(MapStateDescriptor("seen", str, int)),
         "state 'seen' is a map state.*use a ValueStateDescriptor, or a KeyedProcessFunction"),
     "pickled objects": (
-        lambda c: c.get_state(ValueStateDescriptor("any", Types.PICKLED_BYTE_ARRAY())), "which have no columns"),
+        lambda c: c.get_state(ValueStateDescriptor("any", Types.PICKLED_BYTE_ARRAY(allow_pickle=True))),
+        "state 'any' holds pickled objects, which have no columns"),
     "event time to live": (
         lambda c: c.get_state(with_event_time()), "state 'total' expires by event time.*by processing time"),
     "the name of the key": (
@@ -77,8 +78,8 @@ STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 @pytest.mark.parametrize(("opened", "message"), STATES.values(), ids=STATES)
 def test_states_that_columns_cannot_hold_are_refused(opened: Callable[[Any], Any], message: str) -> None:
-    with pytest.raises(Exception, match=f"(?s)operator 'u'.*{message}"):
-        run(Told(opened))
+    with pytest.raises(ConfigurationError, match=f"(?s)operator 'u'.*{message}"):
+        run(Prepared(opened))
 
 
 RESULTS: dict[str, tuple[Any, str]] = {
@@ -102,15 +103,17 @@ RESULTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("result", "message"), RESULTS.values(), ids=RESULTS)
 def test_results_that_do_not_fit_are_refused(result: Any, message: str) -> None:
-    with pytest.raises(Exception, match=f"(?s)operator 'u': process_batch of Told.*{message}"):
-        run(Told(result=result))
+    with pytest.raises(
+        (ConfigurationError, ValueTypeError), match=f"(?s)operator 'u': process_batch of Prepared.*{message}"
+    ):
+        run(Prepared(result=result))
 
 
 def test_columns_of_the_stream_with_the_names_of_numbers_are_refused() -> None:
     with pytest.raises(
-        Exception, match=r"the stream has a column '_row'.*rename it in a transform or map before"
+        ConfigurationError, match=r"the stream has a column '_row'.*rename it in a transform or map before"
     ):
-        run(Told(), columns="k string, _row bigint")
+        run(Prepared(), columns="k string, _row bigint")
 
 
 def test_an_output_of_a_refused_row_is_refused() -> None:
@@ -122,7 +125,7 @@ def test_an_output_of_a_refused_row_is_refused() -> None:
         "input_type": TYPE,
         "output_type": TYPE,
     }
-    harness = KeyedHarness(Told(result=result), on_error="dead_letter", **options)
+    harness = KeyedHarness(Prepared(result=result), on_error="dead_letter", **options)
     with pytest.raises(ConfigurationError, match="refused a row and gave an output of it"):
         harness.process([("a", 1)])
 
@@ -131,18 +134,18 @@ def test_streams_that_it_cannot_be_on_are_refused_while_they_are_wired() -> None
     job = StatefulJob("wired")
     rows = job.from_collection([], TYPE, name="rows")
     with pytest.raises(
-        ConfigurationError, match="Told is a VectorizedKeyedFunction, which works on keyed streams"
+        ConfigurationError, match="Prepared is a VectorizedKeyedFunction, which works on keyed streams"
     ):
-        rows.process(Told(), TYPE, uid="u")
+        rows.process(Prepared(), TYPE, uid="u")
     with pytest.raises(ConfigurationError, match="Changing says accepts_changes or emits_changes"):
         rows.key_by("k").process(Changing(), TYPE, uid="u")
     changing = job.from_collection([], TYPE, name="changing", changing=True)
     with pytest.raises(
         ConfigurationError, match="Functions over columns see no kinds: use a KeyedProcessFunction"
     ):
-        changing.key_by("k").process(Told(), TYPE, uid="v")
+        changing.key_by("k").process(Prepared(), TYPE, uid="v")
 
 
 def test_a_harness_must_know_the_types() -> None:
     with pytest.raises(ConfigurationError, match="give it key_by, and input_type, key_type and output_type"):
-        KeyedHarness(Told(), key_by=lambda row: row[0])
+        KeyedHarness(Prepared(), key_by=lambda row: row[0])

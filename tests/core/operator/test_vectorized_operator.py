@@ -31,7 +31,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class Given(VectorizedKeyedFunction):
-    """Declares states, remembers what it got, and gives what it is told to."""
+    """Declares states, and gives what a test makes of its tables."""
 
     def __init__(self, result: Callable[[pa.Table, pa.Table], Any], *states: ValueStateDescriptor) -> None:
         self.result, self.states = result, states or (ValueStateDescriptor("total", int),)
@@ -77,9 +77,8 @@ def test_rows_and_keys_are_numbered() -> None:
 
     run = harness(note)
     assert run.process([("b", 1), ("a", None), ("b", 3)]) == []
-    assert Given(note).result is note
-    (got,) = seen
-    assert got == (
+    (tables,) = seen
+    assert tables == (
         {"k": ["b", "a", "b"], "v": [1, None, 3], "_row": [0, 1, 2], "_key": [0, 1, 0]},
         {"_key": [0, 1], "key": ["b", "a"], "total": [None, None]},
     )
@@ -97,14 +96,14 @@ def test_refused_rows_are_set_aside_or_fail_the_batch() -> None:
 
 def test_a_null_clears_and_what_is_not_returned_stays() -> None:
     states = (ValueStateDescriptor("x", int), ValueStateDescriptor("y", int))
-    told: list[dict[str, Any]] = []
+    prepared: list[dict[str, Any]] = []
 
     def next_state(rows: pa.Table, state: pa.Table) -> VectorizedResult:
-        return VectorizedResult(state=pa.table(told.pop(0)))
+        return VectorizedResult(state=pa.table(prepared.pop(0)))
 
     run = harness(next_state, *states)
     rows = [("a", 1), ("b", 1)]
-    told += [
+    prepared += [
         {"_key": [0, 1], "x": [1, 2], "y": [3, 4]},
         {"_key": [1], "x": pa.array([None], pa.int64())},
         {"_key": [0], "y": pa.array([9], pa.int8())},
