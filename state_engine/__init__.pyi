@@ -24,6 +24,8 @@ from state_engine.core.functions.every_function import (
     SinkFunction,
     SourceFunction,
     TimerService,
+    VectorizedKeyedFunction,
+    VectorizedResult,
 )
 from state_engine.core.functions.metrics import MetricGroup
 from state_engine.core.functions.output_tag import OutputTag
@@ -145,7 +147,7 @@ __all__ = [
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",
     "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
     "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService", "OutputTag",
-    "MetricGroup",
+    "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult",
     # aggregates
     "count", "sum_", "avg", "min_", "max_",
     # ready-made functions

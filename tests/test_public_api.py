@@ -43,7 +43,7 @@ NAMES = {
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
-    "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink",
+    "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink", "VectorizedKeyedFunction", "VectorizedResult",
 }  # fmt: skip
 
 

@@ -277,7 +277,7 @@ class Extreme(Accumulator):
 
     def __init__(self, end: End, value_type: TypeInformation, *, what: str) -> None:
         super().__init__(what=what)
-        self._end, self._sort_key = end, key_order(value_type).sort_key
+        self.end, self._sort_key = end, key_order(value_type).sort_key
         self._better = lt if end == "min" else gt
         self.accumulator_type = StructType(["value", "nans"], [value_type, BIGINT])
         self.result_type = value_type
@@ -293,7 +293,7 @@ class Extreme(Accumulator):
 
     def get_result(self, accumulator: tuple[Any, int]) -> Any:
         best, nans = accumulator
-        return math.nan if nans and (self._end == "max" or best is None) else best
+        return math.nan if nans and (self.end == "max" or best is None) else best
 
     def merge(self, acc_a: tuple[Any, int], acc_b: tuple[Any, int]) -> tuple[Any, int]:
         (best, nans), (other, more) = acc_a, acc_b

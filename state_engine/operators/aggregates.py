@@ -2,7 +2,7 @@
 
 A declaration says what is asked for, and knows no types. ``plan`` binds it to the columns of a stream: which
 accumulators are kept of a key, in which states, and which columns come out. It runs nothing: ``keyed_aggregates`` does,
-row by row. Plays the part of Flink's ``AggregateInfoList``. Decision 0062.
+row by row, and ``column_aggregates`` by whole columns. Plays the part of Flink's ``AggregateInfoList``. Decision 0062.
 """
 
 from __future__ import annotations
@@ -133,12 +133,15 @@ class Step:
     Attributes:
         name: of its accumulator in the state.
         value_of: gives the value of an element.
+        position, value_type: of the field.
         accumulator: adds such values, and takes them back.
         values: the state that holds all different values with their numbers; None where none does.
     """
 
     name: str
     value_of: Callable[[Any], Any]
+    position: int
+    value_type: TypeInformation
     accumulator: Accumulator
     values: SortedMapStateDescriptor | None = None
 
@@ -215,7 +218,8 @@ struct<rows: int64, avg_amount: struct<total: decimal128(38, 0), values: int64>>
         if step_name not in steps:
             accumulator = _accumulator(aggregate, kind, ordered=ordered, where=where)
             values = SortedMapStateDescriptor(step_name, kind, BIGINT) if ordered else None
-            steps[step_name] = Step(step_name, _getter(position, columns, scalar=scalar), accumulator, values)
+            getter = _getter(position, columns, scalar=scalar)
+            steps[step_name] = Step(step_name, getter, position, kind, accumulator, values)
         shown = kind if ordered else steps[step_name].accumulator.result_type
         at = list(steps).index(step_name)
         results.append(Result(name, shown, at, _END.get(aggregate.kind) if ordered else None))

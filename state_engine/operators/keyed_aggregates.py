@@ -19,6 +19,7 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.sorted_map_state import SortedMapState
 from state_engine.operators.accumulators import is_nan
 from state_engine.operators.aggregates import AggregatePlan, Result
+from state_engine.operators.column_aggregates import VectorizedAggregates
 
 
 class KeyedAggregates(ResultOfKey):
@@ -44,6 +45,10 @@ class KeyedAggregates(ResultOfKey):
 
     def __init__(self, plan: AggregatePlan, *, record_key: bool = False, emits_changes: bool = False) -> None:
         self._plan, self._record_key, self.emits_changes = plan, record_key, emits_changes
+
+    def vectorized(self) -> VectorizedAggregates | None:
+        """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        return None if self.emits_changes else VectorizedAggregates.of(self._plan)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the states."""

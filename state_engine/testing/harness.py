@@ -24,6 +24,7 @@ from state_engine.core.functions.function_calls import (
 )
 from state_engine.core.functions.metrics import summed
 from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
 from state_engine.core.harness.harness_batch import HarnessBatch, watermarks
 from state_engine.core.harness.harness_run import BatchSettings, HarnessRun, Unchanged
 from state_engine.core.harness.harness_state import HarnessState, Snapshot
@@ -138,6 +139,12 @@ class OperatorHarness:
         pair = self.input_type if isinstance(self.input_type, tuple) else (self.input_type, self.input_type)
         self._inputs = [None if kind is None else to_type(kind, parameter="input_type") for kind in pair]
         self._key_type = None if self.key_type is None else to_type(self.key_type, parameter="key_type")
+        given = (self.key_by, self.input_type, self.key_type, self.output_type)
+        if isinstance(self.function, VectorizedKeyedFunction) and None in given:
+            raise ConfigurationError(
+                f"{type(self.function).__name__} works on columns, so the harness must know their types: give it "
+                "key_by, and input_type, key_type and output_type"
+            )
 
     # -- batches ---------------------------------------------------------------------------------------------------
 
@@ -448,6 +455,8 @@ class OperatorHarness:
             checkpoint_id=self._stored.checkpoint_id + 1,
             state=self._stored.keyed,
             backend=self.backend,
+            input_type=self._inputs[0],
+            key_type=self._key_type,
         )
         return [HarnessRun(settings, subtask, start) for subtask, start in enumerate(self._assigned())]
 

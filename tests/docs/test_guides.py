@@ -38,6 +38,7 @@ ELSEWHERE = {
     "broadcast": "microbatch/test_broadcast_guide.py",
     "change_feeds": "sources/test_change_feeds_guide.py",
     "changing_inputs": "microbatch/test_changing_inputs_guide.py",
+    "columns": "microbatch/test_columns_guide.py",
     "clusters": "spark/test_clusters_guide.py",
     "dagster": "dagster/test_guide.py",
     "event_time": "microbatch/test_event_time_guide.py",

@@ -354,6 +354,30 @@ A reduction without inverse, an aggregation without retract and Flink's rolling 
   core/functions/test_retraction::test_which_functions_can_take_rows_back
 Aggregates fit the columns of their stream, and have names of their own
   misuse/test_aggregates::test_aggregates_that_do_not_fit_are_refused_while_they_are_built
+A function over columns has no state that is not one value for each key
+  misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused[a list state]
+  misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused[a map state]
+  misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused[pickled objects]
+  misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused[event time to live]
+  misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused[the name of the key]
+What it returns has the columns, numbers and types that are declared
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[no table]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[other columns]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[a value of another type]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[a row that there is not]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[a state that there is not]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[state without keys]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[a key twice]
+  misuse/test_vectorized::test_results_that_do_not_fit_are_refused[a refused row without a reason]
+  core/operator/test_vectorized_operator::test_a_value_that_does_not_fit_fails_the_batch_and_says_where
+A row that it refuses has no output
+  misuse/test_vectorized::test_an_output_of_a_refused_row_is_refused
+Columns of its stream do not have the names of its numbers
+  misuse/test_vectorized::test_columns_of_the_stream_with_the_names_of_numbers_are_refused
+It works on keyed streams of inserts
+  misuse/test_vectorized::test_streams_that_it_cannot_be_on_are_refused_while_they_are_wired
+A harness of it knows the types
+  misuse/test_vectorized::test_a_harness_must_know_the_types
 A sum that does not fit its type is an error of the element
   operators/test_keyed_aggregates::test_a_sum_that_does_not_fit_is_refused_and_changes_nothing
 An update or a delete of what was never added is refused, and changes nothing

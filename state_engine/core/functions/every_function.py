@@ -22,12 +22,13 @@ from state_engine.core.functions.map_functions import FilterFunction, FlatMapFun
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
 from state_engine.core.functions.source_function import SourceFunction
+from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction, VectorizedResult
 from state_engine.core.time.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
 
 __all__ = [
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "ReduceFunction", "AggregateFunction",
     "FoldFunction", "KeySelector", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction", "CoFlatMapFunction",
     "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction", "KeyedBroadcastProcessFunction",
-    "SinkFunction", "SourceFunction",
+    "SinkFunction", "SourceFunction", "VectorizedKeyedFunction", "VectorizedResult",
     "TimedFunction", "TimerService", "MIN_TIMESTAMP", "MAX_TIMESTAMP",
 ]  # fmt: skip

@@ -35,6 +35,7 @@ from state_engine.core.functions.keyed_functions import (
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
+from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
 from state_engine.core.operator_state.checkpointed import has_operator_state
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.time.timer_service import TimerService
@@ -116,6 +117,8 @@ def takes_changes(function: Any, *, keyed: bool) -> bool:
     What a map, flat_map or filter remembers of other elements would not take back what a delete withdraws, so one that
     may have state has to say so, too.
     """
+    if isinstance(function, VectorizedKeyedFunction):
+        return False
     if function.accepts_changes:
         return True
     opened = keyed and type(function).open is not Function.open
@@ -148,6 +151,11 @@ def refusal_of_changes(
                 "says accepts_changes = True, or one in front of it that makes inserts of them"
             )
         )
+    if isinstance(function, VectorizedKeyedFunction):
+        return what + (
+            "Functions over columns see no kinds: use a KeyedProcessFunction, or put one in front of it that puts out "
+            "inserts"
+        )
     if keeps_kinds(function):
         return what + (
             "It may keep state, which a delete does not take back by itself: say accepts_changes = True on the class "
@@ -173,6 +181,18 @@ _INSTEAD = {
 def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
     """Refuse a function that this kind of stream cannot run. Raises ConfigurationError."""
     name = type(function).__name__
+    if isinstance(function, VectorizedKeyedFunction):
+        if not keyed:
+            raise ConfigurationError(
+                f"operator '{operator}': {name} is a VectorizedKeyedFunction, which works on keyed streams: call "
+                "key_by first"
+            )
+        if function.accepts_changes or function.emits_changes:
+            raise ConfigurationError(
+                f"operator '{operator}': {name} says accepts_changes or emits_changes, and functions over columns see "
+                "no kinds of rows: use a KeyedProcessFunction"
+            )
+        return
     if isinstance(function, TimedFunction) and not keyed:
         raise ConfigurationError(
             f"operator '{operator}': {name} is a {_base(function)}, which works on keyed streams: call key_by first"
@@ -185,7 +205,7 @@ def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
     if not any(isinstance(function, kind) for kind in _MAKERS):
         raise ConfigurationError(
             f"operator '{operator}': {function!r} is no function of a stream; "
-            f"derive it from one of {', '.join(sorted(kind.__name__ for kind in _MAKERS))}"
+            f"derive it from one of {', '.join(sorted(kind.__name__ for kind in (*_MAKERS, VectorizedKeyedFunction)))}"
         )
 
 

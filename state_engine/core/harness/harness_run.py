@@ -15,11 +15,14 @@ from state_engine.core.errors import ValueTypeError
 from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
+from state_engine.core.harness.vectorized_run import VectorizedElements, columns_of_type
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
 from state_engine.core.operator.outputs import ElementRefused, Outputs
 from state_engine.core.operator.source_operator import SourceOperator
 from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.operator.vectorized_operator import VectorizedOperator
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
@@ -53,6 +56,8 @@ class BatchSettings:
     key_form: KeyForm | None = None
     ordered: bool = False
     changing: bool = False
+    input_type: TypeInformation | None = None
+    key_type: TypeInformation | None = None
 
 
 class HarnessRun:
@@ -98,6 +103,9 @@ class HarnessRun:
             has_event_time=s.has_event_time,
         )
         context.present = s.key_form
+        if isinstance(self.function, VectorizedKeyedFunction):
+            self._run_vectorized(self.function, context, keys or [], values, stamps, marks)
+            return
         with self._working_state(keys, context) as (store, changes):
             operator = self._operator(context, store)
             try:
@@ -116,6 +124,39 @@ class HarnessRun:
                 raise refused.__cause__ or refused from None
             self.metrics = operator.metrics()
             self.changes = changes()
+
+    def _run_vectorized(
+        self, function: VectorizedKeyedFunction, context: KeyContext, keys: list[Any], values: list[Any],
+        stamps: list[int | None], marks: list[int],
+    ) -> None:  # fmt: skip
+        s = self._settings
+        assert s.input_type is not None
+        assert s.key_type is not None
+        batch = VectorizedElements(
+            keys, values, stamps, marks, input_type=s.input_type, key_type=s.key_type, timed=s.has_event_time
+        )
+        load = self._loader(keys)
+        operator = VectorizedOperator(
+            function,
+            info=self._info(),
+            context=context,
+            columns=columns_of_type(s.output_type),
+            load=lambda descriptor: batch.state(descriptor, load(descriptor)),
+            dead_letters=s.dead_letters,
+            restored=self._start,
+            restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
+            checkpoint_id=s.checkpoint_id,
+        )
+        try:
+            operator.open()
+            try:
+                self.changes = batch.run(operator, self.out, s.output_type)
+                self.state = operator.snapshot()
+            finally:
+                operator.close()
+        except ElementRefused as refused:
+            raise refused.__cause__ or refused from None
+        self.metrics = operator.metrics()
 
     def collect(self, max_elements: int) -> bool:
         """Run a source; whether it may have more."""

@@ -105,12 +105,14 @@ class Outputs:
         origins: of each value, an Origin.
         side: side outputs by the id of their tag; only those that got a value.
         refused: elements and timers that were set aside.
+        table: values as columns, in place of ``values``, where a function over columns gave them.
     """
 
     values: list[Any] = field(default_factory=list)
     origins: list[Any] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     side: dict[str, SideOutputs] = field(default_factory=dict)
+    table: Any = None
 
     def lengths(self) -> dict[str | None, int]:
         """How much there is, to come back to by ``cut``."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,17 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import CodeVersionError, StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.functions.vectorized_functions import (
+    PerElement,
+    VectorizedKeyedFunction,
+    vectorized_form,
+)
 from state_engine.core.names import stored_name
 from state_engine.core.operator.element_kinds import split
 from state_engine.core.operator.outputs import ElementRefused, Outputs, Refusal
+from state_engine.core.operator.side_outputs import SideOutputWriter
 from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.operator.vectorized_operator import ChangedColumn, VectorizedOperator
 from state_engine.core.operator_state.checkpointed import CheckpointListener
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.keyed_state import KeyedStateStore
@@ -60,6 +67,12 @@ from state_engine.microbatch.subtask.subtask_input import (
 )
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
+from state_engine.microbatch.subtask.vectorized_state import (
+    NO_KEYS,
+    VectorizedKeyedState,
+    VectorizedKeys,
+    vectorized_rows,
+)
 from state_engine.sources.frames import TIME_REFUSAL
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
 from state_engine.spark.execution import ArrowFunction
@@ -230,6 +243,12 @@ class Subtask:
         if not spec.keyed:
             self._run_function(None, None, context)
             return
+        if (vectorized := self._vectorized()) is not None:
+            try:
+                self._run_vectorized(vectorized, context)
+                return
+            except PerElement:
+                self.report.metrics = {}
         keys = keys_of(self._events, spec, self.report, without=self._without_key())
         keyed = SubtaskKeyedState(spec, self.index, keys)
         keyed.with_due_timers()
@@ -253,7 +272,7 @@ class Subtask:
         operator = self._operator(None if backend is None else backend.store, context)
         out = Outputs()
         operator.open()
-        self._tell_completed(operator)
+        self._tell_completed(operator.function)
         self._lap("open")
         try:
             if self._broadcast.num_rows:
@@ -289,8 +308,79 @@ class Subtask:
             self._write_outputs(out)
         self._lap("write")
 
-    def _operator(self, store: KeyedStateStore | None, context: KeyContext) -> StreamOperator:
-        spec, clocks, held = self.spec, self.spec.clocks, self.spec.operator_state
+    def _vectorized(self) -> VectorizedKeyedFunction | None:
+        """The function over columns to run; None where elements are handled one by one."""
+        spec = self.spec
+        if isinstance(spec.function, VectorizedKeyedFunction):
+            return spec.function
+        whole = spec.routed.changing or spec.backend.spills or self._of_broadcast is not None
+        return None if whole or not self._events.num_rows else vectorized_form(spec.function)
+
+    def _run_vectorized(self, function: VectorizedKeyedFunction, context: KeyContext) -> None:
+        """Run a function over columns: all rows at once, with the state of their keys."""
+        spec, out = self.spec, Outputs()
+        places = np.delete(np.arange(self._events.num_rows), list(self._late))
+        events = self._events.take(pa.array(places)).combine_chunks() if self._late else self._events
+        keys = VectorizedKeys.of(events, spec, self.report) if spec.key_schema and len(events) else NO_KEYS
+        keyed = VectorizedKeyedState(spec, self.index, keys)
+        restored = self._restored()
+        operator = VectorizedOperator(
+            function,
+            info=self._info(),
+            context=context,
+            columns=spec.outputs[0].kind.columns,
+            load=keyed.load,
+            dead_letters=spec.dead_letters,
+            restored=restored,
+            restored_checkpoint_id=spec.parent_id if restored is not None else None,
+            checkpoint_id=spec.checkpoint_id,
+        )
+        changes: list[ChangedColumn] = []
+        operator.open()
+        self._tell_completed(operator.function)
+        self._lap("open")
+        try:
+            if events.num_rows:
+                batch = vectorized_rows(events, keys, spec)
+                self._lap("decode")
+                made = operator.process(batch)
+                out.table, changes = made.outputs, made.changes
+                out.origins = cast(Any, places[made.origins])
+                out.refused = [replace(r, index=int(places[r.index])) for r in made.refused]
+            self._divert_late(out)
+            snapshot = operator.snapshot()
+        finally:
+            operator.close()
+        self.report.metrics = operator.metrics()
+        self._lap("process")
+        with side_by_side():
+            if spec.key_schema is not None:
+                self.report.states = [keyed.schema(d) for d in operator.descriptors]
+                added = {c.descriptor.name: None if c.at_ms is not None else c.added for c in changes}
+                self.report.entries_added = {
+                    state.column_name: added.get(state.name, 0) for state in self.report.states
+                }
+                self.report.changelog = keyed.write(changes, subtask=self.index, attempt=self.attempt_id)
+                self.report.next_timers_ms = keyed.next_timers_ms()
+            self._write_operator_state(snapshot)
+            self._lap("changelog")
+            self._write_outputs(out)
+        self._lap("write")
+
+    def _divert_late(self, out: Outputs) -> None:
+        """Late rows, which pass by the function, to the side outputs that somebody reads."""
+        spec = self.spec
+        writer = SideOutputWriter(spec.uid, {o.name: o.tag for o in spec.outputs if o.tag is not None})
+        rows = sorted(row for row, tag in self._late.items() if tag is not None)
+        values = values_of(self._events.take(pa.array(rows, pa.int64())), spec.routed)
+        for row, value in zip(rows, values, strict=True):
+            tag = self._late[row]
+            assert tag is not None
+            writer.write((tag, value), row, out)
+
+    def _restored(self) -> SubtaskSnapshot | None:
+        """The operator state that the subtask starts with."""
+        spec, held = self.spec, self.spec.operator_state
         restored = read_subtask_state(
             held.ref,
             held.files,
@@ -301,14 +391,20 @@ class Subtask:
             restored=held.restored,
         )
         if restored is None and held.known:
-            restored = (
-                SubtaskSnapshot()
-            )  # there is keyed state, or none of its own: it continues all the same
+            return SubtaskSnapshot()  # there is keyed state, or none of its own: it continues all the same
+        return restored
+
+    def _info(self) -> TaskInfo:
+        spec = self.spec
+        return TaskInfo(
+            spec.uid, self.index, spec.parallelism, spec.max_parallelism, self.attempt, spec.parameters
+        )
+
+    def _operator(self, store: KeyedStateStore | None, context: KeyContext) -> StreamOperator:
+        spec, clocks, restored = self.spec, self.spec.clocks, self._restored()
         return StreamOperator(
             spec.function,
-            info=TaskInfo(
-                spec.uid, self.index, spec.parallelism, spec.max_parallelism, self.attempt, spec.parameters
-            ),
+            info=self._info(),
             store=store,
             context=context,
             timers=TimerService(clocks.clock_ms, clocks.watermark_ms),
@@ -321,11 +417,11 @@ class Subtask:
             checkpoint_id=spec.checkpoint_id,
         )
 
-    def _tell_completed(self, operator: StreamOperator) -> None:
+    def _tell_completed(self, function: Any) -> None:
         """Notify a listener of the checkpoints since its operator ran last, and of that run's."""
-        if isinstance(operator.function, CheckpointListener):
+        if isinstance(function, CheckpointListener):
             for checkpoint_id in self.spec.operator_state.completed:
-                operator.function.notify_checkpoint_complete(checkpoint_id)
+                function.notify_checkpoint_complete(checkpoint_id)
 
     def _rows_of(self, refusal: Refusal) -> pa.Table:
         apart = refusal.broadcast and self.spec.routed.ordered_broadcast is None
@@ -381,12 +477,13 @@ class Subtask:
     def _write_output(self, output: OutputSpec, out: Outputs) -> None:
         part: Any = out if output.tag is None else out.side.get(output.name)
         if output.tag is None:
-            self.report.rows_out = len(out.values)
-        if part is None or not part.values or not (output.sinks or output.exchange):
+            self.report.rows_out = len(out.origins)
+        if part is None or not len(part.origins) or not (output.sinks or output.exchange):
             return
         spec, kind = self.spec, output.kind
         kinds, values = split(part.values) if output.changing else (None, part.values)
-        table = to_table(values, kind.columns, scalar=kind.scalar)
+        whole = out.table if output.tag is None else None
+        table = to_table(values, kind.columns, scalar=kind.scalar) if whole is None else whole
         for sink in output.sinks:
             name = sink.file_name(spec.write_id, self.index, self.attempt_id)
             rows = table if kinds is None else table.append_column(KIND_FIELD, kind_column(kinds))

@@ -20,6 +20,7 @@ from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.operator.late_elements import LateElement
 from state_engine.core.state.state_table import NO_KEY
 from state_engine.core.time.watermarks import MIN_TIMESTAMP, late_among
+from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import elements, one_chunk
 from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
@@ -78,6 +79,17 @@ def keys_of(
     if spec.key_schema is None or not spec.routed.keys:
         stored = [] if spec.key_schema is None else list(spec.key_schema.storage)
         return Keys([], {}, [pa.array([], f.type) for f in stored], np.array([], np.int64))
+    columns, hashes = key_columns_of(events, spec, report)
+    keys = spec.key_schema.decode(columns)
+    index_of = dict(zip(keys, range(len(keys)), strict=True))
+    report.keys = len(index_of)
+    return Keys(keys, index_of, columns, hashes)
+
+
+def key_columns_of(
+    events: pa.Table, spec: SubtaskSpec, report: SubtaskReport
+) -> tuple[list[pa.Array], Hashes]:
+    """Key columns and hashes of rows; raises StatelakeError where one is in another subtask's key group."""
     columns = [one_chunk(events[c]) for c in spec.routed.keys]
     hashes = events[HASH].to_numpy()
     own = key_group_range(spec.max_parallelism, spec.parallelism, report.subtask)
@@ -87,10 +99,7 @@ def keys_of(
     counts = np.bincount(groups - own.start)
     present = np.flatnonzero(counts)
     report.group_rows = dict(zip((present + own.start).tolist(), counts[present].tolist(), strict=True))
-    keys = spec.key_schema.decode(columns)
-    index_of = dict(zip(keys, range(len(keys)), strict=True))
-    report.keys = len(index_of)
-    return Keys(keys, index_of, columns, hashes)
+    return columns, hashes
 
 
 def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
@@ -111,6 +120,18 @@ def values_of(events: pa.Table, routed: RoutedLayout) -> list[Any]:
         ):
             values[index] = (at, value)
     return values
+
+
+def columns_of(events: pa.Table, routed: RoutedLayout) -> pa.Table:
+    """The columns of the one stream as it declares them."""
+    one = routed.inputs[0]
+    columns = [one_chunk(events[c]) for c in one.columns]
+    if one.declared is not None:
+        kinds = one.declared.types
+        columns = [
+            c if c.type == kind.arrow else in_form(c, kind) for c, kind in zip(columns, kinds, strict=True)
+        ]
+    return pa.table(columns, names=list(one.names))
 
 
 def broadcast_rows(table: pa.Table, routed: RoutedLayout) -> tuple[pa.Table, pa.Table]:

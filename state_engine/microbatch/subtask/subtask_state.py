@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
 from state_engine.core.functions.function_calls import has_timers
-from state_engine.core.keys.key_groups import key_group_range
+from state_engine.core.keys.key_groups import KeyGroupRange, key_group_range
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import Change, StateTable
@@ -20,8 +20,9 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
-from state_engine.storage.state.changelog import Hashes, KeyHashes, Read, TouchedState
+from state_engine.storage.state.changelog import Hashes, KeyHashes, ListedFile, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
+from state_engine.storage.state.located_files import StateFile
 
 _KEYS_AT_ONCE = 20_000
 """Touched keys whose state is in memory at once, on its way into a backend that spills."""
@@ -39,9 +40,7 @@ class SubtaskKeyedState:
     def __init__(self, spec: SubtaskSpec, subtask: int, keys: Keys) -> None:
         self._spec = spec
         own = self.key_groups = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
-        self._files = [
-            f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end
-        ]
+        self._files = own_files(spec, own)
         self._touched_once: list[TouchedState] = []
         self._timers = SubtaskTimers(spec, own, self._files)
         self._stored = StoredStates(
@@ -113,9 +112,7 @@ class SubtaskKeyedState:
     def _touched(self, hashes: Hashes) -> TouchedState:
         """What is stored of keys with these hashes, which not all need be touched ones."""
         assert self._spec.key_schema is not None
-        groups = set(np.mod(hashes, self._spec.max_parallelism).tolist())
-        # there is a base file a key group: most hold none of these keys
-        files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
+        files = files_holding(self._files, hashes, self._spec.max_parallelism)
         return TouchedState(files, hashes, self._spec.key_schema)
 
     def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
@@ -154,3 +151,14 @@ class SubtaskKeyedState:
             return []
         uri = spec.layout.changelog(spec.uid)
         return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt)]
+
+
+def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
+    """The files of the path that may hold entries of a subtask's key groups."""
+    return [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
+
+
+def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:
+    """The files that may hold keys with these hashes: there is a base file a key group, and most hold none."""
+    groups = set(np.unique(np.mod(hashes, max_parallelism)).tolist())
+    return [f.listed for f in files if not f.is_base or f.key_group_min in groups]

@@ -7,7 +7,7 @@ writes ``changelog`` reads. Plays the part of the writer of Flink's changelog ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -43,30 +43,73 @@ def changelog_table(
         index_of: where in ``keys`` and ``hashes`` each key stands.
         keys, hashes: stored keys (structs) and their hashes.
     """
-    total = sum(len(of_state) for _, of_state in changes)
-    if not total:
+    parts = [StateChanges.of(descriptor, of_state, index_of) for descriptor, of_state in changes if of_state]
+    if not parts:
         return None
-    schema = changelog_schema(key_type, {d.stored_as: d.column_type for d, of_state in changes if of_state})
-    changed, ops, _ = zip(*chain.from_iterable(of_state for _, of_state in changes), strict=True)
-    at = np.fromiter(map(index_of.__getitem__, changed), np.int64, total)
+    return changelog_of(parts, key_type=key_type, keys=keys, hashes=hashes, max_parallelism=max_parallelism)
+
+
+@dataclass(frozen=True)
+class StateChanges:
+    """The net changes of one state, as columns.
+
+    Attributes:
+        descriptor: says how it is stored.
+        at: where the keys stand among those of the batch.
+        op, updated_at, column: as in the changelog.
+    """
+
+    descriptor: StateDescriptor
+    at: np.ndarray[Any, Any]
+    op: pa.Array
+    updated_at: pa.Array
+    column: pa.Array
+
+    @classmethod
+    def of(
+        cls, descriptor: StateDescriptor, changes: list[Change], index_of: Mapping[Any, int]
+    ) -> StateChanges:
+        """Changes, at least one, of keys that stand where ``index_of`` says."""
+        changed, ops, _ = zip(*changes, strict=True)
+        return cls(
+            descriptor,
+            np.fromiter(map(index_of.__getitem__, changed), np.int64, len(changed)),
+            op=pa.array(ops, pa.string()),
+            updated_at=_updated_at(descriptor, changes),
+            column=_COLUMNS[descriptor.shape](descriptor, changes),
+        )
+
+
+def changelog_of(
+    parts: Sequence[StateChanges],
+    *,
+    key_type: pa.DataType,
+    keys: pa.Array,
+    hashes: np.ndarray[Any, Any],
+    max_parallelism: int,
+) -> pa.Table:
+    """Changes of states, at least one, as one table in file order; arguments as of ``changelog_table``."""
+    total = sum(len(part.at) for part in parts)
+    schema = changelog_schema(
+        key_type, {part.descriptor.stored_as: part.descriptor.column_type for part in parts}
+    )
+    at = np.concatenate([part.at for part in parts])
     row_hashes = hashes[at]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
         "key_hash": pa.array(row_hashes),
         "key": keys.take(pa.array(at)),
-        "state": _repeat([(d.stored_as, len(of_state)) for d, of_state in changes]),
-        "op": pa.array(ops, pa.string()),
-        "updated_at": pa.chunked_array([_updated_at(d, of_state) for d, of_state in changes], _TIMESTAMP),
+        "state": _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts]),
+        "op": pa.chunked_array([part.op for part in parts], pa.string()),
+        "updated_at": pa.chunked_array([part.updated_at for part in parts], _TIMESTAMP),
     }
     start = 0
-    for descriptor, of_state in changes:
-        if of_state:
-            column = _COLUMNS[descriptor.shape](descriptor, of_state)
-            before, after = start, total - start - len(of_state)
-            kind = descriptor.column_type
-            padded = pa.chunked_array([pa.nulls(before, kind), column, pa.nulls(after, kind)], kind)
-            columns[state_column(descriptor.stored_as)] = padded
-        start += len(of_state)
+    for part in parts:
+        before, after = start, total - start - len(part.at)
+        kind = part.descriptor.column_type
+        padded = pa.chunked_array([pa.nulls(before, kind), part.column, pa.nulls(after, kind)], kind)
+        columns[state_column(part.descriptor.stored_as)] = padded
+        start += len(part.at)
     return in_file_order(pa.table([columns[f.name] for f in schema], schema=schema))
 
 
@@ -149,5 +192,10 @@ def _repeat(runs: list[tuple[str, int]]) -> pa.ChunkedArray:
     return pa.chunked_array([pa.repeat(pa.scalar(text, pa.string()), n) for text, n in runs], pa.string())
 
 
+def timestamps_ms(at_ms: pa.Array) -> pa.Array:
+    """Milliseconds as the column ``updated_at``."""
+    return pc.multiply(at_ms, 1000).cast(_TIMESTAMP)
+
+
 def _timestamps(at_ms: list[int | None]) -> pa.Array:
-    return pc.multiply(pa.array(at_ms, pa.int64()), 1000).cast(_TIMESTAMP)
+    return timestamps_ms(pa.array(at_ms, pa.int64()))

@@ -1,0 +1,205 @@
+"""Keyed state of a subtask as columns: a value for each key of the batch, read from and written to the same files.
+
+What ``subtask_state`` is for functions per element. No key and no value becomes a Python object: the keys of the batch
+have numbers, and stored entries find theirs by whole columns. Decision 0075.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.keys.canonical import decode_keys
+from state_engine.core.keys.key_groups import key_group_range
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.operator.vectorized_operator import ChangedColumn, StateColumn, VectorizedRows
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_table import DELETE, PUT
+from state_engine.core.state.stored_states import StoredStates
+from state_engine.core.types.column_forms import in_form
+from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.type_parsing import arrow_type
+from state_engine.microbatch.subtask.subtask_input import Hashes, columns_of, key_columns_of
+from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
+from state_engine.microbatch.subtask.subtask_state import files_holding, own_files
+from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
+from state_engine.sources.frames import EVENT_TIME, WATERMARK
+from state_engine.storage.layout import state_column
+from state_engine.storage.state.changelog import KeyHashes, StoredState
+from state_engine.storage.state.changelog_write import (
+    StateChanges,
+    changelog_of,
+    timestamps_ms,
+    write_changes,
+)
+from state_engine.storage.state.entry_codes import entry_codes
+
+
+@dataclass(frozen=True)
+class VectorizedKeys:
+    """The keys of a batch, each once, in the order of their first rows.
+
+    Attributes:
+        of_rows: number of every row's key.
+        columns: stored key columns, a row for each key.
+        hashes: likewise.
+    """
+
+    of_rows: np.ndarray
+    columns: list[pa.Array]
+    hashes: Hashes
+
+    @classmethod
+    def of(cls, events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> VectorizedKeys:
+        """Those of rows; raises StatelakeError where one is in another subtask's key group."""
+        assert spec.key_schema is not None
+        columns, hashes = key_columns_of(events, spec, report)
+        codes = entry_codes(columns)
+        number = int(codes.max()) + 1 if len(codes) else 0
+        first = np.empty(number, np.int64)
+        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several, the last one stays
+        by_first = np.argsort(first, kind="stable")
+        place = np.empty(number, np.int64)
+        place[by_first] = np.arange(number)
+        rows = pa.array(first[by_first])
+        stored = [c.take(rows).cast(f.type) for c, f in zip(columns, spec.key_schema.storage, strict=True)]
+        report.keys = number
+        return cls(place[codes], stored, hashes[first[by_first]])
+
+    def declared(self, schema: KeySchema) -> pa.Table:
+        """The keys as the job declares them, a column for each of theirs."""
+        columns = [_declared(c, kind) for c, kind in zip(self.columns, schema.types, strict=True)]
+        return pa.table(columns, names=list(schema.names))
+
+
+NO_KEYS = VectorizedKeys(np.array([], np.int64), [], np.array([], np.int64))
+"""Of a batch without rows."""
+
+
+def vectorized_rows(events: pa.Table, keys: VectorizedKeys, spec: SubtaskSpec) -> VectorizedRows:
+    """Rows of a subtask, in total order, as a function over columns gets them."""
+    assert spec.key_schema is not None
+    timed = spec.routed.event_time
+    return VectorizedRows(
+        columns_of(events, spec.routed),
+        keys.of_rows,
+        keys.declared(spec.key_schema),
+        timestamps=one_chunk(events[EVENT_TIME]) if timed else None,
+        watermarks=one_chunk(events[WATERMARK]) if timed else None,
+    )
+
+
+class VectorizedKeyedState:
+    """Keyed state of one operator in one subtask, for the keys of its batch.
+
+    Args:
+        spec: of the operator.
+        subtask: index.
+        keys: of the batch's rows.
+    """
+
+    def __init__(self, spec: SubtaskSpec, subtask: int, keys: VectorizedKeys) -> None:
+        self._spec, self._keys = spec, keys
+        self._own = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
+        self._files = own_files(spec, self._own)
+        self._stored = StoredStates(
+            spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
+        )
+
+    def load(self, descriptor: StateDescriptor) -> StateColumn:
+        """What is stored of a state for the keys of the batch.
+
+        Raises:
+            StateMigrationError: the stored type cannot become the declared one.
+        """
+        stored, number = self._stored.of(descriptor), len(self._keys.hashes)
+        table = None if stored.read is None else self._entries.table(stored.descriptor, stored.read)
+        stamped = descriptor.ttl is not None
+        if table is None:
+            no_times = pa.nulls(number, pa.int64()) if stamped else None
+            return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
+        at = self._last_rows(table)
+        rows = pa.array(np.maximum(at, 0), mask=at < 0)
+        values = one_chunk(table[state_column(stored.descriptor.stored_as)]).take(rows)
+        values = in_form(values, descriptor.value_type, by_name=False)
+        if not stamped:
+            return StateColumn(values)
+        micros = one_chunk(table["updated_at"]).take(rows).cast(pa.int64())
+        return StateColumn(values, pc.divide(micros, 1000))
+
+    def schema(self, descriptor: StateDescriptor) -> StateSchema:
+        """How a state that was asked for is recorded."""
+        return recorded_schema(self._stored.of(descriptor).descriptor)
+
+    def next_timers_ms(self) -> dict[str, int]:
+        """Time of the first timer that is left, by domain: a function over columns leaves all of them alone."""
+        timers = SubtaskTimers(self._spec, self._own, self._files)
+        return timers.first_of_others(KeyHashes.of(np.array([], np.int64)))
+
+    def write(self, changes: list[ChangedColumn], *, subtask: int, attempt: int) -> list[DataFile]:
+        """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
+        spec = self._spec
+        assert spec.key_schema is not None
+        key_type = spec.key_schema.storage
+        parts = [self._part(change) for change in changes if len(change.keys)]
+        if not parts:
+            return []
+        table = changelog_of(
+            parts,
+            key_type=key_type,
+            keys=pa.StructArray.from_arrays(self._keys.columns, fields=list(key_type)),
+            hashes=self._keys.hashes,
+            max_parallelism=spec.max_parallelism,
+        )
+        uri = spec.layout.changelog(spec.uid)
+        return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt)]
+
+    def _part(self, change: ChangedColumn) -> StateChanges:
+        stored = self._stored.of(change.descriptor).descriptor
+        there = change.values.is_valid()
+        at_ms = pa.scalar(change.at_ms, pa.int64())
+        return StateChanges(
+            stored,
+            change.keys,
+            op=pc.if_else(there, PUT, DELETE),
+            updated_at=timestamps_ms(pc.if_else(there, at_ms, pa.scalar(None, pa.int64()))),
+            column=in_form(change.values, stored.value_type, stored=True, by_name=False),
+        )
+
+    @cached_property
+    def _entries(self) -> StoredState:
+        spec, hashes = self._spec, self._keys.hashes
+        assert spec.key_schema is not None
+        files = files_holding(self._files, hashes, spec.max_parallelism)
+        return StoredState(files, KeyHashes.of(hashes), spec.key_schema)
+
+    def _last_rows(self, table: pa.Table) -> np.ndarray:
+        """For each key the row of a table in path order that holds its value; -1 where it has none."""
+        stored = [
+            pa.concat_arrays([column.cast(own.type), own])
+            for column, own in zip(one_chunk(table["key"]).flatten(), self._keys.columns, strict=True)
+        ]
+        codes, rows = entry_codes(stored), table.num_rows
+        key_of = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
+        key_of[codes[rows:]] = np.arange(len(codes) - rows)
+        keys = key_of[codes[:rows]]
+        touched = np.flatnonzero(keys >= 0)
+        last = np.full(len(self._keys.hashes), -1)
+        last[keys[touched]] = touched  # of several, the last one stays
+        put = pc.equal(table["op"], PUT).to_numpy()
+        last[(last >= 0) & ~put[last]] = -1
+        return last
+
+
+def _declared(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        return column.cast(kind)
+    return arrow_type(kind).to_arrow(decode_keys(column, kind), storage=False)
