@@ -37,7 +37,12 @@ _PLAIN = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 """Types in Arrow, by their names in Spark."""
-_SAME = {pa.string(): (pa.string(), pa.large_string())}
+_SAME = {
+    pa.string(): (pa.string(), pa.large_string()),
+    # a whole number of microseconds; of nanoseconds that is not known
+    pa.timestamp("us", "UTC"): (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")),
+    pa.timestamp("us"): (pa.timestamp("us"), pa.timestamp("ms")),
+}
 """Types in files that are read as a type, where it is not that type alone."""
 _OLD = date(1900, 1, 1)
 """Spark may shift dates before this, or refuse them, by who wrote the file."""
