@@ -3,8 +3,8 @@
 A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
 ``SparkLostError``, another process has to go on. Memory that was refused: ``MemoryLimitError``. A Python of tasks that
 lacks a library, a host name that does not resolve: ``SetupError``. A store that did not answer Spark or Kernel:
-``StorageError``. Whatever an operation had committed stays; what it had not is seen by nobody. Plays the part of Flink's
-``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
+``StorageError``. Whatever an operation had committed stays; what it had not is seen by nobody. Plays the part of
+Flink's ``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ from state_engine.spark.session import local_session
 from state_engine.testing import CollectSink, run_in_memory
 
 SCHEMA = "k bigint, v bigint"
+FILES = 20_000
 MEMORY = "2g"
 """Of Spark's Java."""
 
@@ -54,7 +55,9 @@ class Gather(KeyedProcessFunction):
 def gathering(directory: Path) -> StatefulJob:
     """A job of ``Gather`` with a file source and a Delta sink."""
     job = StatefulJob("gathering", parallelism=2)
-    source = job.source("numbers", FileSource(str(directory / "input"), schema=SCHEMA))
+    source = job.source(
+        "numbers", FileSource(str(directory / "input"), schema=SCHEMA, max_files_per_batch=FILES)
+    )
     sums = source.key_by("k").process(Gather(), uid="gather", output_type="n bigint, total bigint")
     sums.sink("out", DeltaSink(str(directory / "out")))
     return job
