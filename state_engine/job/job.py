@@ -29,6 +29,7 @@ from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy
+from state_engine.published.base import StateTable
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.changes.decoded_source import decoded
@@ -285,6 +286,15 @@ class StatefulJob:
             )
         if name in self.sinks or name in self.published:
             raise ConfigurationError(f"job '{self.name}' has two sinks named '{name}': rename one")
+
+    def check_table(self, name: str, table: StateTable) -> None:
+        """Refuse a table that shows another state of the job."""
+        for other in self.published.values():
+            if other.table.place == table.place:
+                raise ConfigurationError(
+                    f"published table '{name}': {table.place} is the published table '{other.name}' already, and a "
+                    "table shows one state: give it a place of its own"
+                )
 
     def _new_name(self, name: str) -> None:
         if name == LETTERS:

@@ -213,7 +213,8 @@ def listed_files(layout: JobLayout, row: CheckpointRow) -> Iterator[tuple[str, S
     for table, files in listed_in_tables(row):
         yield layout.table(table), files
     for staged in staged_sinks(row):
-        yield located(staged, layout).path, staged.files
+        if staged.files:  # a table that shows a state lists none, and may be in a database
+            yield located(staged, layout).path, staged.files
 
 
 def _fits(columns: pa.DataType, needed: pa.DataType) -> bool:

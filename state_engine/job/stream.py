@@ -93,7 +93,7 @@ class Stream:
             The stream.
 
         Raises:
-            ConfigurationError: the operator has no keyed state, or the name is taken.
+            ConfigurationError: the operator has no keyed state, the name is taken, or the table shows another state.
         """
         operator, known = self._operator("publish_state"), state if name is None else name
         self._job.check_output_name(known, what="published table")
@@ -108,6 +108,7 @@ class Stream:
                 f"publish_state: operator '{operator.uid}' is on a stream without key, so it has no keyed state to "
                 "show; call key_by before it"
             )
+        self._job.check_table(known, table)
         self._job.published[known] = PublishedNode(known, operator, state, table, map_key)
         return self
 

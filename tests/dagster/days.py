@@ -10,6 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import dagster as dg
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import (
     DeltaSink,
+    DeltaStateTable,
     FileSource,
     KeyedProcessFunction,
     RuntimeContext,
@@ -26,7 +28,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
-from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
+from state_engine.dagster.naming import checkpoint_key, sink_key, state_key, table_key
 from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.registry import JobParameters, RegisteredJob
@@ -38,7 +40,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 JOB = "days"
 KEYS = [f"2013-03-{d:02}" for d in range(8, 13)]
 CHECKPOINT, SUMS, TOTAL = checkpoint_key(JOB), sink_key(JOB, "sums"), state_key(JOB, "sums", "total")
-ASSETS = [CHECKPOINT, SUMS, TOTAL]
+TABLE = table_key(JOB, "totals")
+ASSETS = [CHECKPOINT, SUMS, TOTAL, TABLE]
 ZONE = ZoneInfo("America/New_York")
 Event = tuple[str, int, int, int]
 """Key, value, day of March, hour on New York's clock."""
@@ -79,6 +82,7 @@ def jobs(settings: Settings) -> list[RegisteredJob]:
         Sum(given.factor), uid="sums", output_type="k string, v bigint, total bigint"
     )
     sums.sink("sums", DeltaSink(str(given.directory / "sink")))
+    sums.publish_state("total", DeltaStateTable(str(given.directory / "totals")), name="totals")
     return [RegisteredJob(job=job)]
 
 
@@ -138,6 +142,10 @@ class Days(DagsterSite):
     def outputs(self) -> list[tuple[int, str, int]]:
         table = DeltaTable(str(self.directory / "sink")).to_pyarrow_table()
         return sorted(tuple(row.values()) for row in table.select(["v", "k", "total"]).to_pylist())
+
+    def totals(self) -> dict[str, int]:
+        """The published table."""
+        return dict(pl.read_delta(str(self.directory / "totals")).rows())
 
     def states(self, spark: SparkSession) -> list[str]:
         job = jobs(self.settings)[0].job

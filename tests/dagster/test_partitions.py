@@ -19,7 +19,7 @@ from state_engine.dagster import job_health
 from state_engine.dagster.time_partitions import definition_of
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.registry import load_jobs
-from tests.dagster.days import ASSETS, CHECKPOINT, JOB, KEYS, SUMS, TOTAL, Days
+from tests.dagster.days import ASSETS, CHECKPOINT, JOB, KEYS, SUMS, TABLE, TOTAL, Days
 from tests.dagster.sites import QUIET, failure_of
 
 LATER = datetime(2040, 1, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def test_bounds_are_the_engines_where_clocks_are_changed() -> None:
 def test_every_asset_of_such_a_job_is_partitioned_and_a_range_is_one_run(days: Days) -> None:
     specs = {s.key: s for s in days.defs.resolve_all_asset_specs()}
     expected = definition_of(TimePartitions("at", start=D8, end="2013-03-13", timezone="America/New_York"))
-    assert [specs[key].partitions_def for key in ASSETS] == [expected] * 3
+    assert [specs[key].partitions_def for key in ASSETS] == [expected] * len(ASSETS)
     assert expected.get_partition_keys() == KEYS
     [itself] = [d for d in specs[CHECKPOINT].deps if d.asset_key == CHECKPOINT]
     assert itself.partition_mapping == dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
@@ -88,6 +88,8 @@ def test_a_partition_that_is_not_next_is_refused_and_nothing_is_lost(days: Days,
     assert days.outputs() == RIGHT[:3]
     shown = days.shown(D9)
     assert (shown["partition"], shown["rows_in"], shown["partitions_done"]) == (D9, 1, 2)
+    assert days.totals() == {"a": 4, "b": 2}
+    assert days.shown(D9, TABLE) == {"rows_came": 1, "rows_went": 0, "shows_checkpoint": 2}
 
 
 @pytest.mark.long
@@ -152,6 +154,7 @@ def test_a_range_forward_and_again_from_any_day(days: Days, spark: SparkSession)
     days.run(D10)
     assert days.log()[4:] == [("10", "5"), ("11", "6")]
     assert days.outputs() == [(1, "a", 1), (2, "b", 2), (3, "a", 4), (4, "b", 42), (5, "a", 54)]
+    assert days.totals() == {"a": 54, "b": 42}
     days.run(D9, D12)  # the last of them is run for the first time
     assert days.log(TOTAL)[6:] == [("09", "8"), ("10", "9"), ("11", "10"), ("12", "11")]
     assert days.outputs()[2:] == [(3, "a", 31), (4, "b", 42), (5, "a", 81), (6, "b", 102)]
@@ -169,11 +172,14 @@ def test_stop_leaves_later_ones_stale_and_branch_leaves_all(days: Days, spark: S
     assert days.log() == before
     assert days.outputs() == RIGHT[:5]
 
+    assert days.totals() == {"a": 9, "b": 6}
+
     days.run(D9, D9, mode="stop")
     assert days.shown(D9)["stale"] == [D10, D11]
     assert [days.shown(D9)[f"partitions_{s}"] for s in ("done", "stale", "missing")] == [2, 2, 1]
     assert [p for p, _ in days.log()[4:]] == ["09"]
     assert days.outputs() == [(1, "a", 1), (2, "b", 2), (3, "a", 31), (4, "b", 6), (5, "a", 9)]
+    assert days.totals() == {"a": 31, "b": 2}, "as of the end of the range"
     days.run(D10)
     days.run(D11)
     assert [p for p, _ in days.log()[4:]] == ["09", "10", "11"]
@@ -199,7 +205,9 @@ def test_a_range_that_failed_half_way_goes_on(
     assert days.log() == [("08", "1"), ("09", "2"), ("10", "3")]
     assert days.log(SUMS) == days.log()[:2]
     assert days.outputs() == RIGHT[:3]
+    assert days.totals() == {"a": 4, "b": 2}
     days.run(D8, D12)
+    assert days.totals() == {"a": 9, "b": 12}
     assert days.outputs() == RIGHT
     assert [one.parent_id for one in days.engine(spark).checkpoints(JOB)] == [None, 1, 2, 3, 4]
     # that the third was published is shown by the run that did it

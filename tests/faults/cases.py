@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StaleParentError
 from tests.faults.plane import STEPS, Action, Fault, InjectedFault, Plane, installed
-from tests.faults.workloads import CUT, WORKLOADS, Seen, Site, Workload
+from tests.faults.workloads import CUT, TABLES_OF_STATES, WORKLOADS, Seen, Site, Workload
 
 _SEVERAL = ("publish_pending", "commit_changelog")
 ONCE = (
@@ -24,7 +24,8 @@ ONCE = (
 """Points that every micro-batch reaches once."""
 
 COMMITTED = ("after entry of checkpoints", "after commit", "after dropped exchange", "before publish",
-             "after sink published", "after publish")  # fmt: skip
+             "after sink published", *(f"{when} {table}" for table in TABLES_OF_STATES for when in ("before", "after")),
+             "after publish")  # fmt: skip
 """Points that lie behind the commit point."""
 
 

@@ -114,6 +114,8 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("table created", _KERNEL, "create_table"),
     **_inside("table committed", _KERNEL, "change"),
     **_inside("sink published", "state_engine.publication.publication:Publication", "_publish"),
+    **_both("rows of a Delta table", "state_engine.published.delta:DeltaStateTarget", "apply"),
+    **_both("rows of an SQL table", "state_engine.published.sql:SqlStateTarget", "apply"),
     **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
     # of operations
     **_both("head published", "state_engine.operations.head_operations:HeadOperations", "published_head"),

@@ -1,4 +1,4 @@
-"""Every fault point, by raising, by SIGKILL and with a zombie, on five workloads; then plain runs: nothing differs.
+"""Every fault point, by raising, by SIGKILL and with a zombie, on every workload; then plain runs: nothing differs.
 
 A part of it runs with ``make test``; ``make test-faults`` runs all.
 """
@@ -28,6 +28,9 @@ QUICK = {
     ("chained", "zombie", "after entry of checkpoints", 1),
     ("chained", "sigkill", "after commit_files", 1),
     ("chained", "sigkill", "after sink published", 1),
+    ("last_rows", "raise", "after rows of a Delta table", 1),
+    ("last_rows", "zombie", "before rows of a Delta table", 1),
+    ("last_rows", "zombie", "before rows of an SQL table", 1),
 }
 """The faults that ``make test`` tries, too."""
 
@@ -84,6 +87,24 @@ def test_a_fault_that_keeps_coming_back_loses_nothing(saved_sites: SavedSites) -
         with installed([Fault(point)]), pytest.raises(InjectedFault):
             site.run()
     saved_site.check_recovery(site)
+
+
+@pytest.mark.parametrize("name", ["last_rows", pytest.param("sinks", marks=pytest.mark.faults)])
+def test_an_attempt_that_a_compaction_overtakes_commits_all_the_same(
+    name: str, saved_sites: SavedSites
+) -> None:
+    """It is numbered anew, and its files are looked at once more, those of a table in a database, too: none."""
+    saved_site = saved_sites(name)
+    site = saved_site.fresh()
+
+    def compaction() -> None:
+        with site.engine() as engine:
+            engine.compact(name)
+
+    with installed([Fault("before commit", action="zombie")], meanwhile=compaction):
+        assert site.run().caught_up
+    assert [row.checkpoint_id for row in site.rows()] == list(range(1, saved_site.batches + 2))
+    assert site.seen() == saved_site.after[-1]
 
 
 @pytest.mark.faults

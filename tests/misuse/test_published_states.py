@@ -83,6 +83,16 @@ WIRED: dict[str, tuple[Callable[[StatefulJob], Any], type[Exception], str]] = {
         lambda j: twice(j).publish_state("balance", DeltaStateTable("/data/other")),
         ConfigurationError, TAKEN,
     ),
+    "one table for two states": (
+        lambda j: twice(j).publish_state("shops", DeltaStateTable("file:///data/balance/")),
+        ConfigurationError,
+        "published table 'shops': file:///data/balance is the published table 'balance' already, and a table shows one",
+    ),
+    "the table of another sink with a key": (
+        lambda j: twice(j).sink("latest", DeltaSink("/data/balance", key=["account"])),
+        ConfigurationError,
+        "published table 'latest': file:///data/balance is the published table 'balance' already",
+    ),
     "the name of a sink": (lambda j: with_sink(j).publish_state("balance", TABLE), ConfigurationError, TAKEN),
     "a sink with the name of a table": (
         lambda j: twice(j).sink("balance", DeltaSink("/data/out")), ConfigurationError, TAKEN),
