@@ -9,7 +9,6 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from benchmarks import start
-from benchmarks.bootstrap import UnequalResultsError
 from benchmarks.started import STATELAKE, TRANSFORM_WITH_STATE, WORK
 
 
@@ -32,14 +31,9 @@ def test_a_process_that_fails_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_it_compares_the_states_first_and_prints_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_compares_the_states_first_and_prints_a_ratio() -> None:
     done = CliRunner().invoke(app(), ["--keys", "500", "--events", "20", "--rounds", "1"])
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[-1].startswith("ratio transformWithState = ")
     assert sum(line.startswith("equal: the state of all keys") for line in lines) == 2
-
-    monkeypatch.setattr(start.Workload, "expected", lambda self, events: start.Workload(7).expected(events))
-    failed = CliRunner().invoke(app(), ["--keys", "500", "--events", "20", "--rounds", "1"])
-    assert isinstance(failed.exception, UnequalResultsError)
-    assert "ratio" not in failed.output
