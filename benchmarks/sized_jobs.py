@@ -102,15 +102,23 @@ class SizedJob:
         function: one of this module's.
         keys: that have state.
         entries: of each key's map, for ``Mapped``.
+        max_parallelism: key groups, each with a file of the base; None for the default.
     """
 
     def __init__(
-        self, spark: SparkSession, directory: Path, function: Any, keys: int, *, entries: int = 0
+        self,
+        spark: SparkSession,
+        directory: Path,
+        function: Any,
+        keys: int,
+        *,
+        entries: int = 0,
+        max_parallelism: int | None = None,
     ) -> None:
         self._spark, self._input, self.keys = spark, directory / "input", keys
         self._input.mkdir(parents=True)
         self._feed = directory / "feed"
-        self.job = StatefulJob("sized", parallelism=PARALLELISM)
+        self.job = StatefulJob("sized", parallelism=PARALLELISM, max_parallelism=max_parallelism)
         source = FileSource(str(self._input), schema=_SCHEMA)
         keyed = self.job.source("events", source, event_time="ts").key_by("k")
         kept = keyed.process(function, uid="kept", output_type="k bigint, n bigint")

@@ -45,6 +45,19 @@ class CountWindowAverage(KeyedProcessFunction):
             self.window.update((count, total))
 
 
+def reference_job(directory: Path) -> StatefulJob:
+    """The job of the reference workload, with input and sink below a directory."""
+    job = StatefulJob("count_window_average", parallelism=PARALLELISM)
+    source = FileSource(str(directory / "input"), schema=EVENT_SCHEMA, max_files_per_batch=FILES)
+    averages = (
+        job.source("events", source)
+        .key_by("k")
+        .process(CountWindowAverage(), uid="averages", output_type="k bigint, a double")
+    )
+    averages.sink("averages", DeltaSink(str(directory / "averages")))
+    return job
+
+
 class Statelake(Contender):
     """This engine; see the module docstring.
 
@@ -60,14 +73,7 @@ class Statelake(Contender):
         self._spark, self._input = spark, directory / "input"
         self.root, self._sink = directory / "root", directory / "averages"
         self._input.mkdir(parents=True)
-        self.job = StatefulJob("count_window_average", parallelism=PARALLELISM)
-        source = FileSource(str(self._input), schema=EVENT_SCHEMA, max_files_per_batch=FILES)
-        averages = (
-            self.job.source("events", source)
-            .key_by("k")
-            .process(CountWindowAverage(), uid="averages", output_type="k bigint, a double")
-        )
-        averages.sink("averages", DeltaSink(str(self._sink)))
+        self.job = reference_job(directory)
         self.engine = StateEngine(self.root, spark, durability=durability)
         self._batches = 0
 

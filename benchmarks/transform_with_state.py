@@ -69,6 +69,7 @@ class TransformWithState(Contender):
         directory: for input and checkpoint.
         keep_outputs: whether outputs are kept in memory, for ``results``.
         initial: state that the query loads in its first trigger, as k, count and total.
+        once: whether the query takes what is there when it starts, and ends.
     """
 
     name = "transformWithState_rows"
@@ -80,9 +81,10 @@ class TransformWithState(Contender):
         *,
         keep_outputs: bool = False,
         initial: DataFrame | None = None,
+        once: bool = False,
     ) -> None:
         self._spark, self._input, self._checkpoint = spark, directory / "input", directory / "checkpoint"
-        self._input.mkdir(parents=True)
+        self._input.mkdir(parents=True, exist_ok=once)
         for key, value in _OPTIONS.items():
             spark.conf.set(key, value)
         events = (
@@ -100,7 +102,7 @@ class TransformWithState(Contender):
         )
         writer = averages.writeStream.outputMode("update").option("checkpointLocation", str(self._checkpoint))
         writer = writer.format("memory").queryName(_TABLE) if keep_outputs else writer.format("noop")
-        self._query = writer.start()
+        self._query = (writer.trigger(availableNow=True) if once else writer).start()
         self._last_batch = -1
 
     def run(self, batch: Path) -> Taken:
@@ -114,6 +116,14 @@ class TransformWithState(Contender):
         detail = {name: ms / 1000 for name, ms in took_ms.items()}
         return Taken(seconds=took_ms["triggerExecution"] / 1000, detail=detail)
 
+    def finish(self) -> None:
+        """Wait until a query that takes what is there has done so.
+
+        Raises:
+            StreamingQueryException: it failed.
+        """
+        self._query.awaitTermination()
+
     def results(self) -> Results:
         outputs = Counter((int(r["k"]), float(r["a"])) for r in self._spark.table(_TABLE).collect())
         state = self.state().to_pylist()
@@ -121,8 +131,13 @@ class TransformWithState(Contender):
 
     def state(self) -> pa.Table:
         """The open windows after the last batch: k, count and total."""
-        source = self._spark.read.format("statestore").option("stateVarName", "window")
-        return source.load(str(self._checkpoint)).select("key.k", "value.count", "value.total").toArrow()
+        return state_at(self._spark, self._checkpoint)
 
     def close(self) -> None:
         self._query.stop()
+
+
+def state_at(spark: SparkSession, checkpoint: Path) -> pa.Table:
+    """The open windows that a query left at its checkpoint: k, count and total."""
+    source = spark.read.format("statestore").option("stateVarName", "window")
+    return source.load(str(checkpoint)).select("key.k", "value.count", "value.total").toArrow()

@@ -15,6 +15,7 @@ StatelakeError
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
 ├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
 ├── SubtaskLostError          a process that ran a subtask died: give it memory, or smaller batches, and run again
+├── MemoryLimitError          there was no memory left: take fewer rows at once, more subtasks, or give it more
 ├── CodeVersionError          a worker does not have the code that this process has: make it importable there
 ├── SparkLostError            the Java process of Spark died: start this process again, and run
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
@@ -96,6 +97,10 @@ class StateAccessError(StatelakeError):
 
 class SubtaskLostError(StatelakeError):
     """A process that ran a subtask died; nothing was committed."""
+
+
+class MemoryLimitError(StatelakeError):
+    """The driver, a subtask or Spark's Java asked for memory and was given none; nothing was committed."""
 
 
 class CodeVersionError(StatelakeError):

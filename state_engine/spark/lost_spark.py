@@ -1,10 +1,10 @@
 """What happens around an operation and is no fault of the job, as errors that say what was kept and what to do.
 
 A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
-``SparkLostError``, another process has to go on. A Python of tasks that lacks a library, a host name that does not
-resolve: ``SetupError``. A store that did not answer Spark or Kernel: ``StorageError``. Whatever an operation had
-committed stays; what it had not is seen by nobody. Plays the part of Flink's ``TaskManagerLostException`` and of its
-``JobManager``'s fail-over.
+``SparkLostError``, another process has to go on. Memory that was refused: ``MemoryLimitError``. A Python of tasks that
+lacks a library, a host name that does not resolve: ``SetupError``. A store that did not answer Spark or Kernel:
+``StorageError``. Whatever an operation had committed stays; what it had not is seen by nobody. Plays the part of
+Flink's ``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from state_engine.core.errors import (
+    MemoryLimitError,
     RootError,
     SetupError,
     SinkError,
@@ -28,7 +29,7 @@ from state_engine.core.errors import (
     StorageError,
     SubtaskLostError,
 )
-from state_engine.spark.lost_subtasks import cause_of_death
+from state_engine.spark.lost_subtasks import MORE_MEMORY, cause_of_death
 from state_engine.spark.missing_modules import unfit_python
 from state_engine.spark.read_failures import messages
 from state_engine.storage.storage_errors import store_failure
@@ -39,6 +40,11 @@ _HOST = re.compile(
     r"|[Cc](?:ould not|ouldn't) resolve host(?: name)?:? '?([\w.-]+)?"
     r"|failed to resolve host '([^']+)'"
 )
+_NO_MEMORY = {
+    "Spark's Java (spark.driver_memory)": re.compile(r"java\.lang\.OutOfMemoryError"),
+    "a task that read or routed rows": re.compile(r"^(?:pyarrow\.lib\.Arrow)?MemoryError\b", re.MULTILINE),
+}
+"""Who asked for memory in vain, and what Spark says then."""
 _STORE_PATH = re.compile(r"\bs3a?://[^\s:]+")
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known."""
@@ -49,12 +55,29 @@ def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
     if not isinstance(error, StatelakeError):
         return (
             unfit_workers(error, session=session, job=job)
+            or without_memory(error, job=job)
             or lost_process(error, session=session, job=job)
             or unresolved_host(error, job=job)
             or failed_store(error, job=job)
         )
     if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
         return unresolved_host(error, job=job)
+    return None
+
+
+def without_memory(error: Exception, *, job: str) -> MemoryLimitError | None:
+    """What could not get memory, where an error says so; None for any other error."""
+    for one in _causes(error):
+        where = "this process" if isinstance(one, MemoryError) else None
+        if where is None and isinstance(one, Py4JJavaError | CapturedException):
+            text = "\n".join([str(one), *messages(one)])
+            where = next((who for who, sign in _NO_MEMORY.items() if sign.search(text)), None)
+        if where is not None:
+            prefix = f"job '{job}': " if job else ""
+            return MemoryLimitError(
+                f"{prefix}{where} had no memory left. What was committed before is kept, nothing else is visible. "
+                f"{MORE_MEMORY}"
+            )
     return None
 
 

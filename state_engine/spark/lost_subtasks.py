@@ -11,6 +11,14 @@ from pyspark.errors.exceptions.captured import CapturedException
 from state_engine.core.errors import SubtaskLostError
 from state_engine.spark.read_failures import messages
 
+MORE_MEMORY = (
+    "Take fewer rows at once (max_rows_per_batch, max_files_per_batch), spread them over more subtasks (parallelism), "
+    "keep working state on the disk (EmbeddedRocksDBStateBackend), or give the machine more memory; then run again. "
+    "A list, a value or an accumulator of a single key is in memory as a whole: keep it as a map state, of whose "
+    "entries a micro-batch writes only the changed ones"
+)
+"""What to do where memory did not suffice, for the end of a message."""
+
 _DEAD = ("Python worker exited unexpectedly", "Python worker failed to connect back", "ExecutorLostFailure")
 
 

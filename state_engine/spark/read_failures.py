@@ -34,6 +34,8 @@ def reading_file(uri: str) -> Iterator[None]:
     """Read a file of a source with Arrow in a task, so that ``reading`` on the driver knows which one fails and why."""
     try:
         yield
+    except MemoryError:  # no fault of the file
+        raise
     except (OSError, pa.ArrowException) as error:
         refused = storage_error(error, uri, "read") if isinstance(error, OSError) else None
         cause = " ".join(str(refused or error).split())

@@ -58,6 +58,18 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 NO_THREADS = {"JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Environment of that program. What it imports must start no thread: forks would have its locks, but not the thread."""
 
+COMPILED_LATER = " ".join(
+    f"-XX:Tier4{name}={number}"
+    for name, number in (
+        ("InvocationThreshold", 50_000),
+        ("MinInvocationThreshold", 6_000),
+        ("CompileThreshold", 150_000),
+        ("BackEdgeThreshold", 400_000),
+    )
+)
+"""Java's second compiler begins ten times later than by default: at a start it works as long as all the rest, for code
+that runs a few times. What a long run repeats reaches it all the same. Decision 0076."""
+
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
@@ -225,7 +237,11 @@ def session_options(
         "spark.pyspark.python": python,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()} {java_options}".strip(),
+        "spark.driver.extraJavaOptions": " ".join(
+            filter(
+                None, [f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}", COMPILED_LATER, java_options]
+            )
+        ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # PySpark would look up the caller's line at every DataFrame call, three round trips each.

@@ -101,6 +101,10 @@ class Plane:
     def note(self, path: str) -> None:
         """Called after a sync."""
 
+    def reading(self, path: str, file: pa.NativeFile) -> pa.NativeFile:
+        """A file that was opened to read it, as the engine gets it."""
+        return file
+
     def reach(self, kind: Kind, path: str) -> What | None:
         """Called at an access; what happens to it, where that is not the whole of it."""
         if not path.startswith(self._at):
@@ -245,7 +249,7 @@ class _Faulty(pafs.FileSystemHandler):
             with open(path, "rb") as file:
                 content = file.read()
             return pa.BufferReader(content[: len(content) // 2])
-        return real(path)
+        return self._plane.reading(path, real(path))
 
     def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
         after = self._plane.reach("write", path)

@@ -1,62 +1,20 @@
-"""The cost of a micro-batch in jobs, commits and written rows, from the records of Spark and Delta; no times."""
+"""What a micro-batch writes is in a log once, and recorded as it is; what it costs is in ``test_budgets``."""
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.sources.parquet.few_rows import FEW_ROWS
+from tests.support.costs import SparkRecords
 from tests.support.small_job import CLOCK_MS, build, write_feed
 from tests.support.tiny import ROWS, Site
 
 pytestmark = pytest.mark.spark_tasks
-
-DELTA_TABLES = ("checkpoints", "changelog", "operator_state", "dead_letters")
-
-
-class Recorder:
-    """Spark jobs by description, and stages that ran, as Spark itself keeps them."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        context: Any = spark.sparkContext
-        self._store = context._jsc.sc().statusStore()
-        self._bus = context._jsc.sc().listenerBus()
-        self._before = {int(j.jobId()) for j in self._all()}
-
-    def _all(self) -> list[Any]:
-        self._bus.waitUntilEmpty()
-        jobs = self._store.jobsList(None)
-        return [jobs.apply(i) for i in range(jobs.size())]
-
-    def new(self) -> list[Any]:
-        return [j for j in self._all() if int(j.jobId()) not in self._before]
-
-    def descriptions(self) -> Counter[str]:
-        texts = (str(j.description().get()) if j.description().isDefined() else "" for j in self.new())
-        return Counter(texts)
-
-    def stages(self) -> dict[str, int]:
-        new = self.new()
-        return {
-            "completed": sum(int(j.numCompletedStages()) for j in new),
-            "skipped": sum(int(j.numSkippedStages()) for j in new),
-            "failed": sum(int(j.numFailedStages()) for j in new),
-            "failed tasks": sum(int(j.numFailedTasks()) for j in new),
-        }
-
-
-def delta_commits(*directories: Path) -> int:
-    """Log entries of all Delta tables below these directories."""
-    return sum(1 for d in directories for _ in d.rglob("_delta_log/*.json"))
 
 
 def added_files(*directories: Path) -> dict[str, int]:
@@ -79,17 +37,6 @@ def parquet_rows(*directories: Path) -> dict[str, int]:
     return {str(f): pq.read_metadata(f).num_rows for f in files}
 
 
-@contextmanager
-def quiet(spark: SparkSession) -> Iterator[None]:
-    """No data was persisted before the test, and none is afterwards."""
-    context: Any = spark.sparkContext
-    before = len(context._jsc.sc().getPersistentRDDs().keySet().toSeq().toList().mkString(" ").split())
-    yield
-    assert (
-        len(context._jsc.sc().getPersistentRDDs().keySet().toSeq().toList().mkString(" ").split()) == before
-    )
-
-
 @pytest.fixture
 def warm(tmp_path: Path, spark: SparkSession) -> tuple[Site, StateEngine]:
     """One operator, one sink, after the first batch."""
@@ -99,45 +46,9 @@ def warm(tmp_path: Path, spark: SparkSession) -> tuple[Site, StateEngine]:
     return site.put({"k": ["a", "b", "b"], "v": [10, 20, 30]}, "1"), engine
 
 
-@pytest.mark.parametrize(("rows", "stages"), [(3, 1), (FEW_ROWS + 1, 2)])
-def test_a_warm_batch_is_one_spark_job_and_four_commits(
-    tmp_path: Path, spark: SparkSession, rows: int, stages: int
-) -> None:
-    site = Site(tmp_path, spark).put(ROWS)
-    engine = site.engine()
-    engine.run(site.job())
-    site.put({"k": ["a"] * rows, "v": [1] * rows}, "1")
-    root = site.directory / "root"
-    recorder, commits = Recorder(spark), delta_commits(root, site.sink)
-
-    with quiet(spark):
-        report = engine.run(site.job(), max_batches=1)
-
-    assert recorder.descriptions() == {"tiny: checkpoint 2, operator sums": 1}
-    # one stage that reads and routes, if the driver did not do so, and one that runs the subtasks; nothing reused,
-    # nothing tried again
-    assert recorder.stages() == {"completed": stages, "skipped": 0, "failed": 0, "failed tasks": 0}
-    commits_of_batch = delta_commits(root, site.sink) - commits
-    assert commits_of_batch == report.batches[0].delta_commits
-    assert commits_of_batch <= 4
-
-
-def test_a_run_without_new_data_starts_no_job_and_commits_nothing(
-    warm: tuple[Site, StateEngine], spark: SparkSession
-) -> None:
-    site, engine = warm
-    engine.run(site.job())
-    root = site.directory / "root"
-    recorder, commits = Recorder(spark), delta_commits(root, site.sink)
-    report = site.engine().run(site.job())
-    assert (report.batches, report.caught_up, report.published_pending) == ([], True, [])
-    assert recorder.new() == []
-    assert delta_commits(root, site.sink) == commits
-
-
 def test_every_row_is_written_once_and_every_file_is_in_a_log(tmp_path: Path, spark: SparkSession) -> None:
     engine = StateEngine(tmp_path / "root", spark)
-    recorder = Recorder(spark)
+    recorder = SparkRecords(spark)
     report = engine.run(build(write_feed(tmp_path / "feed"), tmp_path / "sinks"), clock=CLOCK_MS)
     rows = engine.checkpoints("small")
 

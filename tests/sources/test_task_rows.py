@@ -94,9 +94,28 @@ def test_every_piece_goes_to_one_task(sizes: list[int], cores: int) -> None:
     for task in tasks:
         assert all((a.place, a.number) < (b.place, b.number) for a, b in pairwise(task))
     if sizes:
-        fullest, largest = max(sum(p.bytes for p in task) for task in tasks), max(sizes)
-        assert fullest <= max(largest, 2 * sum(sizes) / len(tasks))
-        assert fullest <= largest or fullest <= 2 * max(2**22, min(2**27, sum(sizes) // cores + 1))
+        costs = [size + task_rows._OPENING_BYTES for size in sizes]
+        of_tasks = [sum(p.bytes + task_rows._OPENING_BYTES for p in task) for task in tasks]
+        fullest, largest = max(of_tasks), max(costs)
+        assert fullest <= max(largest, 2 * sum(costs) / len(tasks))
+        assert fullest <= largest or fullest <= 2 * max(2**22, min(2**27, sum(costs) // cores + 1))
+
+
+def test_many_small_files_are_spread_over_tasks() -> None:
+    pieces = [Piece(n, f"f{n}", 0, 0, 0, 1, 1, 200) for n in range(2_000)]
+    assert [len(task) for task in in_tasks(pieces, 4)] == [500] * 4
+
+
+def test_rows_of_small_files_come_in_few_batches(tmp_path: Path, spark: SparkSession) -> None:
+    """In the order of the files; to route a batch costs more than to route a row."""
+    for number in range(300):
+        pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number:03d}.parquet")
+    rows = read(FileSource(str(tmp_path), schema="id bigint"), spark, [])
+    batches = [list(rows.read(task, ["id", FILE_COLUMN])) for task in range(rows.tasks)]
+    assert [len(of_task) for of_task in batches] == [1] * rows.tasks
+    table = pa.Table.from_batches([b for of_task in batches for b in of_task])
+    assert sorted(table["id"].to_pylist()) == list(range(300))
+    assert table["id"].to_pylist() == table[FILE_COLUMN].to_pylist()
 
 
 def test_tasks_are_given_no_row_groups_that_a_cut_leaves_out(tmp_path: Path, spark: SparkSession) -> None:

@@ -63,6 +63,25 @@ def test_options_of_the_user_win() -> None:
     assert "spark.driver.bindAddress" not in remote
 
 
+def test_java_takes_the_options_that_have_it_compile_later() -> None:
+    """Whoever gives options of the same name has the last word: theirs come behind."""
+    from state_engine.machine.java import find_java_home
+    from state_engine.machine.settings import SparkSettings
+    from state_engine.spark.session import COMPILED_LATER, session_options
+
+    theirs = "-XX:Tier4CompileThreshold=15000"
+    settings = SparkSettings(options={"spark.driver.extraJavaOptions": theirs})
+    options = session_options(settings, jars=[], cores=2)["spark.driver.extraJavaOptions"]
+    assert options.index(COMPILED_LATER) < options.index(theirs)
+
+    java = find_java_home(environ=os.environ, explicit=None).path / "bin" / "java"
+    command = [str(java), *COMPILED_LATER.split(), theirs, "-XX:+PrintFlagsFinal", "-version"]
+    flags = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    values = dict(line.split()[1:4:2] for line in flags.splitlines() if " Tier4" in line)
+    assert values["Tier4InvocationThreshold"] == "50000"
+    assert values["Tier4CompileThreshold"] == "15000"
+
+
 def test_tasks_run_in_the_python_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """PySpark goes by a variable of the process that starts Spark, and does not look at the option."""
     import os

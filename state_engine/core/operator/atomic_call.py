@@ -16,8 +16,8 @@ from state_engine.core.operator.outputs import ElementRefused, Origin, Outputs, 
 from state_engine.core.operator.side_outputs import TAGGED
 from state_engine.core.state.state_table import KeyContext
 
-NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError, StorageError)
-"""What a state handle may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
+NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError, StorageError, MemoryError)
+"""What a call may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 
 SURELY_OUTPUTS = frozenset({GeneratorType, list})
 """What functions return nearly always, and surely can be outputs."""

@@ -211,6 +211,8 @@ def _from_function(
             times[row] = checked_timestamp(
                 assigner.extract_timestamp(value, MIN_TIMESTAMP if at is None else at)
             )
+        except MemoryError:  # no fault of the row
+            raise
         except Exception as error:  # a user's function may raise anything
             reasons[row] = f"{NO_TIME}: the timestamp assigner: {type(error).__name__}: {error}"
     return pa.array(times, pa.int64()), pa.array(reasons, pa.string())

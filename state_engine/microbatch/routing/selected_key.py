@@ -62,6 +62,8 @@ class KeyFunction:
             try:
                 key = self.get_key(element)
                 keys[row] = None if key is None else self.key_type.normalise(key)
+            except MemoryError:  # no fault of the row
+                raise
             except Exception as error:  # a user's function may raise anything
                 reasons[row] = f"the key selector raised {type(error).__name__}: {error}"
         for place, column in enumerate(DeclaredKey.of(KEY_COLUMN, self.key_type).columns(keys)):

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import CodeVersionError, StatelakeError
+from state_engine.core.errors import CodeVersionError, MemoryLimitError, StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.vectorized_functions import (
@@ -76,6 +76,7 @@ from state_engine.microbatch.subtask.vectorized_state import (
 from state_engine.sources.frames import TIME_REFUSAL
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
 from state_engine.spark.execution import ArrowFunction
+from state_engine.spark.lost_subtasks import MORE_MEMORY
 from state_engine.spark.shipped_code import shipped
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.state_backends.state_backend import KeyedStateBackend
@@ -149,9 +150,19 @@ class Subtask:
             self._run()
         except ElementRefused as refused:
             self.report.error = self._refused.explain(refused.refusal, self._rows_of(refused.refusal))
+        except MemoryError:
+            self.report.error = _described(self._without_memory())
         except StatelakeError as error:
             self.report.error = _described(error)
         return self.report
+
+    def _without_memory(self) -> MemoryLimitError:
+        report = self.report
+        return MemoryLimitError(
+            f"operator '{self.spec.uid}', subtask {self.index} had no memory left for its rows and the state of their "
+            f"keys ({report.rows_in:,} rows, {report.keys:,} keys). Nothing of this micro-batch was committed. "
+            f"{MORE_MEMORY}"
+        )
 
     # -- input -----------------------------------------------------------------------------------------------------
 

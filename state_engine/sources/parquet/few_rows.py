@@ -51,10 +51,9 @@ def _read(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
         with at.parquet() as file:
             if file.metadata.num_rows > at_most or not has_columns(file, wanted):
                 return None
-            table = file.read(columns=wanted.names, use_threads=False)
+            table = file.read(columns=wanted.names, use_threads=False).select(wanted.names).cast(wanted)
     except (OSError, pa.ArrowException):
         return None
-    table = table.select(wanted.names).cast(wanted)
     end = table.num_rows if one.end is None else one.end
     table = table.slice(one.start, end - one.start)
     return None if any(has_old(column) for column in table.columns) else table

@@ -39,12 +39,11 @@ _PLAIN = {
 """Types in Arrow, by their names in Spark."""
 _SAME = {
     pa.string(): (pa.string(), pa.large_string()),
-    **{
-        pa.timestamp("us", zone): (pa.timestamp("us", zone), pa.timestamp("ms", zone))
-        for zone in ("UTC", None)
-    },
+    # a whole number of microseconds; of nanoseconds that is not known
+    pa.timestamp("us", "UTC"): (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")),
+    pa.timestamp("us"): (pa.timestamp("us"), pa.timestamp("ms")),
 }
-"""Types in files that are read as a type, where it is not that type alone: times in milliseconds are exact, too."""
+"""Types in files that are read as a type, where it is not that type alone."""
 _OLD = date(1900, 1, 1)
 """Spark may shift dates before this, or refuse them, by who wrote the file."""
 

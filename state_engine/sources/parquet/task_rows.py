@@ -28,11 +28,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_MOST_FILES = 256
-"""The driver looks at the footers of so many; those of more files are left to Spark's tasks."""
+_MOST_FILES = 20_000
+"""The driver looks at the footers of so many, a tenth of a millisecond each; those of more files are left to Spark's
+tasks. Spark knows a file by an expression that names all of them, and plans for minutes where they are thousands."""
+_OPENING_BYTES = 2**14
+"""To open a file takes as long as to read so many bytes: many small ones are spread, too."""
 _READERS = 8
 _TASK_BYTES, _LEAST_BYTES = 2**27, 2**22
 """As for Spark's scans: what one task reads at most, apart from a single larger row group, and what is worth a task."""
+_JOINED_ROWS = 2**14
+"""Rows of small files are joined up to so many: to route a batch costs more than to route a row."""
 _BATCH_ROWS, _BATCH_BYTES = 2**18, 2**24
 """What a task has in memory at a time of what it reads."""
 
@@ -87,15 +92,20 @@ def task_rows(
 
 def in_tasks(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
     """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
-    total = sum(piece.bytes for piece in pieces)
+    total = sum(map(_cost, pieces))
     size = min(_TASK_BYTES, max(_LEAST_BYTES, -(-total // cores)))
     tasks: list[list[Piece]] = [[] for _ in range(min(max(-(-total // size), 1), len(pieces)))]
     loads = [0] * len(tasks)
     for piece in sorted(pieces, key=lambda p: -p.bytes):
         least = loads.index(min(loads))
         tasks[least].append(piece)
-        loads[least] += piece.bytes
+        loads[least] += _cost(piece)
     return [sorted(task, key=lambda p: (p.place, p.number)) for task in tasks]
+
+
+def _cost(piece: Piece) -> int:
+    """What it takes to read a piece, in bytes."""
+    return piece.bytes + _OPENING_BYTES
 
 
 def _row_groups(wanted: pa.Schema, one: FileRange) -> list[RowGroup] | None:
@@ -120,11 +130,30 @@ def _read(
     tasks: Sequence[Sequence[Piece]], schema: pa.Schema, task: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one task, in the order of its pieces."""
+    yield from _joined(_of_pieces(tasks[task], schema, columns))
+
+
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, in fewer batches where they are small."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.num_rows for one in waiting) >= _JOINED_ROWS:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+            waiting = []
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+
+
+def _of_pieces(
+    pieces_of_task: Sequence[Piece], schema: pa.Schema, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of pieces, as they are read."""
     names = [name for name in schema.names if name in columns] or schema.names[
         :1
     ]  # they say how many rows there are
     wanted = pa.schema([schema.field(name) for name in names])
-    for uri, pieces in groupby(tasks[task], key=lambda piece: piece.uri):
+    for uri, pieces in groupby(pieces_of_task, key=lambda piece: piece.uri):
         with reading_file(uri), open_location(uri).parquet() as file:
             for piece in pieces:
                 yield from _read_piece(file, piece, wanted, columns)

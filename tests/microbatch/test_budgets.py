@@ -1,0 +1,264 @@
+"""What a micro-batch may cost: Spark jobs, stages, shuffled bytes, Delta commits, files opened, bytes read and written.
+
+Every number has its reason beside it. Whoever changes one changes what each micro-batch of each job costs; no time is
+measured, so a loaded machine changes none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.sized_jobs import Counting, SizedJob, Waiting
+from state_engine import DeltaSink, DeltaStateTable, FileSource, StatefulJob
+from state_engine.sources.parquet.few_rows import FEW_ROWS
+from state_engine.storage import parquet_reading
+from tests.support.costs import SparkRecords, counting_files, delta_commits
+from tests.support.tiny import OUTPUT, ROWS, Site, Sum
+
+Run = Callable[[], None]
+"""Runs the micro-batch whose cost is counted."""
+
+MANY = FEW_ROWS + 1
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one micro-batch may cost.
+
+    Attributes:
+        jobs, stages: of Spark; stages that are skipped, fail or are tried again count as wrong.
+        shuffled: bytes at most.
+        commits: to Delta tables.
+    """
+
+    jobs: int
+    stages: int
+    shuffled: int
+    commits: int
+
+
+# -- Spark and Delta ---------------------------------------------------------------------------------------------------
+
+
+def few_rows(directory: Path, spark: SparkSession) -> Run:
+    return tiny(directory, spark, 3)
+
+
+def many_rows(directory: Path, spark: SparkSession) -> Run:
+    return tiny(directory, spark, MANY)
+
+
+def tiny(directory: Path, spark: SparkSession, rows: int) -> Run:
+    site = Site(directory, spark).put(ROWS)
+    engine, job = site.engine(), site.job()
+    engine.run(job)
+    site.put({"k": [str(n) for n in range(rows)], "v": [1] * rows}, "1")
+    return lambda: assert_one_batch(engine.run(job, max_batches=1).batches)
+
+
+def timers(directory: Path, spark: SparkSession) -> Run:
+    job = SizedJob(spark, directory, Waiting(), 1_000)
+    job.run(3)
+    return lambda: assert_equal(job.run(3, due=2).rows_out, 2)
+
+
+def published_table(directory: Path, spark: SparkSession) -> Run:
+    site = Site(directory, spark).put(ROWS)
+    job = StatefulJob("tiny", parallelism=2)
+    source = job.source("events", FileSource(str(site.feed)))
+    sums = source.key_by("k").process(Sum(), uid="sums", output_type=OUTPUT)
+    sums.sink("out", DeltaSink(str(site.sink)))
+    sums.publish_state("total", DeltaStateTable(str(directory / "table")))
+    engine = site.engine()
+    engine.run(job)
+    site.put({"k": ["a", "b"], "v": [1, 1]}, "1")
+    return lambda: assert_one_batch(engine.run(job).batches)
+
+
+def no_input(directory: Path, spark: SparkSession) -> Run:
+    site = Site(directory, spark).put(ROWS)
+    site.engine().run(site.job())
+    return lambda: assert_equal(site.engine().run(site.job()).batches, [])
+
+
+def timers_that_wait(directory: Path, spark: SparkSession) -> Run:
+    job = SizedJob(spark, directory, Waiting(), 1_000)
+    job.run(3)
+    return lambda: assert_equal(job.engine.run(job.job).batches, [])
+
+
+BUDGETS: dict[Callable[[Path, SparkSession], Run], Budget] = {
+    # The driver reads and routes them, so the only stage is that of the subtasks, and nothing is shuffled. Changes,
+    # source positions, the row of the checkpoint and the sink are a commit each.
+    few_rows: Budget(jobs=1, stages=1, shuffled=0, commits=4),
+    # A stage more reads the rows with Arrow and routes them. Blocks of columns are shuffled: of a text of five digits,
+    # a number, the places of the row and its hash some 20 bytes are left after compression.
+    many_rows: Budget(jobs=1, stages=2, shuffled=26 * MANY, commits=4),
+    # Timers fire in the subtasks that have the rows; to find them is no job of its own. Timers are keyed state.
+    timers: Budget(jobs=1, stages=1, shuffled=0, commits=4),
+    # The driver applies the difference between two checkpoints to the table: no job, and one commit more.
+    published_table: Budget(jobs=1, stages=1, shuffled=0, commits=5),
+    # Nothing new: no row of a checkpoint, so no commit, and no question to Spark.
+    no_input: Budget(jobs=0, stages=0, shuffled=0, commits=0),
+    # The head knows when the first timer is due: while none is, the state is not looked at.
+    timers_that_wait: Budget(jobs=0, stages=0, shuffled=0, commits=0),
+}
+
+
+@pytest.mark.spark_tasks
+@pytest.mark.parametrize("prepare", BUDGETS, ids=lambda prepare: prepare.__name__)
+def test_spark_jobs_stages_and_commits_of_a_micro_batch(
+    tmp_path: Path, spark: SparkSession, prepare: Callable[[Path, SparkSession], Run]
+) -> None:
+    budget, run = BUDGETS[prepare], prepare(tmp_path, spark)
+    records, commits = SparkRecords(spark), delta_commits(tmp_path)
+    persisted = records.persisted()
+    run()
+    assert len(records.new()) == budget.jobs
+    assert records.stages() == {"completed": budget.stages, "skipped": 0, "failed": 0, "failed tasks": 0}
+    assert delta_commits(tmp_path) - commits == budget.commits
+    moved = records.moved()
+    assert moved.pop("shuffled") <= budget.shuffled
+    # Arrow reads what is plain, wherever it is read; and subtasks keep what they are given in memory
+    assert moved == {"spilled": 0, "read by Spark": 0}
+    assert records.persisted() == persisted
+
+
+@pytest.mark.spark_tasks
+def test_the_jobs_of_a_micro_batch_are_named_and_its_commits_reported(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    site = Site(tmp_path, spark).put(ROWS)
+    engine, job = site.engine(), site.job()
+    engine.run(job)
+    site.put(ROWS, "1")
+    records, commits = SparkRecords(spark), delta_commits(tmp_path)
+    (batch,) = engine.run(job).batches
+    assert records.descriptions() == {"tiny: checkpoint 2, operator sums": 1}
+    assert batch.delta_commits == delta_commits(tmp_path) - commits
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+CHANGES, STATE = "root/tiny/operators/sums/changelog", "root/tiny/operator_state"
+CHECKPOINTS, SINK_LOG = "root/tiny/checkpoints", "sink/_delta_log"
+
+
+def test_files_of_a_micro_batch_of_a_few_rows(tmp_path: Path, spark: SparkSession) -> None:
+    """The third one of a process."""
+    site = Site(tmp_path, spark)
+    engine, job = site.engine(), site.job()
+    for name in "01":
+        site.put({"k": ["a"], "v": [1]}, name)
+        engine.run(job)
+    site.put({"k": ["a"], "v": [1]}, "2")
+    with counting_files(tmp_path) as files:
+        (batch,) = engine.run(job).batches
+    assert files.opened == {
+        # its rows; and its ends, whose digest says later whether it is the same file
+        "feed": 2,
+        # those of the two micro-batches before; a compaction makes them one base when they are many
+        CHANGES: 2,
+        # that no other root writes to the table is looked up in its log by the process that made the job: the entry of
+        # its creation and one each of two micro-batches
+        SINK_LOG: 3,
+    }
+    assert files.written == {
+        CHANGES: 1,
+        "sink": 1,
+        STATE: 1,
+        CHECKPOINTS: 1,
+    }  # one key, so one subtask writes
+    input_bytes = (site.feed / "2.parquet").stat().st_size
+    assert files.bytes_of("feed") <= 3 * input_bytes  # the footer, the rows, the ends
+    before = [p for p in (tmp_path / CHANGES).rglob("*.parquet") if batch_of(p) != batch_of_newest(tmp_path)]
+    assert files.bytes_of(CHANGES) == sum(p.stat().st_size for p in before)  # each of them once
+    # a row of three columns, a change and the position of a file: nearly all of it are footers
+    assert batch.bytes_written <= 8_192
+
+
+def batch_of(file: Path) -> str:
+    """The directory of the micro-batch that wrote a file."""
+    return file.parent.name
+
+
+def batch_of_newest(directory: Path) -> str:
+    return max(batch_of(p) for p in (directory / CHANGES).rglob("*.parquet"))
+
+
+def test_files_of_a_run_without_input(tmp_path: Path, spark: SparkSession) -> None:
+    site = Site(tmp_path, spark)
+    engine, job = site.engine(), site.job()
+    for name in "01":
+        site.put({"k": ["a"], "v": [1]}, name)
+        engine.run(job)
+    with counting_files(tmp_path) as files:
+        engine.run(job)
+    assert (files.opened, files.written) == ({}, {})  # all that counts is known from the last micro-batch
+    with counting_files(tmp_path) as files:
+        site.engine().run(job)
+    assert files.opened == {
+        "root": 1,  # the marker
+        f"{CHECKPOINTS}/_delta_log": 1,  # its end, in case of a power cut
+        CHECKPOINTS: 2,  # a file a row
+        STATE: 2,  # which files the source has given, a file a micro-batch
+        SINK_LOG: 3,  # its newest entry: what it shows, of whom, and in which files
+    }
+    assert files.written == {}
+
+
+@pytest.mark.parametrize("keys", [20_000, 60_000])
+def test_files_opened_follow_touched_keys(tmp_path: Path, spark: SparkSession, keys: int) -> None:
+    """However many keys have state; a base has a file for each of 128 key groups."""
+    job, base = SizedJob(spark, tmp_path, Counting(), keys), "root/sized/operators/kept/base"
+    with counting_files(tmp_path) as files:
+        job.run(1, keys=np.array([7]))
+    assert files.opened[base] == 1  # that of its key group
+    with counting_files(tmp_path) as files:
+        took = job.run(1_000, keys=np.arange(1_000))
+    assert files.opened[base] == 128  # a thousand keys are in all of them
+    assert files.opened["root/sized/operators/kept/changelog"] == 1  # of the one key, that its subtask wrote
+    assert files.opened["input/batch-0002"] == 2  # its rows; and its ends, to know it again
+    # a change is a key, its hash, a number and what says so: some 25 bytes, and a footer for each of two subtasks
+    assert took.changelog_bytes <= 30 * 1_000 + 2 * 4_096
+    assert took.changed_entries == 1_000
+    job.close()
+
+
+def test_bytes_read_follow_touched_keys(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large file only the row groups are read that may hold one of them."""
+    monkeypatch.setattr(parquet_reading, "_WHOLE_BYTES", 2**16)  # smaller ones are read as a whole
+    keys = 60_000
+    job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2)
+    base = tmp_path / "root/sized/operators/kept/base"
+    sizes = [p.stat().st_size for p in base.rglob("*.parquet")]
+    assert len(sizes) == 2
+    taken = []
+    for touched in (1, 4, FEW_ROWS):
+        with counting_files(tmp_path) as files:
+            job.run(touched, keys=np.arange(touched) * (keys // FEW_ROWS))
+        taken.append(files.bytes_of(str(base.relative_to(tmp_path))))
+    one, four, every = taken
+    # a row group has 4,096 of the 30,000 keys of a file; and the ends of files are read for their footers
+    group, footers = sum(sizes) * 4_096 / keys, 2 * 2**16
+    assert one <= group * 1.5 + footers
+    assert one < four <= 4 * group * 1.5 + footers
+    assert every >= 0.8 * sum(sizes)
+    job.close()
+
+
+def assert_one_batch(batches: object) -> None:
+    assert isinstance(batches, list)
+    assert len(batches) == 1
+
+
+def assert_equal(actual: object, expected: object) -> None:
+    assert actual == expected
