@@ -174,10 +174,14 @@ class PartitionEvents:
                     known.path(last.checkpoint_id), operator.uid, state.name, reports
                 )
         moves = [move for report in reports for move in report.tables]
-        for table in self.job.published:  # below their states, which come first
-            metadata[key_of(table_key(job, table))] = table_metadata(table, moves, last.checkpoint_id)
+        tables = {
+            key_of(table_key(job, name)): table_metadata(name, moves, last.checkpoint_id)
+            for name in self.job.published
+        }
         for key in self.declared:
-            metadata.setdefault(key, {})
+            if key not in tables:
+                metadata.setdefault(key, {})
+        metadata |= tables  # below their states, which come first
         return {key: (last.checkpoint_id, values) for key, values in metadata.items()}
 
     def _results(
