@@ -297,6 +297,8 @@ def bits(value: Any) -> Any:
 
 def states_of(rows: list[Row]) -> tuple[dict[str, Any], dict[Any, int]]:
     """The accumulators of each user, and the number of each of his values, in a job that got just these rows."""
+    if not rows:
+        return {}, {}  # such a job has no state yet
 
     def stream(job: StatefulJob) -> Any:
         inserts = as_rows([(RowKind.INSERT, row) for row in rows], *COLUMNS)
