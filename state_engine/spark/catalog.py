@@ -239,7 +239,7 @@ def sql_text(text: str) -> str:
 
     Example:
         >>> sql_text("it's")
-        "'it\\\\'s'"
+        "'it\\'s'"
     """
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"

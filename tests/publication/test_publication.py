@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
+from state_engine.job.graph import SinkNode
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
@@ -35,6 +36,8 @@ SCHEMA = pa.schema([("id", pa.int64())])
 APP = "0123/job"
 NO_KERNEL: Any = SimpleNamespace(disk=LogDurability("os"), outlasting=lambda uri: None, write_new=None)
 """Commits nothing: the sinks here need none."""
+NO_PARENT: Any = None
+"""Nobody asks what a sink reads."""
 Name = Literal["files", "sql"]
 
 
@@ -59,8 +62,8 @@ class Site:
     def code(self, *names: Name) -> Declared:
         return self.publication().places.declared(code_of(map(self.node, names)))
 
-    def node(self, name: Name) -> Any:
-        return SimpleNamespace(name=name, sink=self.sinks[name])
+    def node(self, name: Name) -> SinkNode:
+        return SinkNode(name, NO_PARENT, self.sinks[name])
 
     def commit(self, *names: Name, kind: str = "checkpoint") -> None:
         """A row that is not published yet."""
