@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
@@ -40,6 +41,8 @@ from state_engine import (
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
+    VectorizedKeyedFunction,
+    VectorizedResult,
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
@@ -93,6 +96,26 @@ class Picky(Sums):
         if value.n == REFUSED:
             raise ValueError("this number is not wanted")
         yield from super().process_element(value, ctx)
+
+
+class SumsOverColumns(VectorizedKeyedFunction):
+    """Sums, of all but one number, for all keys of a subtask at once."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        runtime_context.get_state(ValueStateDescriptor("sum", int, default=0))
+
+    def process_batch(self, rows: pa.Table, state: pa.Table, ctx: Any) -> VectorizedResult:
+        sums, changed, outputs, refused = state["sum"].to_pylist(), set(), [], []
+        for row in rows.to_pylist():
+            if row["n"] == REFUSED:
+                refused.append({"_row": row["_row"], "error": "this number is not wanted"})
+                continue
+            sums[row["_key"]] += row["n"]
+            changed.add(row["_key"])
+            outputs.append({"k": row["k"], "n": sums[row["_key"]], "_row": row["_row"]})
+        of_state = [{"_key": key, "sum": sums[key]} for key in sorted(changed)]
+        made = (pa.Table.from_pylist(part) if part else None for part in (outputs, of_state, refused))
+        return VectorizedResult(*made)
 
 
 class Kept(ProcessFunction, CheckpointedFunction):
@@ -153,6 +176,11 @@ def _broadcast(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
     )
     ruled = _events(job, cut).key_by("k").connect(rules.broadcast(RULES))
     return {"delta": ruled.process(Ruled(), uid="ruled", output_type=PAIR)}
+
+
+def _over_columns(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    events = _events(job, cut).key_by("k")
+    return {"delta": events.process(SumsOverColumns(), uid="sums", output_type=PAIR)}
 
 
 def _sinks(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
@@ -290,6 +318,7 @@ WORKLOADS = {
         Workload("operator", _operator, ("kept",), ("delta",)),
         Workload("chained", _chained, ("sums", "sums_of_sums"), ("delta", "files")),
         Workload("broadcast", _broadcast, ("ruled",), ("delta",)),
+        Workload("over_columns", _over_columns, ("sums",), ("delta",), letters=True),
         Workload("sinks", _sinks, ("sums",), ("delta", "files", "delta_too", "csv", "sql"), letters=True),
         Workload(
             "last_rows",
