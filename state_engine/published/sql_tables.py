@@ -81,12 +81,12 @@ class ShownTable:
         self._check(columns, is_ours=self._is_ours())
         table, there = self._table(columns), self._names()
         query = sa.select(*(table.c[n] for n in columns.schema.names if n in there))
-        result = self.connection.execute(query, execution_options={"stream_results": True})
         try:
-            for part in result.partitions(BATCH_ROWS):
-                values = dict(zip(result.keys(), zip(*part, strict=True), strict=True))
-                arrays = [_array(values.get(f.name, [None] * len(part)), f.type) for f in columns.schema]
-                yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
+            with self.connection.execute(query, execution_options={"stream_results": True}) as result:
+                for part in result.partitions(BATCH_ROWS):
+                    values = dict(zip(result.keys(), zip(*part, strict=True), strict=True))
+                    arrays = [_array(values.get(f.name, [None] * len(part)), f.type) for f in columns.schema]
+                    yield pa.RecordBatch.from_arrays(arrays, schema=columns.schema)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise SinkError(
                 f"{self._where} holds a value that the state cannot have: {error}. Nothing was changed. "

@@ -76,6 +76,8 @@ def test_a_publish_dies_at_every_step(anew: bool, first: int, tmp_path: Path, sp
     assert dies_everywhere(tmp_path, spark, first=first, anew=anew, databases=lite(tmp_path))
 
 
+# who dies as a query begins leaves its cursor open, which a process that is gone does not
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(STRIDE))
 @pytest.mark.parametrize("anew", [False, True])
