@@ -61,6 +61,7 @@ JOB.source("rows", FileSource("rows", schema="k string"))
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = Settings(root="root")
+    every_command()  # a module that is imported after this would keep what stands in for the settings
     monkeypatch.setattr("state_engine.engine.engine.StateEngine", lambda *_, **__: Calls())
     monkeypatch.setattr("state_engine.spark.session.local_session", lambda *_: None)
     monkeypatch.setattr(
