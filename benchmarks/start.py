@@ -97,6 +97,7 @@ def started(work: str, directory: Path) -> Started:
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
         "JAVA_HOME": str(java.path),
+        "PYSPARK_PYTHON": sys.executable,
         "STATELAKE__SPARK__DRIVER_MEMORY": _MEMORY,
     }
     began_at = time.time()
