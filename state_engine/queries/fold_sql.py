@@ -105,30 +105,25 @@ def _alive(expiry: Expiry) -> Alive:
 
 
 def _fold_value(changes: str, alive: Alive) -> str:
-    last = (
-        "SELECT key_hash, key, max_by(struct(op, updated_at, stored), place) AS last "
-        f"FROM ({changes}) GROUP BY key_hash, key"
-    )
-    return f"SELECT key_hash, key, {_OF_LAST} FROM ({last}) WHERE {_living(alive)}"
+    of_keys = f"SELECT key_hash, key, place, struct(op, updated_at, stored) AS change FROM ({changes})"
+    return _last_of("key_hash, key", of_keys, alive)
 
 
 def _fold_map(changes: str, alive: Alive) -> str:
-    entries = (
+    of_entries = (
         "SELECT key_hash, key, stored.key AS map_key, place, struct(op, updated_at, stored.value AS stored) AS change "
         f"FROM ({_after_clear(changes)}) WHERE op <> '{CLEAR}'"
     )
-    last = (
-        "SELECT key_hash, key, map_key, max_by(change, place) AS last "
-        f"FROM ({entries}) GROUP BY key_hash, key, map_key"
+    return _last_of("key_hash, key, map_key", of_entries, alive)
+
+
+def _last_of(item: str, changes: str, alive: Alive) -> str:
+    """The last change of each item, where that is a value which is shown."""
+    last = f"SELECT {item}, max_by(change, place) AS last FROM ({changes}) GROUP BY {item}"
+    return (
+        f"SELECT {item}, last.stored AS value, last.updated_at AS updated_at, last.updated_at AS lasting "
+        f"FROM ({last}) WHERE last.op = '{PUT}' AND {alive('last.updated_at')}"
     )
-    return f"SELECT key_hash, key, map_key, {_OF_LAST} FROM ({last}) WHERE {_living(alive)}"
-
-
-_OF_LAST = "last.stored AS value, last.updated_at AS updated_at, last.updated_at AS lasting"
-
-
-def _living(alive: Alive) -> str:
-    return f"last.op = '{PUT}' AND {alive('last.updated_at')}"
 
 
 def _fold_list(changes: str, alive: Alive) -> str:

@@ -9,7 +9,7 @@ and its outputs are undone and it is set aside; otherwise the first failure ends
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, groupby, repeat
 from typing import Any
 
@@ -24,11 +24,11 @@ from state_engine.core.operator.atomic_call import (
     outputs_of,
 )
 from state_engine.core.operator.element_kinds import changing_outputs, kept_kind, own_kind, with_kinds
+from state_engine.core.operator.guarded_operator import GuardedOperator
 from state_engine.core.operator.late_elements import LateElement, diverting
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import (
     BroadcastOrigin,
-    ElementRefused,
     Origin,
     Outputs,
     Refusal,
@@ -47,7 +47,7 @@ from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import RowKind
 
 
-class StreamOperator:
+class StreamOperator(GuardedOperator):
     """One subtask of an operator during one micro-batch: ``open``, elements, ``fire_rest``, ``snapshot``, ``close``.
 
     Args:
@@ -123,20 +123,6 @@ class StreamOperator:
                 watermark_ms=timers.current_watermark(),
             )
         self._timers.bind(self._context, self._queue)
-
-    def snapshot(self) -> SubtaskSnapshot:
-        """The operator state at the end of the batch; call it after ``fire_rest``, also where no element came."""
-        snapshots: list[SubtaskSnapshot] = []
-        self._guard(lambda: snapshots.append(self._life.snapshot()))
-        return snapshots[0]
-
-    def close(self) -> None:
-        """Close the function."""
-        self._guard(self._life.close)
-
-    def metrics(self) -> dict[str, float]:
-        """What the function's metrics say by now, by name."""
-        return self._life.runtime_context.metrics()
 
     def process(
         self,
@@ -352,14 +338,6 @@ class StreamOperator:
         self._context.set_watermark(watermark_ms)
         if self._queue is not None:
             self._queue.watermark_ms = watermark_ms
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except NOT_THE_ELEMENTS_FAULT:
-            raise
-        except Exception as error:
-            raise ElementRefused(Refusal(None, None, "", "").caused_by(error)) from error
 
     def _leave(self) -> None:
         context = self._context

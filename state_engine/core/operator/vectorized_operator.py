@@ -26,7 +26,7 @@ from state_engine.core.functions.vectorized_functions import (
     VectorizedKeyedFunction,
     VectorizedResult,
 )
-from state_engine.core.operator.atomic_call import NOT_THE_ELEMENTS_FAULT
+from state_engine.core.operator.guarded_operator import GuardedOperator
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import ElementRefused, Refusal
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
@@ -104,7 +104,7 @@ Load = Callable[[StateDescriptor], StateColumn]
 """Gives what is stored of a state for the keys of the batch."""
 
 
-class VectorizedOperator:
+class VectorizedOperator(GuardedOperator):
     """One subtask during one micro-batch: ``open``, ``process``, ``snapshot``, ``close``.
 
     Args:
@@ -193,20 +193,6 @@ class VectorizedOperator:
             made.changes.append(self._changed(d, changed, loaded[d.name], expired[d.name]))
         return made
 
-    def snapshot(self) -> SubtaskSnapshot:
-        """The operator state at the end of the batch, also where no row came."""
-        snapshots: list[SubtaskSnapshot] = []
-        self._guard(lambda: snapshots.append(self._life.snapshot()))
-        return snapshots[0]
-
-    def close(self) -> None:
-        """Close the function."""
-        self._guard(self._life.close)
-
-    def metrics(self) -> dict[str, float]:
-        """What the function's metrics say by now, by name."""
-        return self._life.runtime_context.metrics()
-
     # -- what goes in ----------------------------------------------------------------------------------------------
 
     @property
@@ -261,12 +247,7 @@ class VectorizedOperator:
     # -- what comes out --------------------------------------------------------------------------------------------
 
     def _called(self, rows: pa.Table, state: pa.Table, ctx: Any) -> VectorizedResult:
-        try:
-            result = self.function.process_batch(rows, state, ctx)
-        except (*NOT_THE_ELEMENTS_FAULT, PerElement):
-            raise
-        except Exception as error:
-            raise ElementRefused(Refusal(None, None, "", "").caused_by(error)) from error
+        result = self._guard(lambda: self.function.process_batch(rows, state, ctx))
         if result is None or isinstance(result, VectorizedResult):
             return result or VectorizedResult()
         return VectorizedResult(outputs=result)
@@ -390,14 +371,6 @@ class VectorizedOperator:
                 f"{self._method}: column '{name}' of {part} must hold numbers from 0 to {end - 1}, as it was given"
             )
         return numbers
-
-    def _guard(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except NOT_THE_ELEMENTS_FAULT:
-            raise
-        except Exception as error:
-            raise ElementRefused(Refusal(None, None, "", "").caused_by(error)) from error
 
 
 def check_state(descriptor: StateDescriptor, *, where: str) -> None:

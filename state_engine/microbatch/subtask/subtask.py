@@ -25,6 +25,7 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.vectorized_functions import (
     PerElement,
+    StandsForElements,
     VectorizedKeyedFunction,
     vectorized_form,
 )
@@ -321,11 +322,11 @@ class Subtask:
 
     def _vectorized(self) -> VectorizedKeyedFunction | None:
         """The function over columns to run; None where elements are handled one by one."""
-        spec = self.spec
-        if isinstance(spec.function, VectorizedKeyedFunction):
-            return spec.function
-        whole = spec.routed.changing or spec.backend.spills or self._of_broadcast is not None
-        return None if whole or not self._events.num_rows else vectorized_form(spec.function)
+        spec, form = self.spec, vectorized_form(self.spec.function)
+        only_elements = spec.routed.changing or spec.backend.spills or self._of_broadcast is not None
+        if isinstance(form, StandsForElements) and (only_elements or not self._events.num_rows):
+            return None
+        return form
 
     def _run_vectorized(self, function: VectorizedKeyedFunction, context: KeyContext) -> None:
         """Run a function over columns: all rows at once, with the state of their keys."""
