@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from state_engine import DeltaSource, StatefulJob, count, sum_
+from state_engine import DeltaSource, EmbeddedRocksDBStateBackend, StatefulJob, count, sum_
 from state_engine.core.functions.vectorized_functions import PerElement
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators import keyed_aggregates
@@ -24,6 +24,7 @@ from state_engine.operators.exact_columns import running_sums
 from state_engine.operators.exact_sum import exact_sum, rounded_sum
 from state_engine.operators.keyed_aggregates import KeyedAggregates
 from state_engine.operators.segments import Segments
+from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
 
 ALL: dict[str, Any] = {"count": count, "sum": sum_, "avg": avg, "min": min_, "max": max_}
@@ -152,8 +153,8 @@ class Counted:
         monkeypatch.setattr(keyed_aggregates.KeyedAggregates, "process_element", element)
 
 
-def payments(**aggregates: Aggregate) -> StatefulJob:
-    job = StatefulJob("payments", parallelism=2, on_error="dead_letter")
+def payments(backend: StateBackend | None = None, **aggregates: Aggregate) -> StatefulJob:
+    job = StatefulJob("payments", parallelism=2, on_error="dead_letter", state_backend=backend)
     rows = job.source("rows", DeltaSource("/none"))
     rows.key_by("k").aggregate(uid="totals", **aggregates).sink("out", CollectSink())
     return job
@@ -171,6 +172,14 @@ def test_a_job_computes_by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
         assert run.process({"rows": [("b", 1)]})["out"] == [("b", 2, 6)]
     assert ran.batches >= 2
     assert not ran.elements
+
+
+def test_with_a_backend_that_spills_a_job_computes_per_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns hold the state of all keys at once."""
+    ran = Counted(monkeypatch)
+    with run_in_memory(payments(EmbeddedRocksDBStateBackend(), n=count()), types=TYPES) as run:
+        assert run.process({"rows": [("a", 1), ("b", 5), ("a", 2)]})["out"] == [("a", 1), ("b", 1), ("a", 2)]
+    assert (ran.batches, ran.elements) == (0, 3)
 
 
 def test_a_sum_that_overflows_refuses_its_row_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

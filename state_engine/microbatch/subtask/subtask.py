@@ -322,11 +322,9 @@ class Subtask:
 
     def _vectorized(self) -> VectorizedKeyedFunction | None:
         """The function over columns to run; None where elements are handled one by one."""
-        spec, form = self.spec, vectorized_form(self.spec.function)
-        only_elements = spec.routed.changing or spec.backend.spills or self._of_broadcast is not None
-        if isinstance(form, StandsForElements) and (only_elements or not self._events.num_rows):
-            return None
-        return form
+        form = vectorized_form(self.spec.function)
+        for_elements = self.spec.backend.spills or not self._events.num_rows
+        return None if for_elements and isinstance(form, StandsForElements) else form
 
     def _run_vectorized(self, function: VectorizedKeyedFunction, context: KeyContext) -> None:
         """Run a function over columns: all rows at once, with the state of their keys."""
