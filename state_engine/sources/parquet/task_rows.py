@@ -136,13 +136,20 @@ def _read(
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in the same order, in fewer batches where they are small."""
     waiting: list[pa.RecordBatch] = []
+    rows = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(one.num_rows for one in waiting) >= _JOINED_ROWS:
-            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
-            waiting = []
+        rows += batch.num_rows
+        if rows >= _JOINED_ROWS:
+            yield from _as_one(waiting)
+            waiting, rows = [], 0
     if waiting:
-        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        yield from _as_one(waiting)
+
+
+def _as_one(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    joined: list[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
 
 
 def _of_pieces(
