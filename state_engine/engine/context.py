@@ -26,7 +26,7 @@ from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
-from state_engine.spark.stores import find_stores, reach_stores
+from state_engine.spark.stores import find_local_copies, find_stores, reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.durability import Durability
@@ -81,6 +81,7 @@ class EngineContext:
             ship_code(self.spark)
             refuse_network_root(self.root)
             reach_stores(self.spark)
+            find_local_copies()
             checks = StoreChecks(self.root, self.spark._jsc, single_writer=self._single_writer)
             checks.check_configured(self.root)
             self._kernel = DeltaKernel(

@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from state_engine.core.errors import SettingsError
 from state_engine.storage.object_stores import StoreAccess
+from state_engine.storage.state.copy_directory import LocalCopies
 
 FILE_NAME = "statelake.toml"
 FILE_VARIABLE = "STATELAKE_CONFIG"
@@ -73,6 +74,20 @@ class JobsSettings(_Section):
     parameters: dict[str, dict[str, Any]] = {}
 
 
+class LocalCopySettings(_Section):
+    """Section ``[local_copies]``: copies of large files of state on the machines that run subtasks."""
+
+    directory: Path | None = None
+    max_size: str = Field(default="10g", pattern=r"^(0|\d+[kmgt])$")
+
+    def described(self) -> LocalCopies:
+        """For the engine."""
+        number, unit = self.max_size.rstrip("kmgt"), self.max_size[-1]
+        power = " kmgt".find(unit)
+        directory = None if self.directory is None else str(self.directory.expanduser().absolute())
+        return LocalCopies(directory, int(number) << 10 * max(power, 0))
+
+
 class LoggingSettings(_Section):
     """Section ``[logging]``: what the commands show of the engine's log, on standard error."""
 
@@ -87,6 +102,7 @@ class Settings(_Section):
         root: where state lives, a directory or any location that Spark can write.
         durability: whether commits to local directories wait for the disk, see ``StateEngine``.
         storage: how stores with S3's interface are reached.
+        local_copies: of large files of state, on the machines that run subtasks.
     """
 
     root: str = DEFAULT_ROOT
@@ -94,6 +110,7 @@ class Settings(_Section):
     spark: SparkSettings = SparkSettings()
     jobs: JobsSettings = JobsSettings()
     storage: StoreAccess = StoreAccess()
+    local_copies: LocalCopySettings = LocalCopySettings()
     logging: LoggingSettings = LoggingSettings()
 
 

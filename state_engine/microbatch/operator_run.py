@@ -50,6 +50,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.spark.execution import collected
 from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.copy_directory import NO_COPIES, local_copies
 from state_engine.storage.state.located_files import state_files
 
 
@@ -100,6 +101,7 @@ def subtask_spec(
         backend=job.state_backend,
         judges_lateness=judges_lateness,
         first_timers=tuple(recorded.first_timers) if recorded else (),
+        local_copies=local_copies() or NO_COPIES,
         late_to={} if batch.letters else {s: tag.tag_id for s, tag in late_outputs(operator).items()},
         letters=batch.letters.labels
         if batch.letters is not None and batch.letters.operator == operator.uid

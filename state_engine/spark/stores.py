@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import load_settings
 from state_engine.storage.object_stores import store_access, stores_are_known, use_stores
+from state_engine.storage.state.copy_directory import local_copies, use_local_copies
 
 
 class _Mask(logging.Filter):
@@ -31,6 +32,12 @@ def find_stores() -> None:
     """Have this process reach stores as the settings describe, unless it was said how."""
     if not stores_are_known():
         use_stores(load_settings().storage)
+
+
+def find_local_copies() -> None:
+    """Have micro-batches keep local copies as the settings describe, unless this process was said how."""
+    if local_copies() is None:
+        use_local_copies(load_settings().local_copies.described())
 
 
 def reach_stores(spark: SparkSession) -> None:

@@ -28,6 +28,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.state_backends.heap_backend import HashMapStateBackend
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from state_engine.storage.state.located_files import StateFile
 
 REPORT_SCHEMA = "report string"
@@ -129,6 +130,7 @@ class SubtaskSpec:
         judges_lateness: whether the watermark before each row is known, so that late rows are counted.
         late_to: id of the side output that late rows go to, by source; without sources whose late rows stay.
         first_timers: of the operator as of the parent.
+        local_copies: of files of bases.
     """
 
     layout: JobLayout
@@ -160,6 +162,7 @@ class SubtaskSpec:
     judges_lateness: bool = False
     late_to: dict[str, str] = field(default_factory=dict)
     first_timers: tuple[FirstTimers, ...] = ()
+    local_copies: LocalCopies = NO_COPIES
 
 
 @dataclass

@@ -22,6 +22,7 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.storage.state.changelog import Hashes, KeyHashes, ListedFile, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
+from state_engine.storage.state.local_copies import OperatorCopies
 from state_engine.storage.state.located_files import StateFile
 
 _KEYS_AT_ONCE = 20_000
@@ -154,8 +155,11 @@ class SubtaskKeyedState:
 
 
 def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
-    """The files of the path that may hold entries of a subtask's key groups."""
-    return [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
+    """The files of the path that may hold entries of a subtask's key groups, with their local copies."""
+    copies = OperatorCopies(spec.local_copies, spec.layout, spec.uid, spec.state_files, spec.max_parallelism)
+    return copies.attached(
+        [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
+    )
 
 
 def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:

@@ -31,6 +31,8 @@ from state_engine.storage.state.changelog import (
     KeyGroups,
     ListedFile,
     SomeKeys,
+    copied_rows,
+    kept_rows,
     op_of_entry,
     open_state_file,
     row_groups_with,
@@ -196,22 +198,26 @@ def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
 
 
 def _read_file(listed: ListedFile, keys: SomeKeys, schema: pa.Schema) -> Iterator[pa.Table]:
+    copied = copied_rows(listed, keys)
+    if copied is not None:
+        kept = kept_rows(copied["key_hash"].to_numpy(), listed, keys)
+        yield _in_schema(copied.filter(pa.array(kept)), schema)
+        return
     file = open_state_file(listed)
-    have = set(file.schema.names)
-    columns = [name for name in schema.names if name in have]
+    columns = [name for name in schema.names if name in file.schema.names]
     for numbers in _read_together(file, row_groups_with(keys, file, listed)):
-        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy()
-        mask = keys.hold(hashes)
-        if listed.counts is not None:
-            mask = mask & listed.counts.hold(hashes)
-        if not mask.any():
-            continue
-        table = file.read_row_groups(numbers, columns).filter(pa.array(mask))
-        arrays = [
-            conform(table[f.name], f.type) if f.name in have else pa.nulls(table.num_rows, f.type)
-            for f in schema
-        ]
-        yield pa.Table.from_arrays(arrays, schema=schema)
+        kept = kept_rows(file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy(), listed, keys)
+        if kept.any():
+            yield _in_schema(file.read_row_groups(numbers, columns).filter(pa.array(kept)), schema)
+
+
+def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, in the recorded form; those that a file does not have are null."""
+    arrays = [
+        conform(table[f.name], f.type) if f.name in table.schema.names else pa.nulls(table.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def _read_together(file: OpenParquet, numbers: list[int]) -> Iterator[list[int]]:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +29,11 @@ from state_engine.core.state.state_table import APPEND, PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
-from state_engine.storage.parquet_reading import OpenParquet, open_parquet
+from state_engine.storage.parquet_reading import OpenParquet, check_footer, open_parquet
 from state_engine.storage.state.entry_codes import leaves
+
+if TYPE_CHECKING:
+    from state_engine.storage.state.local_copies import LocalCopy
 
 Hashes = np.ndarray[Any, Any]
 
@@ -121,6 +125,7 @@ class ListedFile:
         bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
         of: which checkpoint wrote it, of what, as text.
         max_parallelism: by which its key groups were numbered; None where that is not known.
+        copy: of its rows on this machine, where there may be one.
     """
 
     uri: str
@@ -130,6 +135,7 @@ class ListedFile:
     footer: int | None = None
     of: str = ""
     max_parallelism: int | None = None
+    copy: LocalCopy | None = None
 
     @classmethod
     def recorded(
@@ -244,19 +250,47 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
         MissingFilesError: it is gone, or has another number of rows.
         DamagedFileError: it is not what was written.
     """
-    try:
+    with _missing(listed):
         file = open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
-    except FileNotFoundError:
-        raise MissingFilesError(
-            f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
-            "Restore an older checkpoint or a savepoint"
-        ) from None
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
             f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
             "it was changed by something else. Restore an older checkpoint or a savepoint"
         )
     return file
+
+
+def check_state_file(listed: ListedFile) -> None:
+    """Check that a file is there, with the size and the footer, and so the rows, that its checkpoint recorded.
+
+    Raises:
+        MissingFilesError: it is gone.
+        DamagedFileError: it is not what was written.
+    """
+    with _missing(listed):
+        check_footer(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of)
+
+
+@contextmanager
+def _missing(listed: ListedFile) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise MissingFilesError(
+            f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
+            "Restore an older checkpoint or a savepoint"
+        ) from None
+
+
+def copied_rows(listed: ListedFile, wanted: SomeKeys) -> pa.Table | None:
+    """Rows of a file's local copy, with all those that are wanted among them; None where the file is to be read.
+
+    Raises:
+        MissingFilesError, DamagedFileError: the file is gone, or is not what was written.
+    """
+    if listed.copy is None or not isinstance(wanted, KeyHashes):
+        return None
+    return listed.copy.rows(wanted)
 
 
 def check_files(files: Sequence[ListedFile]) -> None:
@@ -317,21 +351,23 @@ def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> I
     """
     little: list[pa.Table] = []
     for listed in files:
-        file = open_state_file(listed, coded=["state"])
-        if only is not None and state_column(only) not in file.schema.names:
-            continue
-        numbers = row_groups_with(wanted, file, listed)
-        if not numbers:
-            continue
-        if file.decoded_bytes(numbers) > _LITTLE_BYTES:
-            yield from _together(little, wanted)
-            little = []
-            yield from _of_file(file, numbers, listed, wanted)
-            continue
-        table = file.read_row_groups(numbers)
+        table = copied_rows(listed, wanted)
+        if table is None:
+            file = open_state_file(listed, coded=["state"])
+            if only is not None and state_column(only) not in file.schema.names:
+                continue
+            numbers = row_groups_with(wanted, file, listed)
+            if not numbers:
+                continue
+            if file.decoded_bytes(numbers) > _LITTLE_BYTES:
+                yield from _together(little, wanted)
+                little = []
+                yield from _of_file(file, numbers, listed, wanted)
+                continue
+            table = file.read_row_groups(numbers)
         if listed.counts is not None or table.num_rows > _LITTLE_ROWS:
             # a filter of few rows costs more, column by column
-            table = table.take(np.flatnonzero(_kept(table["key_hash"].to_numpy(), listed, wanted)))
+            table = table.take(np.flatnonzero(kept_rows(table["key_hash"].to_numpy(), listed, wanted)))
         if little and little[0].schema != table.schema:
             yield from _together(little, wanted)
             little = []
@@ -341,7 +377,7 @@ def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> I
 
 def _of_file(file: OpenParquet, numbers: list[int], listed: ListedFile, wanted: SomeKeys) -> Iterator[_Part]:
     """Row groups of a large file: the hashes decide which rows of the other columns are kept."""
-    kept = _kept(file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy(), listed, wanted)
+    kept = kept_rows(file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy(), listed, wanted)
     if not kept.any():
         return
     mask, columns = pa.array(kept), dict[str, pa.ChunkedArray]()
@@ -356,7 +392,7 @@ def _of_file(file: OpenParquet, numbers: list[int], listed: ListedFile, wanted: 
     yield _Part(frozenset(file.schema.names), read)
 
 
-def _kept(hashes: Hashes, listed: ListedFile, wanted: SomeKeys) -> Hashes:
+def kept_rows(hashes: Hashes, listed: ListedFile, wanted: SomeKeys) -> Hashes:
     """Which rows of a file count and are wanted, given the hashes of all."""
     kept = wanted.hold(hashes)
     return kept if listed.counts is None else kept & listed.counts.hold(hashes)

@@ -1,0 +1,125 @@
+"""Where a machine keeps local copies of files of bases, and how much room they take (``LocalCopies``).
+
+    <directory>/<job>/<operator>/<copy>.blocks
+
+The directory belongs to the user who runs subtasks, and nobody else may write to it. Where there is no room, copies go
+that nobody has used for an hour, the longest unused first. What copies are is in ``local_copies``. Decision 0079.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import platformdirs
+
+if TYPE_CHECKING:
+    from state_engine.storage.layout import JobLayout
+
+_LOG = logging.getLogger(__name__)
+
+UNUSED_S = 3600
+"""A copy that was used in the last hour makes no room for another one."""
+_LEFT_FREE = 2**30
+"""Bytes that copies leave free on the disk."""
+SUFFIX = ".blocks"
+
+
+@dataclass(frozen=True)
+class LocalCopies:
+    """Where a machine keeps local copies of files of bases.
+
+    Attributes:
+        directory: path on each machine; None for one in the user's cache.
+        max_bytes: of all copies in it, more or less; 0 for no copies.
+    """
+
+    directory: str | None = None
+    max_bytes: int = 10 << 30
+
+    @property
+    def place(self) -> Path:
+        """The directory on this machine."""
+        if self.directory:
+            return Path(self.directory)
+        return platformdirs.user_cache_path("statelake") / "local-copies"
+
+    def of_job(self, layout: JobLayout) -> Path:
+        """The directory of a job's copies."""
+        return self.place / _digest(layout.directory)
+
+    def of_operator(self, layout: JobLayout, uid: str) -> Path:
+        """The directory of an operator's copies."""
+        return self.of_job(layout) / _digest(layout.base(uid))
+
+    def drop(self, layout: JobLayout) -> None:
+        """Delete all copies of a job on this machine."""
+        if self.place.is_dir() and self.is_usable():
+            shutil.rmtree(self.of_job(layout), ignore_errors=True)
+
+    def is_usable(self) -> bool:
+        """Whether copies may be kept there: it is made where it is not; nobody else may write to it."""
+        place = self.place
+        try:
+            if not place.is_absolute():
+                return False  # the cache of a user without a home
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = place.lstat()
+        except OSError as error:
+            _LOG.info("no local copies are kept in %s: %s", place, error)
+            return False
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+            return True
+        _LOG.warning(
+            "no local copies are kept in %s, which is a link, belongs to somebody else, or can be written by others: "
+            "make it a directory of your own (chmod 700), or name another one (local_copies.directory)",
+            place,
+        )
+        return False
+
+    def make_room(self, size: int) -> int:
+        """Bytes that there is room for; copies that nobody has used for long go, where there is none for ``size``."""
+        stored = sorted(self._stored(), key=lambda one: one[1].st_mtime)
+        used = sum(status.st_size for _, status in stored)
+        limit = min(self.max_bytes, used + shutil.disk_usage(self.place).free - _LEFT_FREE)
+        for path, status in stored:
+            if limit - used >= size or time.time() - status.st_mtime < UNUSED_S:
+                break
+            path.unlink(missing_ok=True)
+            used -= status.st_size
+        return max(limit - used, 0)
+
+    def _stored(self) -> Iterator[tuple[Path, os.stat_result]]:
+        """All copies in the directory, of all jobs."""
+        for copy in self.place.glob(f"*/*/*{SUFFIX}"):
+            with suppress(FileNotFoundError):
+                yield copy, copy.stat()
+
+
+NO_COPIES = LocalCopies(max_bytes=0)
+
+_used: LocalCopies | None = None
+
+
+def use_local_copies(copies: LocalCopies) -> None:
+    """Keep local copies like this from now on, for micro-batches that this process plans."""
+    global _used
+    _used = copies
+
+
+def local_copies() -> LocalCopies | None:
+    """How micro-batches that this process plans keep local copies; None where ``use_local_copies`` was not called."""
+    return _used
+
+
+def _digest(uri: str) -> str:
+    return sha256(uri.encode()).hexdigest()[:32]
