@@ -68,6 +68,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from state_engine.machine.settings import SparkSettings
     from state_engine.spark.execution import INTERPRETED
     from state_engine.spark.session import local_session
+    from state_engine.storage.state.copy_directory import LocalCopies, use_local_copies
 
     scratch: Path = tmp_path_factory.mktemp("spark")
     options = {
@@ -78,6 +79,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # their own, the demo and the benchmarks run them compiled.
         **INTERPRETED,
     }
+    use_local_copies(LocalCopies(str(scratch / "copies")))
     session = local_session(
         SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"
     )

@@ -56,6 +56,8 @@ from state_engine.spark.catalog import place_of
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.durability import Durability
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.copy_directory import drop_local_copies
 
 
 @guarded
@@ -790,6 +792,7 @@ class StateEngine:
         Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
         not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of expired
         checkpoints leave the logs of the job's tables first, and are deleted by a collection ``orphan_age`` later.
+        Local copies of the job's state on this machine are deleted, too; micro-batches make those that they need anew.
 
         Args:
             job: give the ``StatefulJob`` itself to reach sinks that got files, and no checkpoint yet.
@@ -803,13 +806,16 @@ class StateEngine:
         Raises:
             ConfigurationError: the job has no checkpoint yet, or ``orphan_age`` is too short.
         """
-        return self.context.collector(job, requested_by).collect(
+        report = self.context.collector(job, requested_by).collect(
             orphan_age=orphan_age,
             now_ms=None if clock is None else clock_of(clock)(),
             dry_run=dry_run,
             delta_vacuum=delta_vacuum,
             on_progress=on_progress or (lambda _: None),
         )
+        if not dry_run:
+            drop_local_copies(JobLayout(self.root, report.job))
+        return report
 
     @classmethod
     def upgrade(

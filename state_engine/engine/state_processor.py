@@ -31,6 +31,7 @@ from state_engine.state_processor.known_key import known_key
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.copy_directory import drop_local_copies
 
 
 @guarded
@@ -256,7 +257,9 @@ class StateProcessor:
         """Erase keys from all states and timers of all operators that are keyed by these columns.
 
         Tables that show states of these operators lose their rows, and the files of their newest version that held
-        any, also one that a deletion vector hides, are rewritten without. Where this breaks off, call it again.
+        any, also one that a deletion vector hides, are rewritten without. Where this breaks off, call it again. Local
+        copies of the job's state on this machine are deleted; other machines do so at their next micro-batch of the job
+        after a compaction.
 
         The report names what else still holds them: older checkpoints, branches, savepoints, dead letters, sinks, and
         older versions of the tables, with the time until which these keep them.
@@ -299,9 +302,13 @@ class StateProcessor:
         )
         now_ms = tables.clock.now_ms() if purge and clock is None else clock_of(clock)()
         wanted = Purge(tuple(drop_branches), sinks, now_ms) if purge else None
-        return erasure.erase(
-            [keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted
-        )
+        try:
+            return erasure.erase(
+                [keys] if isinstance(keys, dict) else list(keys), operator=operator, purge=wanted
+            )
+        finally:
+            if not dry_run:
+                drop_local_copies(layout)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

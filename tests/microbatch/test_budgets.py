@@ -18,6 +18,8 @@ from benchmarks.sized_jobs import Counting, SizedJob, Waiting
 from state_engine import DeltaSink, DeltaStateTable, FileSource, StatefulJob
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.storage import parquet_reading
+from state_engine.storage.state import copy_directory
+from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from tests.support.costs import SparkRecords, counting_files, delta_commits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
@@ -234,7 +236,8 @@ def test_files_opened_follow_touched_keys(tmp_path: Path, spark: SparkSession, k
 def test_bytes_read_follow_touched_keys(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a large file only the row groups are read that may hold one of them."""
+    """Of a large file only the row groups are read that may hold one of them, where there are no local copies."""
+    monkeypatch.setattr(copy_directory, "_used", NO_COPIES)
     monkeypatch.setattr(parquet_reading, "_WHOLE_BYTES", 2**16)  # smaller ones are read as a whole
     keys = 60_000
     job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2)
@@ -252,6 +255,33 @@ def test_bytes_read_follow_touched_keys(
     assert one <= group * 1.5 + footers
     assert one < four <= 4 * group * 1.5 + footers
     assert every >= 0.8 * sum(sizes)
+    job.close()
+
+
+def test_bytes_read_of_a_base_with_local_copies(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are decoded by the second micro-batch on a base; then only their ends are read, and blocks of copies."""
+    copies = LocalCopies(str(tmp_path / "copies"))
+    monkeypatch.setattr(copy_directory, "_used", copies)
+    keys = 60_000
+    job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2)
+    base = "root/sized/operators/kept/base"
+    sizes = [p.stat().st_size for p in (tmp_path / base).rglob("*.parquet")]
+    read = []
+    for _ in range(4):
+        with counting_files(tmp_path) as files:
+            job.run(8, keys=np.arange(8) * (keys // 8))
+        read.append((files.opened[base], files.bytes_of(base)))
+    first, second, third, fourth = read
+    assert first == (2, sum(sizes))  # of a file a subtask; a base may be read once only
+    assert second == (4, sum(sizes) + 2 * 2**16)  # the ends, for their footers; and the rows, to be copied
+    assert third == fourth == (2, 2 * 2**16)
+    copied = [p.stat().st_size for p in copies.place.rglob("*.blocks")]
+    assert len(copied) == 2
+    assert (
+        sum(copied) <= 48 * keys
+    )  # of a key: its hash, itself, the name of the state, a number, and what is null
     job.close()
 
 

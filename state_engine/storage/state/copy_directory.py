@@ -121,5 +121,10 @@ def local_copies() -> LocalCopies | None:
     return _used
 
 
+def drop_local_copies(layout: JobLayout) -> None:
+    """Delete the copies of a job on this machine: what was erased or deleted is not to stay in them."""
+    (local_copies() or LocalCopies()).drop(layout)
+
+
 def _digest(uri: str) -> str:
     return sha256(uri.encode()).hexdigest()[:32]

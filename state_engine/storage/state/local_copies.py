@@ -49,9 +49,13 @@ _LARGE_ROWS = 4096
 """Of a file with fewer rows all of them are read at once, which costs no more than a copy."""
 _FEW = 2
 """Where so many blocks for each key that is wanted are more than a file has, the file itself is read."""
+_LARGEST_BYTES = 2**28
+"""Decoded size of the largest file that is copied."""
 _NOTED_S = 600
 """When a copy was used is noted every ten minutes."""
 _ROWS = "rows"
+
+Content = Callable[[], dict[str, SortedRun] | None]
 
 
 class OperatorCopies:
@@ -74,17 +78,18 @@ class OperatorCopies:
     ) -> None:
         self._copies, self._files, self.max_parallelism = copies, files, max_parallelism
         self._directory = copies.of_operator(layout, uid)
-        self._usable = copies.max_bytes > 0 and any(map(_may_have, files)) and copies.is_usable()
-        # whoever reads a base first cannot know whether it is read a second time
-        self._is_read_again = any(not file.is_base for file in files)
+        # whoever reads a base first, without changes after it, cannot know whether it is read a second time
+        self._copying = (
+            copies.max_bytes > 0 and any(map(_may_have, files)) and not all(f.is_base for f in files)
+        )
         self._room: int | None = None
 
     def attached(self, files: Sequence[StateFile]) -> list[StateFile]:
         """Files with the copies that they have, or may be given; copies of files that the path does not list go."""
-        if not self._usable:
+        if not (self._copying or self._directory.is_dir()) or not self._copies.is_usable():
             return list(files)
         self._tidy()
-        return [self._with_copy(file) if _may_have(file) else file for file in files]
+        return [self._with_copy(file) if self._copying and _may_have(file) else file for file in files]
 
     def _with_copy(self, file: StateFile) -> StateFile:
         return replace(file, listed=replace(file.listed, copy=LocalCopy(file, self)))
@@ -92,31 +97,33 @@ class OperatorCopies:
     def _tidy(self) -> None:
         """Delete the copies of files that the path does not list, and what writers that died left behind."""
         with suppress(OSError):
-            listed = {_name_of(file) for file in self._files if _may_have(file)}
+            listed = {_name_of(f) for f in self._files if self._copies.max_bytes and _may_have(f)}
             for name in set(os.listdir(self._directory)) - listed:
                 path = self._directory / name
                 if name.endswith(SUFFIX) or time.time() - path.stat().st_mtime > UNUSED_S:
                     path.unlink()
 
-    def open(self, name: str, of: str, content: Callable[[], dict[str, SortedRun]]) -> BlockFile | None:
+    def open(self, name: str, of: str, content: Content) -> BlockFile | None:
         """A copy, made where there is none; None where there is none to be had.
 
         Args:
             name: of its file.
             of: what it must be of.
-            content: reads what goes into it.
+            content: reads what goes into it; None where it is not to be copied.
         """
         path = self._directory / name
         with suppress(OSError, UnreadableBlocksError):
             copy = BlockFile(path, of=of)
             _note_use(path)
             return copy
-        if not self._is_read_again or self._room == 0:
+        if self._room == 0:
             return None
         runs = content()
+        if runs is None:
+            return None
         try:
             return self._made(path, of, runs)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, UnreadableBlocksError) as error:
             self._room = 0
             _LOG.info("no local copy in %s: %s", path.parent, error)
             return None
@@ -201,8 +208,12 @@ class LocalCopy:
             self._asked = True
         return self._blocks
 
-    def _content(self) -> dict[str, SortedRun]:
-        table = open_state_file(self._file.listed).read()
+    def _content(self) -> dict[str, SortedRun] | None:
+        """What goes into the copy; None where it is too much to be in memory at once."""
+        file = open_state_file(self._file.listed)
+        if file.decoded_bytes(range(file.row_groups)) > _LARGEST_BYTES:
+            return None
+        table = file.read()
         runs, timers = {_ROWS: SortedRun(table, "key_hash")}, _timers_in(table)
         for domain in (EVENT, PROCESSING):
             own = timers.those(timers.of(domain))
