@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
+from state_engine.microbatch.attempt import Committed
 from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.look_ahead import LookAhead
 from state_engine.operations import file_collector, maintenance
 from state_engine.operations.file_collector import Collector
 from state_engine.operations.job_files import JobFiles
@@ -58,10 +60,22 @@ def marked(clock: Clock) -> Iterator[Reported]:
         _mark_collector(patch, around)
         for name in ("begin", "withdraw", "add", "_rename"):
             around(Mover, name, _under_lock(name))
+        patch.setattr(LookAhead, "_together", _in_either_order)
         patch.setattr(GraphExecutor, "execute", execute)
         patch.setattr(maintenance, "write_base", fold_base)
         patch.setattr(maintenance, "_POSITION_FILES", 2)  # so that few micro-batches are enough for it
         yield shown
+
+
+def _in_either_order(_: LookAhead, finish: Callable[[], Committed], look: Callable[[], None]) -> Committed:
+    """What runs side by side, one after the other: what is executed ahead writes nothing that others read."""
+    actor = actor_here()
+    if actor is not None and actor.dice.random() < 0.5:
+        look()
+        return finish()
+    committed = finish()
+    look()
+    return committed
 
 
 def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
