@@ -11,7 +11,7 @@ another runner's row came after it, the attempt ahead is given up. Decision 0082
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -83,10 +83,7 @@ class LookAhead:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="statelake-finish")
         finishing = self._thread.submit(finish)
-        try:
-            look()
-        finally:
-            wait([finishing])  # a commit is not left alone, whatever becomes of the attempt ahead
+        look()
         return finishing.result()
 
     def _executed(self, path: list[CheckpointRow]) -> _Ahead:
@@ -126,7 +123,7 @@ class LookAhead:
             self._give_up(ahead.attempt)
 
     def close(self) -> None:
-        """Give up what nobody asked for, and end the thread."""
+        """Give up what nobody asked for, and wait for a commit that an interrupt left alone."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             self._drop(ahead)

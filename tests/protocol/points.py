@@ -80,7 +80,7 @@ def _in_either_order(_: LookAhead, finish: Callable[[], Committed], look: Callab
 
 def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
     """Every read and every deletion of the collector, without threads: they are no actors."""
-    patch.setattr(file_collector, "ThreadPoolExecutor", _InTurn)
+    patch.setattr(file_collector, "in_threads", map)
     around(file_collector, "_Ages", _before_and_after("taking the time"))
     for name in ("_plan", "_carry_out", "_remove"):
         around(Collector, name, _before_and_after(name))
@@ -88,22 +88,6 @@ def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> N
     around(Maintenance, "fence", _before_and_after("fence"))
     for name in ("_delete", "_drop_empty"):
         around(file_collector, name, _before_and_after(name))
-
-
-class _InTurn:
-    """In place of a pool of threads."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __enter__(self) -> _InTurn:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, function: Callable[..., Any], *items: Any) -> Iterator[Any]:
-        return map(function, *items)
 
 
 def _before_and_after(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
