@@ -24,8 +24,8 @@ from state_engine.microbatch.batch import BatchContext
 def may_look_ahead(job: StatefulJob, batch: BatchContext) -> bool:
     """Whether the micro-batch after this one may begin before this one is committed.
 
-    Its sources have more, as far as they know; and no function is told that checkpoints are complete, which this one is
-    not yet.
+    Its sources must have more, and no function may ask for notifications of complete checkpoints: this one is not
+    complete yet.
     """
     if any(has_checkpoint_hooks(operator.function) for operator in job.operators.values()):
         return False

@@ -262,17 +262,17 @@ def test_no_more_is_executed_than_was_asked_for(
     assert recorded.count("execute") == FILES
 
 
-class Told(Sum, CheckpointListener):
-    """Is told which checkpoints are complete."""
+class Notified(Sum, CheckpointListener):
+    """Gets a notification of each checkpoint that is complete."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         pass
 
 
-def test_a_function_is_told_of_checkpoints_that_are_complete(
+def test_a_function_is_notified_of_checkpoints_that_are_complete(
     tmp_path: Path, spark: SparkSession, recorded: list[str]
 ) -> None:
     site = site_of(tmp_path, spark)
-    site.engine().run(job_of(site, Told()))
+    site.engine().run(job_of(site, Notified()))
     begun = [step for step in recorded if step in ("execute", "publish done")]
     assert begun == ["execute", "publish done"] * FILES
