@@ -20,6 +20,7 @@ from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import ListedFile
+from state_engine.storage.state.copy_directory import NO_COPIES
 from state_engine.storage.state.located_files import StateFile
 
 KEY = KeySchema(("k",), (pa.int64(),))
@@ -38,7 +39,7 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
     spec = SimpleNamespace(
         uid="op", write_id="w", layout=JobLayout(f"file://{tmp_path}", "job"), key_schema=KEY, parallelism=1,
         max_parallelism=128, state_files=[], recorded_states={}, earlier_states={}, dropped_states=(),
-        backend=HashMapStateBackend(), first_timers=(),
+        backend=HashMapStateBackend(), first_timers=(), local_copies=NO_COPIES,
     )  # fmt: skip
 
     def subtask(numbers: list[int]) -> Any:
