@@ -366,9 +366,12 @@ def test_a_directory_that_others_may_write_to_is_not_used(
 ) -> None:
     expected = site.load(FEW, None)
     copies.place.mkdir(mode=0o700)
-    (copies.place / "theirs").touch()
+    theirs = copies.of_job(LAYOUT) / "theirs"
+    theirs.parent.mkdir()
+    theirs.touch()
     copies.place.chmod(0o777)
     assert site.load(FEW, copies) == expected
+    assert stored_in(copies) == [theirs]
     copies.drop(LAYOUT)
     copies.place.chmod(0o700)
     with monkeypatch.context() as patch:
@@ -377,7 +380,7 @@ def test_a_directory_that_others_may_write_to_is_not_used(
     link = copies.place.with_name("link")
     link.symlink_to(copies.place)
     assert site.load(FEW, LocalCopies(str(link))) == expected
-    assert [p.name for p in stored_in(copies)] == ["theirs"]
+    assert stored_in(copies) == [theirs]
     assert len({r.getMessage() for r in caplog.records}) == 2
     assert "make it a directory of your own" in caplog.text
 

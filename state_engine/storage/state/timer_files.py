@@ -54,7 +54,7 @@ class TimersPart(Protocol):
 def timers_of(file: StateFile) -> TimersOfFile:
     """The timers in a file, from its local copy where it has one."""
     copy = file.listed.copy
-    return ParquetTimers(file) if copy is None or not copy.is_there() else CopiedTimers(file, copy)
+    return ParquetTimers(file) if copy is None or not copy.is_there() else CopiedTimers(copy)
 
 
 def read_timers(parts: Sequence[TimersPart]) -> list[TimerColumns]:
@@ -164,10 +164,10 @@ class _Stretch:
 
 
 class CopiedTimers:
-    """The timers in the local copy of a file; see ``TimersOfFile``."""
+    """The timers in the local copy of a file of a base, which counts as a whole; see ``TimersOfFile``."""
 
-    def __init__(self, file: StateFile, copy: LocalCopy) -> None:
-        self._counts, self._copy = file.listed.counts, copy
+    def __init__(self, copy: LocalCopy) -> None:
+        self._copy = copy
 
     def within(self, window: Window) -> list[_Stretch]:
         """The window itself."""
@@ -190,7 +190,7 @@ class CopiedTimers:
             if isinstance(part, _Stretch):
                 columns = self._copy.timers(part.domain, part.start_ms, part.end_ms)
                 kept = columns.within({part.domain: (part.start_ms, part.end_ms)})
-                part.columns = columns.those(kept).counting(self._counts)
+                part.columns = columns.those(kept)
 
 
 def _is_one(domains: tuple[str, str] | None) -> bool:
