@@ -25,7 +25,7 @@ from state_engine.core.state.state_table import StateTable
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import OpenParquet
-from state_engine.storage.state import copy_directory, local_copies
+from state_engine.storage.state import copy_directory, local_copies, timer_files
 from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile, TouchedState
 from state_engine.storage.state.copy_directory import LocalCopies
 from state_engine.storage.state.local_copies import OperatorCopies
@@ -43,6 +43,10 @@ DOMAINS = (EVENT, PROCESSING)
 OF_KEY = st.dictionaries(st.tuples(st.integers(0, 9), st.sampled_from(DOMAINS)), st.just(True), max_size=3)
 HISTORIES = st.tuples(batches(), st.lists(st.dictionaries(KEYS, OF_KEY, max_size=4), min_size=4, max_size=4))
 """Per batch the new entries of keys, and the timers that they have from then on."""
+
+
+def in_one_group(key: Any) -> int:
+    return GROUPS * int(key[0])
 
 
 class Site:
@@ -127,7 +131,7 @@ def stored_in(copies: LocalCopies) -> list[Path]:
     window=st.dictionaries(st.sampled_from(DOMAINS), st.tuples(st.integers(0, 9), st.integers(0, 9))),
     since=st.integers(0, 9),
     own=st.integers(0, GROUPS - 1),
-    hash_of=st.sampled_from([key_hash, one_hash_a_number]),
+    hash_of=st.sampled_from([key_hash, one_hash_a_number, in_one_group]),
 )
 def test_state_and_timers_are_the_same_with_and_without_copies(
     history: Any, cut: int, keys: set[Any], window: Any, since: int, own: int, hash_of: Any
@@ -159,6 +163,20 @@ def test_the_first_timer_is_found_however_many_blocks_hold_timers_that_are_gone(
         assert site.timers(copies).first(EVENT, 0, nothing) == timers - 1
         assert site.timers(copies).first(EVENT, 0, last) == 5000
         assert site.timers(copies).first(PROCESSING, 0, nothing) is None
+        assert stored_in(copies)
+
+
+def test_each_timer_is_the_first_one_once_those_before_it_are_left_out(tmp_path: Path) -> None:
+    """Also where a stretch of blocks ends, and the next one begins."""
+    timers = {(n, "a"): {(n, EVENT): True} for n in range(60)}
+    with forced(tmp_path / "copies") as copies, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timer_files, "_GROWTH", 2)
+        history = [timers, {(60, "a"): {(99, EVENT): True}}]
+        site = Site(tmp_path, ([{name: {} for name in STATES}] * 2, history), 1, in_one_group)
+        stored = site.timers(copies)
+        for first in range(60):
+            before = KeyHashes.of(np.array([in_one_group((n, "a")) for n in range(first)], np.int64))
+            assert stored.first(EVENT, 0, before) == first
         assert stored_in(copies)
 
 
