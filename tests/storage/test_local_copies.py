@@ -213,8 +213,8 @@ class Decoded:
         patch.setattr(OpenParquet, "__init__", watched)
 
     def of_bases(self) -> int:
-        found, self.files = [uri for uri in self.files if "/base-" in uri], []
-        return len(found)
+        bases, self.files = [uri for uri in self.files if "/base-" in uri], []
+        return len(bases)
 
 
 def test_a_file_is_decoded_once(site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch) -> None:
