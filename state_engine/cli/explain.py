@@ -29,8 +29,12 @@ def explain(
     operator: Annotated[str | None, typer.Option(metavar="UID", help="Only this operator.")] = None,
     first: Annotated[int | None, typer.Option("--from", min=1, help="First checkpoint to look at.")] = None,
     to: Annotated[int | None, typer.Option("--to", min=1, help="Last one; the head by default.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="Without --from: look at so many, the newest ones.")] = 20,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many rows of each input and output.")] = 5,
+    last: Annotated[
+        int, typer.Option(min=1, help="Without --from: how many checkpoints to show, the newest.")
+    ] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Show at most this many rows of each input and output.")
+    ] = 5,
 ) -> None:
     """Show what happened to one key: its inputs, its state before and after, its timers, its outputs."""
     declared = registered(loaded_settings().settings).get(job)

@@ -73,7 +73,10 @@ def rescale(
         int | None, typer.Option(min=1, help="Subtasks of every operator; what the job declares by default.")
     ] = None,
     max_parallelism: Annotated[
-        int | None, typer.Option(min=1, help="Key groups: keyed state is written anew, while batches go on.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of key groups. This rewrites keyed state while micro-batches continue."
+        ),
     ] = None,
     operator: Operators = None,
     dry_run: DryRun = False,
@@ -95,7 +98,7 @@ def rescale(
 
 def compact(
     job: Job,
-    full: Annotated[bool, typer.Option("--full", help="Write all key groups anew, changed or not.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Rewrite all key groups, changed or not.")] = False,
     operator: Operators = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -107,10 +110,12 @@ def compact(
 
 def expire_checkpoints(
     job: Job,
-    keep_last: Annotated[int, typer.Option(min=1, help="Keep so many checkpoints.")] = 10,
-    keep_hours: Annotated[float | None, typer.Option(min=0, help="Keep all that are younger.")] = None,
+    keep_last: Annotated[int, typer.Option(min=1, help="How many checkpoints to keep.")] = 10,
+    keep_hours: Annotated[
+        float | None, typer.Option(min=0, help="Also keep all that are younger than this.")
+    ] = None,
     drop_branch: Annotated[
-        list[str] | None, typer.Option(help="Branch that nobody is going to promote; may be repeated.")
+        list[str] | None, typer.Option(help="Branch to drop because nobody will promote it; may be repeated.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -129,7 +134,7 @@ def vacuum(
         float, typer.Option(min=24, help="Keep files for at least this many hours.")
     ] = 24,
     delta_vacuum: Annotated[
-        bool, typer.Option("--delta-vacuum", help="Let Delta clean up the job's own tables, too.")
+        bool, typer.Option("--delta-vacuum", help="Also let Delta clean up the job's own tables.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -251,7 +256,7 @@ def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
         done = engine.published(code).accept(table, dry_run=dry_run)
     text = (
         f"{table}: what others changed {'would stay' if dry_run else 'stays'}, until the state of its keys changes; of "
-        f"the state {done.rows:,} rows are missing or other ones, {done.deleted:,} are too many"
+        f"the state {done.rows:,} rows are missing or different, {done.deleted:,} are too many"
     )
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
@@ -260,7 +265,7 @@ def _compared_table(done: TableMove) -> str:
     if not done.rows and not done.deleted:
         return f"{done.name}: equal to the state"
     return (
-        f"{done.name}: differs from the state: {done.rows:,} rows are missing or other ones, {done.deleted:,} are too "
+        f"{done.name}: differs from the state: {done.rows:,} rows are missing or different, {done.deleted:,} are too "
         f"many; `statelake rebuild-table` puts the state's rows there"
     )
 

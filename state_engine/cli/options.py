@@ -35,10 +35,11 @@ LeaveAlone = Annotated[
 Rebatch = Annotated[
     bool,
     typer.Option(
-        "--rebatch", help="Cut the input anew instead of as recorded; takes in rows that were late."
+        "--rebatch",
+        help="Cut the input into new micro-batches, late rows included, instead of the recorded ones.",
     ),
 ]
-Limit = Annotated[int, typer.Option(min=0, help="Show so many rows; 0 for all.")]
+Limit = Annotated[int, typer.Option(min=0, help="Show at most this many rows; 0 for all.")]
 
 
 def outputs_policy(given: Sequence[str] | None) -> OutputsPolicy:

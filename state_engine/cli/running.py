@@ -58,7 +58,9 @@ def run(
         str | None,
         typer.Option(help="Of a job in time partitions: run this one; all that are over by default."),
     ] = None,
-    max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    max_batches: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many micro-batches.")
+    ] = None,
     drain: Annotated[
         bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
     ] = False,
@@ -207,7 +209,7 @@ def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
         >>> print(backfill_text(seen, dry_run=True))
         delays: 1 partitions, 2013-01-02 to 2013-01-02, would run on branch backfill_1 from checkpoint 3
           2013-01-02: 842 rows were read before
-        sink out: 842 rows would leave, and if they come to the same, 842 would come
+        sink out: 842 rows would be withdrawn; if the results are equal, 842 would be published
         stale until they run again: 2013-01-03
     """
     if not report.partitions:
@@ -217,10 +219,10 @@ def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
         leave, come = report.rows_withdrawn.get(sink, 0), report.rows_added.get(sink, 0)
         if dry_run:
             lines.append(
-                f"sink {sink}: {leave:,} rows would leave, and if they come to the same, {come:,} would come"
+                f"sink {sink}: {leave:,} rows would be withdrawn; if the results are equal, {come:,} would be published"
             )
         else:
-            lines.append(f"sink {sink}: {leave:,} rows left, {come:,} came")
+            lines.append(f"sink {sink}: {leave:,} rows withdrawn, {come:,} published")
     if report.stale:
         lines.append(f"stale until they run again: {listed(report.stale)}")
     if report.mode == "branch" and not dry_run:

@@ -141,20 +141,20 @@ def _erased_table(erased: ErasedTable, *, dry_run: bool) -> Iterator[str]:
 
 def _traces(report: EraseReport) -> Table:
     rows = [(one.kind, one.name, f"{one.rows:,}", one.remedy) for one in report.traces]
-    names = ("where", "name", "rows", "what takes them away")
+    names = ("where", "name", "rows", "remedy")
     return table(names, rows, folds=("name", names[-1]), right=("rows",))
 
 
 def _key_type_lines(report: KeyTypeReport, *, dry_run: bool) -> list[str]:
     change = f"{report.job}, {report.operator}: {report.before} → {report.after}"
     if not report.is_needed:
-        return [change, "the keys are stored alike, so there is nothing to write"]
+        return [change, "both types of keys are stored the same way, so there is nothing to write"]
     entries = listed(f"{state} {n:,}" for state, n in report.entries.items())
-    done = "would be written" if dry_run else "are written"
-    lines = [change, f"{report.keys:,} keys {done} anew; entries: {entries}"]
+    done = "would be rewritten" if dry_run else "are rewritten"
+    lines = [change, f"{report.keys:,} keys {done}; entries: {entries}"]
     if report.committed_id is not None:
         lines.append(
-            f"checkpoint {report.committed_id} says so; run the job to go on from there, or restore checkpoint "
+            f"checkpoint {report.committed_id} holds them; run the job to continue from there, or restore checkpoint "
             f"{report.parent_id} to go back"
         )
     return lines

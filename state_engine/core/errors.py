@@ -122,7 +122,7 @@ class RescaleError(StatelakeError):
 _SET_ASIDE = (
     "Fix the function or the row, or set on_error='dead_letter' on the job to keep such rows aside and go on."
 )
-_NO_ROW = "Fix the function and run again: this is no failure of a row that could be set aside."
+_NO_ROW = "Fix the function and run again: this failure is not one of a single row, which could be set aside."
 
 
 class UserFunctionError(StatelakeError):

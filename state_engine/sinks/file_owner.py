@@ -144,8 +144,8 @@ def _rename(at: Location, source: str, target: str) -> None:
         at.inside(source).move(join(at.path, target))
     except NotImplementedError as error:
         raise ConfigurationError(
-            f"FileSink needs an atomic rename, which {at.path} has not (an account without a hierarchical namespace?): "
-            f"use a DeltaSink there. The storage says: {error}"
+            f"FileSink needs an atomic rename, which {at.path} does not have (an account without a hierarchical "
+            f"namespace?): use a DeltaSink there. The storage says: {error}"
         ) from error
 
 

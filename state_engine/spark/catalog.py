@@ -251,7 +251,7 @@ def _location(table: str, properties: Mapping[str, str] | None) -> str | None:
         return None
     if kind_of(properties) != "delta" or not properties.get("location"):
         raise ConfigurationError(
-            f"{table} is no Delta table ({kind_of(properties)}): name another one; or copy its rows with "
+            f"{table} is not a Delta table ({kind_of(properties)}): name another one; or copy its rows with "
             f"CREATE TABLE … USING delta AS SELECT * FROM {table}, and name the copy"
         )
     return normal_uri(properties["location"])

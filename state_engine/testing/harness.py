@@ -194,7 +194,7 @@ class OperatorHarness:
     def collect(self, max_elements: int) -> list[list[Any]]:
         """One micro-batch of a SourceFunction: what each subtask collected, at most so many elements each."""
         if not isinstance(self.function, SourceFunction):
-            raise ConfigurationError(f"{type(self.function).__name__} is no SourceFunction: use process")
+            raise ConfigurationError(f"{type(self.function).__name__} is not a SourceFunction: use process")
         runs = self._runs(end_watermark_ms=self._stored.watermark_ms)
         for run in runs:
             run.collect(max_elements)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from docs.api import GROUPS, MODULES
+from tests.docs.building import build, built_site
 from tests.support.environments import REPOSITORY
 
 LOADED = re.compile(
@@ -19,20 +17,9 @@ LOADED = re.compile(
 """What a browser would fetch from another host."""
 
 
-def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Without --quiet: that hides warnings from --strict, too."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
-    environ = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=240)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("docs") / "site"
-    done = build(REPOSITORY / "mkdocs.yml", directory)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stderr
-    return directory
+    return built_site(tmp_path_factory.mktemp("docs") / "site")
 
 
 @pytest.mark.slow

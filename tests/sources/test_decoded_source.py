@@ -173,7 +173,7 @@ def test_rows_of_any_source_may_be_given_in_memory() -> None:
     [
         (
             lambda job: job.source("a", FileSource("d", schema="v string"), format="debezium"),
-            "source 'a': 'debezium' is no format; use ChangeFormat.debezium",
+            "source 'a': 'debezium' is not a format; use ChangeFormat.debezium",
         ),
         (
             lambda job: job.source("a", DeltaSource("/d", changes=True), format=TEXT),
@@ -263,7 +263,7 @@ def test_a_table_of_texts_in_tasks_and_letters_that_are_sent_again(
     sent = engine.replay_dead_letters(repaired)
     assert (sent.refused, sunk(tmp_path / "sink")) == (1, sorted([*shown_totals(changes), ("+I", "z", 7)]))
     assert [one.error for one in engine.list_dead_letters(job) if not one.sent] == [
-        "SourceError: the envelope is no JSON: Expecting value: line 1 column 1 (char 0)"
+        "SourceError: the envelope is not JSON: Expecting value: line 1 column 1 (char 0)"
     ]
     stopping = spark_job(source, TEXT, tmp_path / "sink")
     stopping.on_error = "fail"

@@ -209,7 +209,7 @@ class TimePartitions:
         if partition is None:
             looks = "2013-01-01" if self.every == "day" else "2013-01-01 or 2013-01-01-05:00"
             raise ConfigurationError(
-                f"{key!r} is no start of {self.every}s in {self.timezone}: they look like {looks}"
+                f"{key!r} is not a start of {self.every}s in {self.timezone}: they look like {looks}"
             )
         return partition
 
