@@ -110,7 +110,7 @@ def _row_lines(what: str, rows: RowsOfKey) -> Iterator[str]:
     if rows.problem:
         yield f"  {what}: not known: {rows.problem}"
     elif rows.count:
-        yield f"  {what}: {rows.count:,} rows"
+        yield f"  {what}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}"
         for row in rows.rows:
             yield f"    {_shown(row)}"
         if rows.count > len(rows.rows):

@@ -97,7 +97,7 @@ def change_key_type(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Write the state of an operator anew under keys of the type that the job's code declares; old ones are cast."""
+    """Rewrite the state of an operator under keys of the type that the job's code declares; old keys are cast."""
     code = declared(job)
     with opened(f"{job}: reading the state of {operator}") as engine:
         code.prepare()

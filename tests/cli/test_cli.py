@@ -75,7 +75,7 @@ def test_doctor_fails_on_missing_jars_and_says_how_to_get_them(tmp_path: Path) -
 def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path) -> None:
     done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__SPARK__JAVA_HOME="/nowhere")
     assert done.returncode == 1
-    assert "spark.java_home is of no use" in done.stdout
+    assert "spark.java_home cannot be used" in done.stdout
 
 
 def test_the_command_loads_no_orchestrator_and_starts_no_java(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs.api import GROUPS, MODULES
+from state_engine import errors
 from tests.docs.building import build, built_site
 from tests.support.environments import REPOSITORY
 
@@ -34,6 +35,11 @@ def test_every_public_name_has_an_entry(site: Path) -> None:
     names = [("state_engine", name) for _, group in GROUPS.values() for name in group]
     names += [(module, name) for module, group in MODULES.items() for name in group]
     assert [name for name in names if f'id="{".".join(name)}"' not in pages] == []
+
+
+def test_every_error_has_an_anchor(site: Path) -> None:
+    page = (site / "reference" / "errors.html").read_text()
+    assert [name for name in errors.__all__ if f'id="{name.lower()}"' not in page] == []
 
 
 def test_fences_are_code(site: Path) -> None:

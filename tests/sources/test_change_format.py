@@ -124,9 +124,9 @@ def test_an_envelope_that_says_too_little_is_no_change_and_has_a_reason(envelope
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("no json", "the envelope is no JSON"),
-        ('{"op": "c", "after": {"id": 1}} {}', "the envelope is no JSON"),
-        (b'{"op": "c", "after": {"id": 1, "name": "caf\xe9"}}', "the envelope is no JSON"),
+        ("no json", "the envelope is not JSON"),
+        ('{"op": "c", "after": {"id": 1}} {}', "the envelope is not JSON"),
+        (b'{"op": "c", "after": {"id": 1, "name": "caf\xe9"}}', "the envelope is not JSON"),
         ("[1]", "the envelope is not a JSON object"),
         ({"op": "c", "after": {"id": "1"}}, "'after': field 'id': '1' (str) is not a value of type int64"),
         ({"op": "c", "after": {"id": 2**63}}, "'after': field 'id': 9223372036854775808"),
@@ -175,7 +175,7 @@ def test_values_of_json_become_those_of_the_declared_types() -> None:
         ),
         ("timestamp", "2026-01-02T03:04:05", "has no offset from UTC: declare the field as timestamp_ntz"),
         ("timestamp", "soon", "is not a time such as"),
-        ("date", "soon", "is no date such as"),
+        ("date", "soon", "is not a date such as"),
         ("decimal(9,2)", "1.234", "more fraction digits"),
         ("decimal(9,2)", "much", "is not a decimal"),
         ("binary", "ä", "is not base64"),

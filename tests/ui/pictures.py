@@ -105,7 +105,14 @@ def _keep(name: str, taken: bytes, said: Sequence[str]) -> None:
 
 def _typed(command: str, output: str) -> Text:
     shown = Text.from_ansi(output.strip("\n"))
-    return Text().append("$ ", "bold green").append(command, "bold").append("\n").append_text(shown).append("\n")
+    return (
+        Text()
+        .append("$ ", "bold #7ec699")
+        .append(command, "bold")
+        .append("\n")
+        .append_text(shown)
+        .append("\n")
+    )
 
 
 def _as_html(text: Text) -> str:

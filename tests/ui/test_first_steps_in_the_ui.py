@@ -90,5 +90,6 @@ def test_the_tutorial_ends_in_dagster(page: Page, album: Album, tmp_path: Path) 
         ui.picture("tutorial-lineage")
         ui.newest_event("orders/checkpoint", "rows_in")
         ui.picture("tutorial-checkpoint")
-    commands = ("statelake checkpoints orders", 'statelake sql orders "SELECT * FROM totals ORDER BY shop"')
+    asked = "SELECT shop, value AS cents FROM totals ORDER BY shop"
+    commands = ("statelake checkpoints orders", f'statelake sql orders "{asked}"')
     album.terminal(page, "tutorial-terminal", [(command, shell.run(command)) for command in commands])
