@@ -68,8 +68,8 @@ def history_lines(history: KeyHistory) -> Iterator[str]:
         >>> for line in history_lines(KeyHistory("sums", {"total": {"k": "a"}}, [], [3, 4], ["inputs: not known"])):
         ...     print(line)
         sums, total: key {"k": "a"}
-        checkpoints 3 to 4: nothing of it is known
-        not looked at: inputs: not known
+        checkpoints 3 to 4: nothing is known of this key
+        not shown: inputs: not known
     """
     for uid, key in history.keys.items():
         yield f"{history.job}, {uid}: key {text(plain(key))}"
@@ -79,9 +79,9 @@ def history_lines(history: KeyHistory) -> Iterator[str]:
     ids = history.looked_at
     if not history.events:
         span = f"checkpoints {ids[0]} to {ids[-1]}" if ids else "there are no checkpoints"
-        yield f"{span}: nothing of it is known"
+        yield f"{span}: nothing is known of this key"
     for note in history.notes:
-        yield f"not looked at: {note}"
+        yield f"not shown: {note}"
 
 
 def event_lines(event: KeyEvent) -> Iterator[str]:

@@ -168,7 +168,7 @@ def upgrade_text(report: UpgradeReport) -> str:
         jobs: delays; rows of checkpoints: 7
     """
     if report.before == report.after:
-        return f"{report.root} has format {report.after} already: nothing to do"
+        return f"{report.root} already has format {report.after}: nothing to do"
     would = "would be upgraded" if report.dry_run else "was upgraded"
     end = "; nothing was done" if report.dry_run else ""
     lines = [

@@ -205,7 +205,7 @@ def _compacted(job: str, done: CompactionReport, *, dry_run: bool) -> Iterator[s
     if done.committed_id is not None:
         yield f"{job}: checkpoint {done.committed_id} puts them in force"
     elif done.entries:
-        yield f"{job}: dropped: the head moved elsewhere meanwhile; run it again"
+        yield f"{job}: nothing was changed, because the head moved to another path; run it again"
     elif not done.key_groups:
         yield f"{job}: nothing changed since the last compaction"
 
@@ -216,7 +216,7 @@ def _vacuumed(done: VacuumReport) -> Iterator[str]:
         text = f"{' '.join(step)}: {len(files):,} files, {sum(f.bytes for f in files):,} bytes"
         yield f"{'would ' if done.dry_run else ''}{text}"
     if not done.files:
-        yield f"{done.job}: no file is to be deleted"
+        yield f"{done.job}: no files to delete"
 
 
 def _step(file: Disposal) -> tuple[str, str]:
@@ -235,7 +235,7 @@ def rebuild_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
         done = engine.published(code).rebuild(table, dry_run=dry_run)
     text = f"{table}: {done.rows:,} rows, as of the head; {done.place}"
     if dry_run:
-        text = f"{table}: {done.rows:,} rows would come, or come in the place of others, {done.deleted:,} would go"
+        text = f"{table}: {done.rows:,} rows would be added or replaced, {done.deleted:,} would be deleted"
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 

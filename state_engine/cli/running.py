@@ -119,7 +119,7 @@ def run_lines(done: RunReport) -> Iterator[str]:
     if done.published_pending:
         yield f"{done.job}: published first what an earlier run had committed: {listed(done.published_pending)}"
     for sink, path in done.left_alone.items():
-        yield f"{done.job}: sink {sink} at {path} is left alone: the code does not have it any more"
+        yield f"{done.job}: sink {sink} at {path} is left alone: the code no longer has it"
     if done.batches:
         end = "caught up" if done.caught_up else f"stopped after {len(done.batches)} micro-batches"
         yield f"{done.job}: {done.rows_in:,} rows in, {end}, head {done.checkpoint_id}"

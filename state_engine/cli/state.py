@@ -120,7 +120,7 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     if report.expired:
         yield f"expired: checkpoints {listed(report.expired)}"
     for what in report.not_looked_at:
-        yield f"not looked at: {what}"
+        yield f"not searched: {what}"
     if report.traces:
         yield "still held by:"
     elif not any(one.older_files for one in report.tables):

@@ -46,7 +46,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-
 CATALOGUE = "docs/reference/errors.md"
 """The page with the causes of each error, what was kept, and the ways out."""
 

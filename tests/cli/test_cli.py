@@ -292,7 +292,7 @@ def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
     assert "sink out: 1 rows out, 1 rows back" in shown(
         "branch", "promote", "sums", "fixed", "--expected-head", "2"
     )
-    assert "no file is to be deleted" in shown("vacuum", "sums", "--dry-run")  # nothing is old enough
+    assert "no files to delete" in shown("vacuum", "sums", "--dry-run")  # nothing is old enough
 
     only = ("rescale", "sums", "--parallelism", "3", "--operator", "totals")
     assert "would put in force totals: 3 of 128" in shown(*only, "--dry-run")

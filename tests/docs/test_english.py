@@ -59,13 +59,20 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
+def whole(word: str) -> re.Pattern[str]:
+    """Finds a word of the list where no letter stands beside it."""
+    return re.compile(rf"(?<![\w'-])(?:{word})(?![\w'-])", re.IGNORECASE)
+
+
+ANY_WORD = whole("|".join(WORDS))
+
+
 def crept_in(text: str) -> list[tuple[str, str]]:
     """Words of the list in a text, each with what to write in its place."""
-    return [
-        (match[0], instead)
-        for word, instead in WORDS.items()
-        for match in re.finditer(rf"(?<![\w'-])(?:{word})(?![\w'-])", prose(text), re.IGNORECASE)
-    ]
+    plain = prose(text)
+    if not ANY_WORD.search(plain):
+        return []
+    return [(match[0], instead) for word, instead in WORDS.items() for match in whole(word).finditer(plain)]
 
 
 def sentences(text: str) -> list[str]:

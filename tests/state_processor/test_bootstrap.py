@@ -58,7 +58,7 @@ def test_a_job_goes_on_from_given_state(tmp_path: Path, spark: SparkSession) -> 
     engine.run(job, clock=6)
     assert site.state() == {"a": 11, "b": 2, "c": 30, "d": 3}
     assert site.outputs() == [("a", 1, 11), ("b", 2, 2), ("d", 3, 3)]
-    with pytest.raises(ConfigurationError, match=r"has checkpoints in .* already"):
+    with pytest.raises(ConfigurationError, match="already has checkpoints in"):
         engine.state_processor(job).bootstrap({"sums": {"total": given}})
 
 

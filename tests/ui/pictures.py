@@ -58,7 +58,7 @@ class Album:
     def picture(self, page: Page, name: str) -> None:
         """What is in sight, as ``docs/pictures/<name>.png``, as soon as nothing moves or loads any more."""
         page.wait_for_load_state("networkidle")
-        page.wait_for_function("!/Loading(…|[.]{3})/.test(document.body.innerText)")
+        page.wait_for_function("() => !/Loading(…|[.]{3})/.test(document.body.innerText)")
         said = lasting(page.evaluate(_IN_SIGHT))
         if self.takes:
             _keep(name, page.screenshot(animations="disabled", caret="hide"), said)
