@@ -30,7 +30,7 @@ def checkpoints(
     past = history_of(job)
     rows = list(past.checkpoints.values())
     if for_people():
-        say(f"{job}: {len(rows)} checkpoints in {past.layout.root}")
+        say(f"{job}: {len(rows)} {'checkpoint' if len(rows) == 1 else 'checkpoints'} in {past.layout.root}")
     show(records(rows, last=last), lambda: history(rows, last=last))
 
 

@@ -164,7 +164,7 @@ def test_the_imports_of_a_ported_function_are_there() -> None:
 
 
 def test_every_query_is_one_that_spark_parses(spark: SparkSession) -> None:
-    jvm_session = spark._jsparkSession  # type: ignore[attr-defined]
+    jvm_session = spark._jsparkSession
     blocks = left("sql")
     assert len(blocks) >= 5
     for block in blocks:

@@ -53,8 +53,11 @@ def test_a_picture_is_drawn_by_the_code_of_today(name: str) -> None:
     assert drawings.file_of(name).read_text() == drawings.drawn(name), "run: python -m docs.drawings"
 
 
+WITH_PICTURES = [*DOCS.rglob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+
+
 def test_every_picture_is_shown() -> None:
-    texts = "".join(page.read_text() for page in (*DOCS.rglob("*.md"), DOCS.parent / "README.md"))
+    texts = "".join(page.read_text() for page in WITH_PICTURES)
     files = sorted(path.name for path in (DOCS / "pictures").iterdir())
     assert [file for file in files if f"pictures/{file}" not in texts] == []
 
@@ -71,8 +74,7 @@ def test_a_screenshot_is_the_one_whose_page_was_recorded() -> None:
 @pytest.mark.parametrize("path", SCREENSHOTS, ids=lambda path: path.stem)
 def test_a_screenshot_is_small_and_its_alternative_text_says_what_it_shows(path: Path) -> None:
     assert path.stat().st_size < pictures.MOST_BYTES
-    pages = (*DOCS.rglob("*.md"), DOCS.parent / "README.md")
-    texts = [re.findall(rf"!\[([^]]*)\]\([^)]*{path.name}\)", page.read_text()) for page in pages]
+    texts = [re.findall(rf"!\[([^]]*)\]\([^)]*{path.name}\)", page.read_text()) for page in WITH_PICTURES]
     assert all(len(text.split()) >= 8 for of_page in texts for text in of_page)
 
 

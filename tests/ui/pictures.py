@@ -41,6 +41,8 @@ _IN_SIGHT = """() => {
     }
     return texts.join("\\n");
 }"""
+_NOW_AND_THEN = re.compile(r"^Unsynced")
+"""Shown by Dagster when it has looked again, which may be after a page is complete."""
 _PAGE = """<body style="margin:0"><pre style="display:inline-block;margin:0;padding:14px 18px;background:#1e2430;
 color:#e6e6e6;font:14px/1.45 'DejaVu Sans Mono',monospace">{}</pre></body>"""
 
@@ -80,7 +82,8 @@ def lasting(text: str) -> list[str]:
     """The different lines of a page, without what each run has of its own."""
     for pattern, blank in ((_ID, "<id>"), (_AGO, "<ago>"), (_MONTH, "<month>"), (re.compile(r"\d+"), "0")):
         text = pattern.sub(blank, text)
-    return sorted({" ".join(line.split()) for line in text.splitlines() if re.search(r"\w", line)})
+    lines = {" ".join(line.split()) for line in text.splitlines() if re.search(r"\w", line)}
+    return sorted(line for line in lines if not _NOW_AND_THEN.match(line))
 
 
 def record(name: str) -> tuple[str, list[str]]:

@@ -26,6 +26,8 @@ pytestmark = [pytest.mark.ui, pytest.mark.spark, pytest.mark.timeout(1800)]
 LOCATION = "definitions"
 """What Dagster calls a code location that is one module of this name."""
 COMMAND_S = 300
+READERS_DIRECTORY = "/home/me/shop"
+"""Shown in place of the directory of the test."""
 
 
 class Shell:
@@ -48,7 +50,7 @@ class Shell:
             capture_output=True, text=True, timeout=COMMAND_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return done.stdout.replace(str(self.directory), READERS_DIRECTORY)
 
     def dagster(self) -> AbstractContextManager[str]:
         """``dagster dev`` in this directory."""
