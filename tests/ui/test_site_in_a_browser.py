@@ -181,7 +181,6 @@ def test_a_phone_shows_pictures_in_a_size_that_can_be_read_and_the_navigation_be
 ) -> None:
     site.page.set_viewport_size(PHONE)
     site.go("writing/timers.html")
-    site.page.screenshot(path="/dev/shm/h4/phone.png")
     picture = site.page.locator("article img").first.bounding_box()
     assert picture is not None
     assert picture["width"] > 1.5 * PHONE["width"]
@@ -193,7 +192,6 @@ def test_a_phone_shows_pictures_in_a_size_that_can_be_read_and_the_navigation_be
 def test_the_dark_palette_keeps_text_readable(site: Site) -> None:
     site.go("writing/timers.html")
     site.page.locator("label[title=Dark]").click()
-    site.page.screenshot(path="/dev/shm/h4/dark.png")
     assert site.page.locator("body").get_attribute("data-md-color-scheme") == "slate"
     backgrounds = site.page.locator("article img").evaluate_all("all => all.map(one => one.src)")
     assert backgrounds
