@@ -73,7 +73,7 @@ _ABOUT = {
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(help="Where the project goes; it is made where it does not exist.")
+        Path, typer.Argument(help="Where the project goes; a missing directory is made.")
     ] = Path(),
     template: Annotated[
         Template, typer.Option(help="What it begins with: " + " | ".join(Template) + ".")

@@ -28,8 +28,8 @@ Outputs = Annotated[
 LeaveAlone = Annotated[
     list[str] | None,
     typer.Option(
-        help="Name of a sink that stays as it is, such as one that is abandoned; may be repeated. Sinks that the code "
-        "does not have any more are left alone where the settings name the job's module."
+        help="Name of a sink to leave as it is, such as an abandoned one; may be repeated. If the settings name the "
+        "job's module, sinks that the code no longer has are left alone without it."
     ),
 ]
 Rebatch = Annotated[

@@ -195,7 +195,7 @@ def _owned_by(at: Location, first: str) -> str:
         if owners:
             return owners[0]
     raise SinkError(
-        f"{at.path}/{_OWNER}{first}-… is gone, and with it what was noted about this sink. Put it back; or, where the "
+        f"{at.path}/{_OWNER}{first}-… is gone, and with it the notes about this sink. Put it back; or, if the "
         "whole directory was emptied, empty it of hidden files, too"
     )
 

@@ -261,7 +261,7 @@ def _new_location(spark: SparkSession, table: str) -> str:
     catalog, *schema, name = full_name(table).split(".")
     if catalog != SPARK_CATALOG:
         raise ConfigurationError(
-            f"there is no table {table}, and only in Spark's own catalog it is known where one is to be made: create "
+            f"there is no table {table}, and the engine creates tables in Spark's own catalog only: create "
             "it first, with CREATE TABLE … USING delta"
         )
     with _explained(table):

@@ -310,7 +310,7 @@ class OperatorHarness:
     def _set_idle(self, which: int, idle: bool) -> None:
         if not self._two_inputs:
             raise ConfigurationError(
-                f"{type(self.function).__name__} has one input, and where it is idle the watermark stays"
+                f"{type(self.function).__name__} has one input, and while it is idle the watermark stays"
             )
         self._stored.reached_ms = self._stored.watermark_ms
         self._stored.idle = self._stored.idle | {which} if idle else self._stored.idle - {which}

@@ -127,13 +127,13 @@ class TimePartitions:
         """The partition that begins at an instant; None behind the last one.
 
         Raises:
-            ConfigurationError: none begins there: the job was sliced otherwise before.
+            ConfigurationError: none begins there: the job was sliced differently before.
         """
         partition, end_ms = self._containing(start_ms), self._end_ms()
         if partition.start_ms != start_ms:
             raise ConfigurationError(
                 f"no partition of every {self.every} in {self.timezone} begins at {instant(start_ms)}, where the last "
-                "one ended: the job was sliced otherwise before. Declare it as it was"
+                "one ended: the job was sliced differently before. Declare it as it was"
             )
         return None if end_ms is not None and partition.end_ms > end_ms else partition
 
