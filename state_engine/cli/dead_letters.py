@@ -21,7 +21,7 @@ from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.monitoring.job_history import read_history
 
-dead_letters = Group("Rows that were refused.")
+dead_letters = Group("List refused rows, and send them again.")
 _LONGEST = 60
 _MOST = 10
 

@@ -27,8 +27,10 @@ def explain(
         ),
     ],
     operator: Annotated[str | None, typer.Option(metavar="UID", help="Only this operator.")] = None,
-    first: Annotated[int | None, typer.Option("--from", min=1, help="First checkpoint to look at.")] = None,
-    to: Annotated[int | None, typer.Option("--to", min=1, help="Last one; the head by default.")] = None,
+    first: Annotated[int | None, typer.Option("--from", min=1, help="First checkpoint to show.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="Last checkpoint; the head by default.")
+    ] = None,
     last: Annotated[
         int, typer.Option(min=1, help="Without --from: how many checkpoints to show, the newest.")
     ] = 20,

@@ -36,12 +36,14 @@ def restore(
     ] = None,
     savepoint: Annotated[
         str | None,
-        typer.Option(help="In place of a checkpoint: name of a savepoint of the job, or directory of any."),
+        typer.Option(
+            help="In place of a checkpoint: the name of a savepoint of the job, or the directory of any savepoint."
+        ),
     ] = None,
     allow_non_restored_state: Annotated[
         bool,
         typer.Option(
-            "--allow-non-restored-state", help="Leave state behind that the job has no operator for."
+            "--allow-non-restored-state", help="Leave state behind for which the job has no operator."
         ),
     ] = False,
     outputs: Outputs = None,
@@ -70,7 +72,8 @@ def restore(
 def rescale(
     job: Job,
     parallelism: Annotated[
-        int | None, typer.Option(min=1, help="Subtasks of every operator; what the job declares by default.")
+        int | None,
+        typer.Option(min=1, help="Number of subtasks of every operator; by default what the job declares."),
     ] = None,
     max_parallelism: Annotated[
         int | None,
@@ -102,7 +105,7 @@ def compact(
     operator: Operators = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Fold the keyed state into new bases; micro-batches go on meanwhile."""
+    """Fold the keyed state into new bases; micro-batches continue meanwhile."""
     with opened() as engine, progress("Compacting") as on_progress:
         done = engine.compact(job, operator or None, full=full, dry_run=dry_run, on_progress=on_progress)
     report({"job": job, **plain(done), "dry_run": dry_run}, _compacted(job, done, dry_run=dry_run))
@@ -138,7 +141,7 @@ def vacuum(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete the files that nobody needs any more: of expired checkpoints, and of attempts that crashed."""
+    """Delete files that are no longer needed: of expired checkpoints, and of crashed attempts."""
     with opened() as engine, progress("Looking for files") as on_progress:
         done = engine.vacuum(
             job,
@@ -229,7 +232,7 @@ Table = Annotated[str, typer.Argument(help="Name of the table among the sinks of
 
 
 def rebuild_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
-    """Put the state as of the head in the place of all that a published table holds."""
+    """Replace all rows of a published table by the state as of the head."""
     code = known(job)
     with opened(f"{job}: rebuilding {table}") as engine:
         done = engine.published(code).rebuild(table, dry_run=dry_run)
@@ -240,7 +243,7 @@ def rebuild_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
 
 
 def verify_table(job: Job, table: Table) -> None:
-    """Compare a published table with the state that it shows. Ends with 1 where they differ."""
+    """Compare a published table with the state that it shows. Ends with 1 if they differ."""
     code = known(job)
     with opened(f"{job}: comparing {table}") as engine:
         done = engine.published(code).verify(table)
@@ -250,7 +253,7 @@ def verify_table(job: Job, table: Table) -> None:
 
 
 def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
-    """Leave what others changed in a published table as it is, and go on from there."""
+    """Keep what others changed in a published table, and continue from there."""
     code = known(job)
     with opened(f"{job}: accepting {table}") as engine:
         done = engine.published(code).accept(table, dry_run=dry_run)
@@ -271,9 +274,7 @@ def _compared_table(done: TableMove) -> str:
 
 
 def register(
-    schema: Annotated[
-        str, typer.Argument(help="Schema that gets the names, which is there: lake, or catalog.lake.")
-    ],
+    schema: Annotated[str, typer.Argument(help="An existing schema for the names: lake, or catalog.lake.")],
     job: Annotated[
         list[str] | None, typer.Option(help="Only this job; may be repeated. All of the root by default.")
     ] = None,

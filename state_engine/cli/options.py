@@ -21,8 +21,8 @@ Outputs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[SINK=]POLICY",
-        help="Whether outputs since then leave the sinks: withdraw (by default) or keep; or of one sink, such as "
-        "mail=keep, which may be repeated.",
+        help="Whether outputs since then leave the sinks: withdraw (the default) or keep; for one sink, such as "
+        "mail=keep; may be repeated.",
     ),
 ]
 LeaveAlone = Annotated[

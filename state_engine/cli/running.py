@@ -56,7 +56,7 @@ def run(
     job: Job,
     partition: Annotated[
         str | None,
-        typer.Option(help="Of a job in time partitions: run this one; all that are over by default."),
+        typer.Option(help="For a job in time partitions: run this one; by default all that are over."),
     ] = None,
     max_batches: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many micro-batches.")
@@ -72,7 +72,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run micro-batches until the sources have nothing new; where Dagster launched this, do what its run asks for."""
+    """Run micro-batches until the sources have nothing new; if Dagster launched this, do what its run requests."""
     with launched_run() as launched:
         if launched is not None:
             _check_call(launched.call, job, options=bool(partition or max_batches or drain or register))
@@ -137,7 +137,7 @@ def publish_pending(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Publish what was committed and is not published; also to a sink that was put back from a backup."""
+    """Publish outputs that are committed and not published, even to a sink that was put back from a backup."""
     code = known(job)
     with opened("Publishing") as engine:
         done = engine.publish_pending(code, from_checkpoint=from_checkpoint, dry_run=dry_run)
@@ -160,7 +160,7 @@ def backfill(
     outputs: Outputs = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run time partitions again with today's code; the same call goes on with one that was interrupted."""
+    """Run time partitions again with today's code; the same call continues an interrupted one."""
     code = declared(job)
     with opened() as engine, progress(f"{job}: looking up what was recorded") as on_progress:
         if not dry_run:

@@ -70,8 +70,8 @@ def erase_keys(
 ) -> None:
     """Erase keys from all states, timers and published tables, and show what else still holds them.
 
-    Files of a published table that held the keys are rewritten, also where a deletion vector hid them. Until when older
-    versions of the table keep them is shown, with the VACUUM that takes them away. If this stops halfway, run it again.
+    Rewrites the files of a published table that held the keys, even if a deletion vector hid them. Shows until when older
+    versions of the table keep the keys, and the VACUUM that removes them. If this stops halfway, run it again.
     """
     keys = [key_columns(text) for text in key]
     with opened("Erasing") as engine:
@@ -93,7 +93,7 @@ def change_key_type(
     operator: Annotated[str, typer.Option(help="Uid of the operator.")],
     key_type: Annotated[
         str | None,
-        typer.Option(help="Columns and types of the key, where sources have no input yet that shows them."),
+        typer.Option(help="Columns and types of the key, if the sources have no input yet that shows them."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
