@@ -70,8 +70,8 @@ def erase_keys(
 ) -> None:
     """Erase keys from all states, timers and published tables, and show what else still holds them.
 
-    Rewrites the files of a published table that held the keys, even if a deletion vector hid them. Shows until when older
-    versions of the table keep the keys, and the VACUUM that removes them. If this stops halfway, run it again.
+    Rewrites the files of a published table that held the keys, even if a deletion vector hid them. Shows until when
+    older versions of the table keep the keys, and the VACUUM that removes them. If this stops halfway, run it again.
     """
     keys = [key_columns(text) for text in key]
     with opened("Erasing") as engine:
