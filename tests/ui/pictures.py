@@ -28,6 +28,7 @@ _ID = re.compile(
     r"\b(?=[0-9a-f]*[0-9])(?:[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8})\b"
 )
 _AGO = re.compile(r"\b(?:an?|\d+|a few) (?:second|minute|hour)s? ago\b")
+_NUMBER = re.compile(r"\d+(?:[.,:]\d+)*")
 _MONTH = re.compile(r"\b(?:Jan|Feb|Mar|Apr|May|June?|July?|Aug|Sept?|Oct|Nov|Dec)\b")
 _IN_SIGHT = """() => {
     const texts = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -80,7 +81,7 @@ class Album:
 
 def lasting(text: str) -> list[str]:
     """The different lines of a page, without what each run has of its own."""
-    for pattern, blank in ((_ID, "<id>"), (_AGO, "<ago>"), (_MONTH, "<month>"), (re.compile(r"\d+"), "0")):
+    for pattern, blank in ((_ID, "<id>"), (_AGO, "<ago>"), (_MONTH, "<month>"), (_NUMBER, "0")):
         text = pattern.sub(blank, text)
     lines = {" ".join(line.split()) for line in text.splitlines() if re.search(r"\w", line)}
     return sorted(line for line in lines if not _NOW_AND_THEN.match(line))
