@@ -70,7 +70,12 @@ REFUSED: list[tuple[list[tuple[Any, ...]], str, type[StatelakeError], str]] = [
     ([("a", 1.5)], "k string, value double", ConfigurationError, "column 'value' is double"),
     ([("a", 1)], "k string, total int", ConfigurationError, "needs a column 'value'"),
     ([("a", 1)], "name string, value int", ConfigurationError, r"has no columns \['k'\] of the key"),
-    ([("a", 1, 2)], "k string, value int, more int", ConfigurationError, r"columns \['more'\] are not needed"),
+    (
+        [("a", 1, 2)],
+        "k string, value int, more int",
+        ConfigurationError,
+        r"columns \['more'\] are not needed",
+    ),
     ([("a", 1, 2)], "k string, value int, updated_at bigint", ConfigurationError, "has no time to live"),
 ]
 
