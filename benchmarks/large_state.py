@@ -80,6 +80,16 @@ def maps(
     )
 
 
+def timers_name(pending: int) -> str:
+    """How a job with so many pending timers is called in figures."""
+    return f"{pending:,} pending timers"
+
+
+def keys_name(keys: int, events: int) -> str:
+    """How micro-batches of so many events on the state of so many keys are called in figures."""
+    return f"{keys:,} keys, {events:,} events"
+
+
 def measure_timers(
     sizes: Sequence[int], *, due: int, events: int, rounds: int, warm_up: int, done: OnStep = print
 ) -> Comparison:
@@ -95,7 +105,7 @@ def measure_timers(
         for one in of_job:
             if one.rows_out != due:
                 raise UnequalResultsError(f"{size:,} timers: {one.rows_out} fired, {due} were due")
-    series = [_timed(f"{n:,} pending timers", events, t[warm_up:]) for n, t in took.items()]
+    series = [_timed(timers_name(n), events, t[warm_up:]) for n, t in took.items()]
     return Comparison(f"{events:,} events, {due} due timers", series)
 
 
@@ -114,9 +124,7 @@ def measure_keys(
             job.check_counts()
             done(f"equal: the state of {size:,} keys counts all events")
             job.close()
-    series = [
-        _timed(f"{n:,} keys, {events_of[n]:,} events", events_of[n], t[warm_up:]) for n, t in took.items()
-    ]
+    series = [_timed(keys_name(n, events_of[n]), events_of[n], t[warm_up:]) for n, t in took.items()]
     return Comparison("a micro-batch on the state of so many keys", series)
 
 

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 from benchmarks.contenders.contender import Contender, Taken
 from benchmarks.workload import WINDOW, Results
 
-_OPEN = {"k": pl.Int64, "count": pl.Int64, "total": pl.Float64}
+OPEN = {"k": pl.Int64, "count": pl.Int64, "total": pl.Float64}
+"""Columns of the open windows."""
 
 
 class PolarsFrames(Contender):
@@ -30,7 +31,7 @@ class PolarsFrames(Contender):
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         del spark
-        self._directory, self._windows, self._batches = directory, pl.DataFrame(schema=_OPEN), 0
+        self._directory, self._windows, self._batches = directory, pl.DataFrame(schema=OPEN), 0
         directory.mkdir(parents=True)
 
     def run(self, batch: Path) -> Taken:
@@ -80,7 +81,9 @@ def count_windows(events: pl.DataFrame, windows: pl.DataFrame) -> tuple[pl.DataF
         )
     )
     full = pl.col("count") == WINDOW
-    outputs = pieces.filter(full).select("k", a=pl.col("total") / WINDOW)
-    touched = pieces.filter(~full).select(*_OPEN)
+    outputs = pieces.filter(full).select(
+        "k", a=pl.col("total") / pl.col("count")
+    )  # by a constant, polars multiplies with its inverse
+    touched = pieces.filter(~full).select(*OPEN)
     untouched = windows.join(events, on="k", how="anti")
     return outputs, pl.concat([untouched, touched])
