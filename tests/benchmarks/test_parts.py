@@ -40,7 +40,7 @@ def quiet(what: str) -> None:
 def test_a_first_batch_is_that_of_new_keys_on_empty_state(kept: SparkSession) -> None:
     shown: list[str] = []
     names = ["statelake_columns", "polars"]
-    sizes = {"keys": 300, "warm_up_keys": 100, "rounds": 2, "warm_up": 1}
+    sizes: dict[str, Any] = {"keys": 300, "warm_up_keys": 100, "rounds": 2, "warm_up": 1}
     figures = new_keys.measure(**sizes, only=names, done=shown.append)
     (full,) = figures.comparisons.values()
     assert {one.name: (len(one.seconds), one.events) for one in full.series} == dict.fromkeys(names, (2, 300))
@@ -133,13 +133,13 @@ def fake_version(outputs: dict[str, list[Any]], state: dict[str, list[Any]], *, 
 def test_versions_that_catch_up_are_compared_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # nine events over five keys: two values each, of one key one
     expected = Workload(5).expected(9)
-    state = {
+    state: dict[str, list[Any]] = {
         "k": list(expected.state),
         "count": [count for count, _ in expected.state.values()],
         "total": [total for _, total in expected.state.values()],
     }
-    nothing = {"k": [], "a": []}
-    sizes = {"batches": 2, "events": 3, "keys": 5, "rounds": 2, "warm_up": 1, "done": quiet}
+    nothing: dict[str, list[Any]] = {"k": [], "a": []}
+    sizes: dict[str, Any] = {"batches": 2, "events": 3, "keys": 5, "rounds": 2, "warm_up": 1, "done": quiet}
     monkeypatch.setattr(catch_up, "_started", fake_version(nothing, state))
     figures = catch_up.measure(**sizes, baseline=tmp_path)
     assert {s.name: s.seconds for s in figures.comparisons["full"].series} == {
