@@ -51,6 +51,7 @@ def test_a_first_batch_is_that_of_new_keys_on_empty_state(kept: SparkSession) ->
 
 
 @pytest.mark.spark
+@pytest.mark.spark_tasks
 @pytest.mark.slow
 def test_running_totals_are_those_of_the_formula(tmp_path: Path, kept: SparkSession) -> None:
     figures = running_aggregate.measure(
@@ -161,6 +162,7 @@ def test_another_version_is_the_one_on_the_module_path(
     """The checkout comes before what is installed, and no directory of this project comes first."""
     program = tmp_path / "program.py"
     program.write_text("import json, state_engine, sys; print(json.dumps({'seconds': state_engine.VERSION}))")
+    (tmp_path / "state_engine.py").write_text("VERSION = 1.0")
     (tmp_path / "other" / "state_engine").mkdir(parents=True)
     (tmp_path / "other" / "state_engine" / "__init__.py").write_text("VERSION = 7.0")
     monkeypatch.setattr(catch_up, "_PROGRAM", program)
