@@ -242,7 +242,8 @@ TARGETS = (
         ratio("U", "full", BASELINE, THIS),
         "≥",
         2,
-        floor="A micro-batch of a few rows is a Spark job and its commits, one after the other (decision 0074).",
+        floor="Of 0.14 s of a micro-batch, 0.04 s are commits and publication, run beside the next one. The rest is "
+        "plan, Spark job and subtasks, one after the other (decision 0082).",
     ),
     Target(
         "micro_batches",
