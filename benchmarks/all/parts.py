@@ -100,13 +100,13 @@ def _micro_batches(
     )
 
 
-_PLAN = Plan(events=1_000_000, keys=100_000, small_rounds=9, small_warm_up=12)
+_PLAN = Plan(events=1_000_000, keys=100_000, small_rounds=7, small_warm_up=8)
 _QUICK_PLAN = Plan(events=4_000, keys=400, rounds=1, warm_up=1, small_rounds=1, small_warm_up=1)
 
 PARTS: dict[str, Part] = {
     "A": Part(
         "the reference workload",
-        9,
+        7,
         reference.measure,
         {"plan": _PLAN, "verify_events": 20_000, "verify_keys": 2_000},
         {"plan": _QUICK_PLAN, "verify_events": 2_000, "verify_keys": 200, "flinks": ()},
@@ -120,7 +120,7 @@ PARTS: dict[str, Part] = {
     ),
     "C": Part(
         "a declared running aggregate",
-        3,
+        2.5,
         running_aggregate.measure,
         {
             "events": 10_000_000,
@@ -142,7 +142,7 @@ PARTS: dict[str, Part] = {
     ),
     "D": Part(
         "small micro-batches on many keys",
-        2,
+        1.5,
         _keys,
         {
             "pairs": {100_000: 10_000, 10_000_000: 10_000},
@@ -154,7 +154,7 @@ PARTS: dict[str, Part] = {
     ),
     "T": Part(
         "pending timers",
-        3,
+        2,
         _timers,
         {
             "sizes": [10_000, 1_000_000, 10_000_000],
@@ -174,28 +174,28 @@ PARTS: dict[str, Part] = {
     ),
     "S": Part(
         "a start",
-        4,
+        3,
         _start,
         {"keys": 1_000_000, "events": 1_000, "rounds": 3, "warm_up": 1},
         {"keys": 500, "events": 20, "rounds": 1, "warm_up": 1},
     ),
     "U": Part(
         "catching up",
-        3,
+        2,
         catch_up.measure,
         {"batches": 200, "events": 1_000, "keys": 100_000, "rounds": 1, "warm_up": 20},
         {"batches": 3, "events": 50, "keys": 20, "rounds": 1, "warm_up": 1},
     ),
     "micro_batches": Part(
         "a thousand micro-batches",
-        5,
+        4,
         _micro_batches,
         {"batches": 1_000, "events": 1_000, "keys": 100_000, "warm_up": 50, "every": 100, "edge": EDGE},
         {"batches": 4, "events": 50, "keys": 20, "warm_up": 0, "every": 2, "edge": 2},
     ),
     "operations": Part(
         "recovery, savepoint, rescale, restore and compaction",
-        3,
+        2,
         operations.measure,
         {"keys": 10_000_000, "events": 100_000, "rounds": 3},
         {"keys": 500, "events": 50, "rounds": 2},
