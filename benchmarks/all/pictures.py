@@ -7,7 +7,7 @@ import math
 from benchmarks.figures import Comparison
 from docs.drawings import BLUE, GREY, ORANGE, Canvas
 
-_ROW, _LEFT, _RIGHT, _TOP, _WIDTH = 26, 250, 90, 44, 760
+_ROW, _LEFT, _RIGHT, _TOP, _WIDTH = 26, 290, 90, 44, 760
 
 
 def bars(comparison: Comparison) -> str:
