@@ -81,8 +81,8 @@ dist: $(VENV)/.installed ## build wheel and sdist into dist/, byte for byte the 
 bench: $(READY) ## compare with Spark's transformWithState on the reference workload
 	$(BIN)/python -m benchmarks
 
-bench-all: $(READY) .venv-flink/.ready ## the same with PyFlink and Flink SQL, whose environment is set up first
-	$(BIN)/python -m benchmarks
+bench-all: $(READY) .venv-flink/.ready ## run all benchmarks with all peers, Flink too, and write .benchmarks/benchmarks.md
+	$(BIN)/python -m benchmarks.all
 
 profile: $(READY) ## sample where the time of the reference workload goes, in driver, workers and JVM, into .profiles
 	$(BIN)/python -m benchmarks.profile
