@@ -792,7 +792,7 @@ class StateEngine:
         Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
         not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of expired
         checkpoints leave the logs of the job's tables first, and are deleted by a collection ``orphan_age`` later.
-        Local copies of the job's state on this machine are deleted, too; micro-batches make those that they need anew.
+        Local copies of the job's state on this machine are deleted, too; micro-batches make those that they need again.
 
         Args:
             job: give the ``StatefulJob`` itself to reach sinks that got files, and no checkpoint yet.

@@ -194,7 +194,7 @@ class LocalCopy:
         try:
             return read(blocks)
         except UnreadableBlocksError as error:
-            _LOG.warning("a local copy is read anew from its file: %s", error)
+            _LOG.warning("a local copy is damaged, its file is read instead: %s", error)
             self._copies.drop(self._name)
         except OSError as error:
             _LOG.info("a local copy cannot be read: %s", error)
