@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +108,8 @@ def test_a_wrong_login_is_an_error_that_does_not_show_it(
     for kind, job in jobs.items():
         with StateEngine(tmp_path / "root", spark) as engine, pytest.raises(kind) as caught:
             engine.run(job)
-        assert re.search(r"(SaslAuthentication|Login)Exception|PLAIN", str(caught.value))
+        if wrong != "no password":  # which no client gets as far as to send
+            assert "SaslAuthenticationException" in str(caught.value)
         assert "horse" not in "".join(traceback.format_exception(caught.value))
 
 
