@@ -1,15 +1,15 @@
 """Random histories from topic to topic: whatever happens, readers of committed records see what a model says.
 
 Between runs records come, in transactions that commit or are aborted, and outside of any; partitions are added. Runs
-die at any step of a publish. The job is restored with ``outputs="keep"``, rescaled and compacted, and the broker is
-killed, also in the middle of a commit. The model knows which record has which offset, because it counts them itself,
-and asks checkpoints only for where they cut.
+die at any step of a publish. The job is restored with ``outputs="keep"``, replayed and promoted, rescaled and
+compacted, and the broker is killed, also in the middle of a commit. The model knows which record has which offset,
+because it counts them itself, and asks checkpoints only for where they cut.
 """
 
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import KafkaSink, KafkaSource, StateEngine, StatefulJob
+from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History as Rows
 from state_engine.core.errors import StatelakeError
@@ -57,32 +58,45 @@ class Model:
         first, self.sent = self.sent, self.sent + chance.randint(1, 12)
         return [(number, chance.choice(NAMES)) for number in range(first, self.sent)]
 
-    def outputs(self, ranges: dict[int, list[OffsetRange]], rows: Rows) -> dict[str, list[Output]]:
-        """What each name has in the topic that the job writes, when all checkpoints have been published.
+    def own_outputs(
+        self, ranges: dict[int, list[OffsetRange]], rows: Rows
+    ) -> dict[int, list[tuple[str, Output]]]:
+        """The outputs of each checkpoint, by name; everything is consumed, and nothing of it twice on a path.
 
         Args:
             ranges: that each checkpoint consumed.
             rows: all checkpoints.
         """
         places: dict[int | None, dict[int, int]] = {None: {}}
-        counts: dict[int | None, dict[str, int]] = {None: {}}
-        outputs: dict[str, list[Output]] = defaultdict(list)
+        counts: dict[int | None, Counter[str]] = {None: Counter()}
+        own: dict[int, list[tuple[str, Output]]] = defaultdict(list)
         for number, row in rows.items():
-            place, count = dict(places[row.parent_id]), dict(counts[row.parent_id])
+            place, count = dict(places[row.parent_id]), Counter(counts[row.parent_id])
             assert sum(one.size for one in ranges[number]) <= LIMIT
             for one in sorted(ranges[number], key=lambda one: one.partition):
                 assert one.start == place.get(one.partition, 0), (
                     f"checkpoint {number}, {one}: a gap or a repeat"
                 )
                 place[one.partition] = one.end
-                for record in filter(None, self.partitions[one.partition][one.start : one.end]):
-                    count[record[1]] = count.get(record[1], 0) + 1
-                    outputs[record[1]].append((record[0], count[record[1]]))
+                for record, name in filter(None, self.partitions[one.partition][one.start : one.end]):
+                    count[name] += 1
+                    own[number].append((name, (record, count[name])))
             places[number], counts[number] = place, count
         assert rows.head is not None
-        ends = {number: len(offsets) for number, offsets in enumerate(self.partitions) if offsets}
         reached = {number: end for number, end in places[rows.head.checkpoint_id].items() if end}
-        assert reached == ends, "everything is consumed"
+        assert reached == {number: len(there) for number, there in enumerate(self.partitions) if there}
+        return own
+
+    def outputs(self, ranges: dict[int, list[OffsetRange]], rows: Rows) -> dict[str, list[Output]]:
+        """What each name has in the topic that the job writes, when all checkpoints have been published."""
+        own, published = self.own_outputs(ranges, rows), set[int]()
+        outputs: dict[str, list[Output]] = defaultdict(list)
+        for number, row in rows.items():
+            # a branch sends nothing before it is promoted
+            for one in sorted(rows.ids_to(number) - published) if row.branch == MAIN else ():
+                published.add(one)
+                for name, output in own[one]:
+                    outputs[name].append(output)
         return dict(outputs)
 
 
@@ -173,9 +187,17 @@ class World:
         """Go back to any checkpoint there was; what was sent stays."""
         with self.engine() as engine:
             rows = self.rows(engine)
-            known = [number for number, row in rows.items() if row != rows.head]
+            known = [number for number, row in rows.items() if row.branch == MAIN and row != rows.head]
             if known:
                 engine.restore(self.job(), checkpoint_id=self.chance.choice(known), outputs="keep")
+
+    def replay(self) -> None:
+        """Process everything again, as it was cut or in other batches, and go on from there; what was sent stays."""
+        with self.engine() as engine:
+            if self.rows(engine):
+                branch, rebatch = f"again_{len(self.done)}", self.chance.random() < 0.5
+                engine.replay(self.job(), branch=branch, rebatch=rebatch)
+                engine.promote(self.job(), branch, outputs="keep")
 
     def rescale(self) -> None:
         with self.engine() as engine:
@@ -239,7 +261,7 @@ class World:
 
 HAPPENS = (
     World.feed, World.run, World.die, World.kill_broker_in_commit, World.restart_broker, World.grow, World.restore,
-    World.rescale, World.compact,
+    World.replay, World.rescale, World.compact,
 )  # fmt: skip
 
 

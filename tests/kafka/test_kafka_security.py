@@ -50,9 +50,7 @@ def site(topics: Topics, tmp_path: Path, postgres: Server, monkeypatch: pytest.M
     return Site(topics, tmp_path, postgres.new_database())
 
 
-def test_a_job_between_topics_of_a_secured_broker_keeps_its_secrets(
-    site: Site, spark: SparkSession, secured: Broker
-) -> None:
+def test_a_job_between_topics_of_a_secured_broker_keeps_its_secrets(site: Site, spark: SparkSession) -> None:
     """Source, function and sink in a process of its own, which logs what Java has to say."""
     site.send(60)
     process = site.process(log_level="INFO")
@@ -63,7 +61,11 @@ def test_a_job_between_topics_of_a_secured_broker_keeps_its_secrets(
     log = (site.directory / "driver.log").read_text(errors="replace")
     assert "security.protocol = SASL_SSL" in log, "Kafka's clients show their settings"
     with StateEngine(site.directory / "root", spark) as engine:
-        shown = repr(engine.checkpoints("counts"))
+        engine.savepoints("counts").create("kept")
+        views = [
+            engine.sql("counts", f"SELECT * FROM {view}") for view in ("checkpoints", "sources", "sinks")
+        ]
+        shown = repr(engine.checkpoints("counts")) + repr([view.collect() for view in views])
     plan = KafkaSource(site.topics.servers, site.given, schema="id bigint", **site.topics.access)
     shown += repr(plan) + log
     assert PASSWORD not in shown
