@@ -45,14 +45,17 @@ def run(
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
-    while max_batches is None or len(batches) < max_batches:
-        report = coordinator.run_batch()
-        if report is None:
-            caught_up = True
-            break
-        batches.append(report)
-        after_batch(job, report, on_progress)
-        compactions += maintain(context, job, report.checkpoint_id, options.requested_by)
+    try:
+        while max_batches is None or len(batches) < max_batches:
+            report = coordinator.run_batch(more=max_batches is None or len(batches) + 1 < max_batches)
+            if report is None:
+                caught_up = True
+                break
+            batches.append(report)
+            after_batch(job, report, on_progress)
+            compactions += maintain(context, job, report.checkpoint_id, options.requested_by)
+    finally:
+        coordinator.close()
     return RunReport(
         job.name,
         batches,

@@ -7,13 +7,44 @@ What a step needs, the one before it made: no step can be left out, and none can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
+
+
+@dataclass
+class Spent:
+    """What an attempt took so far.
+
+    Attributes:
+        steps_s: seconds of its steps, by name.
+        delta_commits: to tables.
+
+    Example:
+        >>> spent = Spent()
+        >>> with spent.step("plan"):
+        ...     pass
+        >>> list(spent.steps_s), spent.delta_commits
+        (['plan'], 0)
+    """
+
+    steps_s: dict[str, float] = field(default_factory=dict)
+    delta_commits: int = 0
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time a step, also one that fails."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.steps_s[name] = time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -24,11 +55,13 @@ class Planned:
         batch: what it reads, and its clock.
         positions: where every source stands before it.
         outputs: which it has none of yet.
+        spent: grows with every step.
     """
 
     batch: BatchContext
     positions: Mapping[str, str]
     outputs: Outputs
+    spent: Spent
 
 
 @dataclass(frozen=True)
@@ -37,9 +70,11 @@ class Executed(Planned):
 
     Attributes:
         done: what their subtasks wrote, which nobody lists yet.
+        operator_state_files: source positions, and the operator state of subtasks; nobody lists them yet either.
     """
 
     done: Execution
+    operator_state_files: list[DataFile]
 
 
 @dataclass(frozen=True)
@@ -48,11 +83,9 @@ class Listed(Executed):
 
     Attributes:
         versions: of these tables, by table.
-        operator_state_files: source positions, and the operator state of subtasks.
     """
 
     versions: Mapping[str, int]
-    operator_state_files: list[DataFile]
 
 
 @dataclass(frozen=True)
@@ -74,8 +107,10 @@ class Committed:
         row: as it was appended; its id and parent may be others than were staged.
         done: what the operators did.
         outputs: which readers do not see yet.
+        spent: by the attempt.
     """
 
     row: CheckpointRow
     done: Execution
     outputs: Outputs
+    spent: Spent

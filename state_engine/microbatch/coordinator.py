@@ -11,16 +11,17 @@
 
 Before step 8 nothing is visible to anyone; after it everything can be repeated. A crash anywhere leaves at most files
 that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a micro-batch as the barrier.
+
+Where more input waits, steps 1 to 4 of the next micro-batch run beside steps 5 to 9 of this one: see ``look_ahead``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -39,7 +40,7 @@ from state_engine.core.errors import (
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
-from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Staged
+from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Spent, Staged
 from state_engine.microbatch.attempt_outputs import OutputsOfJob
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
@@ -47,6 +48,7 @@ from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection
+from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
 from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport
@@ -142,45 +144,66 @@ class CheckpointCoordinator:
         )
         self._declarations_checked = False
         self._next_id = 1
-        self._steps_s: dict[str, float] = {}
-        self._commits = 0
+        self._settling = Spent()
+        self._ahead = LookAhead(self._executed_after, lambda attempt: self._give_up(attempt, in_logs=False))
 
-    def run_batch(self) -> BatchReport | None:
-        """All steps of one micro-batch; None where the sources have nothing new."""
-        self._steps_s, self._commits, started = {}, 0, time.perf_counter()
+    def run_batch(self, *, more: bool = False) -> BatchReport | None:
+        """All steps of one micro-batch; None where the sources have nothing new.
+
+        Args:
+            more: whether another micro-batch will be asked for, so that its first steps may run beside the last ones.
+        """
+        started = time.perf_counter()
         path, _ = self.publish_pending()
+        executed = self._ahead.taken(path, self._next_id) or self._executed_after(path)
+        if executed is None:
+            return None
+        executed.spent.steps_s = {**self._settling.steps_s, **executed.spent.steps_s}
+        if more and self._options.script is None and may_look_ahead(self._job, executed.batch):
+            committed = self._ahead.beside(
+                lambda: self._finish(executed), executed, self._expected_row(executed)
+            )
+        else:
+            committed = self._finish(executed)
+        return self._report(committed, time.perf_counter() - started)
+
+    def close(self) -> None:
+        """Give up what was executed ahead, and is not asked for any more."""
+        self._ahead.close()
+
+    def _executed_after(self, path: list[CheckpointRow]) -> Executed | None:
+        """Steps 1 to 4 of the micro-batch that comes after a path; None where there is nothing new."""
         planned = self.plan(path)
         if planned is None:
             return None
         with self._keeping(_NOTHING):
-            committed = self._committed(planned)
+            while True:
+                try:
+                    with self._cleaning(planned, Exception):
+                        return self.execute(planned)
+                except BadFileError as error:
+                    planned = self._without(planned, error)
+
+    def _finish(self, executed: Executed) -> Committed:
+        """Steps 5 to 9; what an attempt wrote that has certainly failed is removed at once."""
+        with self._keeping(_NOTHING):
+            with self._cleaning(executed, CommitFailedError, in_logs=True):
+                listed = self.commit_files(executed)
+            with self._cleaning(listed, Exception, in_logs=True):
+                staged = self.stage(listed)
+            with self._cleaning(staged, CommitFailedError, InvariantError, in_logs=True):
+                committed = self.commit(staged)
+            self._drop_exchange(staged.batch.write_id)
         with self._keeping(_TO_PUBLISH.format(committed.row.checkpoint_id)):
             self.publish(committed)
-        return self._report(committed, time.perf_counter() - started)
-
-    def _committed(self, planned: Planned) -> Committed:
-        """Steps 2 to 8; what an attempt wrote that has certainly failed is removed at once."""
-        executed = None
-        while executed is None:
-            try:
-                with self._cleaning(planned, Exception):
-                    executed = self.execute(planned)
-            except BadFileError as error:
-                planned = self._without(planned, error)
-        with self._cleaning(executed, CommitFailedError, in_logs=True):
-            listed = self.commit_files(executed)
-        with self._cleaning(listed, Exception, in_logs=True):
-            staged = self.stage(listed)
-        with self._cleaning(staged, CommitFailedError, InvariantError, in_logs=True):
-            committed = self.commit(staged)
-        self._drop_exchange(staged.batch.write_id)
         return committed
 
     # -- 0 publish pending ---------------------------------------------------------------------------------------
 
     def publish_pending(self) -> tuple[list[CheckpointRow], list[int]]:
         """Step 0: the path to the head, after publishing, in order, what its sinks have not seen."""
-        with self._step("settle"):  # the name under which rows of checkpoints record its duration
+        self._settling = Spent()
+        with self._settling.step("settle"):  # the name under which rows of checkpoints record its duration
             history = self._log.load()
             # of the rows that the parent is the head of: the store may learn of newer ones before the plan is made
             self._next_id = history.next_id
@@ -202,7 +225,8 @@ class CheckpointCoordinator:
 
     def plan(self, path: list[CheckpointRow]) -> Planned | None:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
-        with self._step("plan"):
+        spent = Spent()
+        with spent.step("plan"):
             check_partitioned(self._job, path[-1] if path else None)
             self._check_operators(path)
             if not self._declarations_checked:  # later batches of the run continue their own
@@ -224,7 +248,7 @@ class CheckpointCoordinator:
                 clock_ms=max(planned.clock_ms, parent.clock_ms if parent else 0),
                 watermarks_ms={name: known.get(name) for name in timed},
                 parameters=self._options.parameters,
-                checkpoint_id=self._next_id,
+                checkpoint_id=max(self._next_id, parent.checkpoint_id + 1 if parent else 1),
                 parallelism=parallelism_in_force(self._job, parent),
                 branch=self._options.branch,
                 drain=planned.drain,
@@ -235,7 +259,7 @@ class CheckpointCoordinator:
                 letters=planned.letters,
                 time=planned.time,
             )
-            return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id))
+            return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id), spent)
 
     def _positions_before(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""
@@ -245,18 +269,30 @@ class CheckpointCoordinator:
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
     def execute(self, planned: Planned) -> Executed:
-        """Steps 2 to 4: read, route and run every operator.
+        """Steps 2 to 4: read, route and run every operator, and write source positions beside that.
 
         Raises:
             BadFileError: a file cannot be read.
         """
-        with self._step("execute"):
+        with planned.spent.step("execute"):
             batch = planned.batch
-            done = self._executor.execute(batch, planned.outputs)
+            positions = java_threads().submit(self._write_positions, batch)
+            try:
+                done = self._executor.execute(batch, planned.outputs)
+            finally:
+                wait([positions])  # none goes on behind an error
             check_limit(self._job, done, uri=self._tables.layout.dead_letters)
             for part in batch.slices:
                 self._job.sources[part].source.confirm(batch.slices[part])
-            return Executed(batch, planned.positions, planned.outputs, done)
+            files = [f for o in done.operators.values() for r in o.subtasks for f in r.operator_state_files]
+            return Executed(
+                batch, planned.positions, planned.outputs, planned.spent, done, [*positions.result(), *files]
+            )
+
+    def _write_positions(self, batch: BatchContext) -> list[DataFile]:
+        """What the batch appends to the positions of sources, as a file; none where they stay where they are."""
+        appended = {name: part.elements for name, part in batch.moved.items()}
+        return [self._positions.write(batch.write_id, appended)] if any(appended.values()) else []
 
     def _without(self, planned: Planned, error: BadFileError) -> Planned:
         """The batch without a file, as an attempt of its own. Raises the error where it is not to be set aside."""
@@ -275,20 +311,20 @@ class CheckpointCoordinator:
 
     def commit_files(self, attempt: Executed) -> Listed:
         """Steps 5 and 6, side by side: files of changes and of operator state become rows of their tables."""
-        with self._step("commit_files"):
+        with attempt.spent.step("commit_files"):
             pool = java_threads()
-            changelogs = {
-                uid: pool.submit(self.commit_changelog, attempt, uid) for uid in attempt.done.operators
+            submitted = {
+                changelog_table(uid): pool.submit(self.commit_changelog, attempt, uid)
+                for uid in attempt.done.operators
             }
-            positions = pool.submit(self.commit_operator_state, attempt)
-            submitted: list[Future[Any]] = [*changelogs.values(), positions]
+            submitted["operator_state"] = pool.submit(self.commit_operator_state, attempt)
             try:
-                listed = {changelog_table(uid): future.result() for uid, future in changelogs.items()}
-                files, listed["operator_state"] = positions.result()
+                listed = {table: future.result() for table, future in submitted.items()}
             finally:
-                wait(submitted)  # none goes on behind an error
+                wait(submitted.values())  # none goes on behind an error
             versions = {table: version for table, version in listed.items() if version is not None}
-            return Listed(attempt.batch, attempt.positions, attempt.outputs, attempt.done, versions, files)
+            attempt.spent.delta_commits += len(versions)
+            return _listed(attempt, versions)
 
     def commit_changelog(self, attempt: Executed, uid: str) -> int | None:
         """Step 5: the changes of one operator; None where nothing changed."""
@@ -296,43 +332,37 @@ class CheckpointCoordinator:
         files = [f for r in reports for f in r.changelog]
         if not files:
             return None
-        self._commits += 1
         schema, states = str(attempt.done.key_schemas[uid]), attempt.done.states[uid]
         return self._tables.list_changes(uid, files, attempt.batch.write_id, key_schema=schema, states=states)
 
-    def commit_operator_state(self, attempt: Executed) -> tuple[list[DataFile], int | None]:
+    def commit_operator_state(self, attempt: Executed) -> int | None:
         """Step 6: source positions, and the operator state that subtasks wrote; None where there is neither."""
-        write_id = attempt.batch.write_id
-        reports = [r for o in attempt.done.operators.values() for r in o.subtasks]
-        files = [f for r in reports for f in r.operator_state_files]
-        appended = {name: part.elements for name, part in attempt.batch.moved.items()}
-        if any(appended.values()):
-            files = [self._positions.write(write_id, appended), *files]
-        if not files:
-            return [], None
-        self._commits += 1
-        return files, self._tables.list_operator_state(files, write_id)
+        files = attempt.operator_state_files
+        return self._tables.list_operator_state(files, attempt.batch.write_id) if files else None
 
     # -- 7 stage ---------------------------------------------------------------------------------------------------
 
     def stage(self, attempt: Listed) -> Staged:
         """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
-        with self._step("stage"):
-            row = build_row(
-                self._job,
-                attempt,
-                created_at=self._tables.clock.now(),
-                requested_by=self._options.requested_by,
-            )
+        with attempt.spent.step("stage"):
             return Staged(
                 attempt.batch,
                 attempt.positions,
                 attempt.outputs,
+                attempt.spent,
                 attempt.done,
-                attempt.versions,
                 attempt.operator_state_files,
-                attempt.outputs.stage(row, self._log.history),
+                attempt.versions,
+                attempt.outputs.stage(self._row(attempt), self._log.history),
             )
+
+    def _row(self, attempt: Listed) -> CheckpointRow:
+        now, requested_by = self._tables.clock.now(), self._options.requested_by
+        return build_row(self._job, attempt, created_at=now, requested_by=requested_by)
+
+    def _expected_row(self, attempt: Executed) -> CheckpointRow:
+        """What the next micro-batch may know of an attempt before it is committed: neither versions nor outputs."""
+        return self._row(_listed(attempt, {}))
 
     # -- 8 commit --------------------------------------------------------------------------------------------------
 
@@ -343,21 +373,21 @@ class CheckpointCoordinator:
             StaleParentError: another runner, or an operation, came first.
             InvariantError, CommitFailedError, CommitUnknownError: see ``CheckpointLog.commit``.
         """
-        with self._step("commit"):
-            spent = {name: int(seconds * 1000) for name, seconds in self._steps_s.items()}
+        with attempt.spent.step("commit"):
+            spent = {name: int(seconds * 1000) for name, seconds in attempt.spent.steps_s.items()}
             planned = replace(attempt.row, durations_ms=spent)
-            self._commits += 1
+            attempt.spent.delta_commits += 1
             row = self._log.commit(
                 [AddCheckpoint(planned)], OnlyBackgroundSince(planned.parent_id, planned.branch)
             )
-            return Committed(row, attempt.done, attempt.outputs)
+            return Committed(row, attempt.done, attempt.outputs, attempt.spent)
 
     # -- 9 publish -------------------------------------------------------------------------------------------------
 
     def publish(self, committed: Committed) -> None:
         """Step 9: make the outputs visible; whatever fails here is made up for by the next run."""
-        with self._step("publish"):
-            self._commits += committed.outputs.publish(committed.row)
+        with committed.spent.step("publish"):
+            committed.spent.delta_commits += committed.outputs.publish(committed.row)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
@@ -420,8 +450,8 @@ class CheckpointCoordinator:
             bytes_written=sum(f.bytes for _, files in listed_files(self._tables.layout, row) for f in files),
             operators=dict(done.operators),
             seconds=seconds,
-            steps_s=dict(self._steps_s),
-            delta_commits=self._commits,
+            steps_s=dict(committed.spent.steps_s),
+            delta_commits=committed.spent.delta_commits,
             partition=row.partition,
             late_rows=row.late_rows,
             behind_watermark={s.name: s.behind_watermark for s in row.sources if s.behind_watermark},
@@ -436,10 +466,14 @@ class CheckpointCoordinator:
     def _keeping(self, kept: str) -> AbstractContextManager[None]:
         return keeping(self._job.name, kept, at=self._tables.layout.directory)
 
-    @contextmanager
-    def _step(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._steps_s[name] = time.perf_counter() - started
+
+def _listed(attempt: Executed, versions: Mapping[str, int]) -> Listed:
+    return Listed(
+        attempt.batch,
+        attempt.positions,
+        attempt.outputs,
+        attempt.spent,
+        attempt.done,
+        attempt.operator_state_files,
+        versions,
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,11 +20,11 @@ from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import needed_files
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import join, open_location
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.parquet_reading import open_recorded
 
 _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
 _ONE_CHILD = ("ids grow", "on the branch", "continues what is there")
-_READERS = 8
 _SAMPLED_FILES = 32
 """Files of an operator whose keys are looked at: the newest ones."""
 
@@ -125,18 +124,16 @@ def keys_are_in_their_groups(history: JobHistory) -> Finding:
             )
             for held in files.base[-_SAMPLED_FILES:]
         ]
-        with ThreadPoolExecutor(_READERS) as pool:
-            for rows, problem in pool.map(lambda one: _keys_of(*one), wanted):
-                looked_at += rows
-                problems += [problem] if problem else []
+        for rows, problem in in_threads(lambda one: _keys_of(*one), wanted):
+            looked_at += rows
+            problems += [problem] if problem else []
     return Finding(looked_at, "entries", tuple(problems))
 
 
 def files_are_there(history: JobHistory) -> Finding:
     """Every file that reading the head takes exists, with the size and the rows that its checkpoint recorded."""
     wanted = list(needed_files(history.layout, history.path))
-    with ThreadPoolExecutor(_READERS) as pool:
-        problems = list(pool.map(lambda one: _problem_of(*one), wanted))
+    problems = in_threads(lambda one: _problem_of(*one), wanted)
     return Finding(len(wanted), "files", tuple(p for p in problems if p))
 
 

@@ -9,19 +9,19 @@ of base files; no value is read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise, repeat
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.ttl import cleaned_until_us
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.changelog import open_state_file
 from state_engine.storage.state.located_files import StateFile
 
-_READERS = 8
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = "updated_at"
 _MOST_RANGES = 256
@@ -48,15 +48,14 @@ def groups_to_write(
         wrote = next((row.operator(operator.uid) for row in path if row.write_id == base_id), None)
         if wrote is None or wrote.states != operator.states:
             wanted |= set(own)
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="statelake-compact") as pool:
-        changes = [f for f in files if not f.is_base]
-        for changed in pool.map(_changed, changes, repeat(operator.max_parallelism)):
-            wanted |= changed
-        if (until_us := _cleaned_until_us(path[-1], operator)) is not None:
-            kept = [f for f in files if f.is_base and f.key_group_min not in wanted]
-            for file, oldest_us in zip(kept, pool.map(_oldest_us, kept), strict=True):
-                if oldest_us is not None and oldest_us <= until_us:
-                    wanted.add(file.key_group_min)
+    changes = [f for f in files if not f.is_base]
+    for changed in in_threads(partial(_changed, max_parallelism=operator.max_parallelism), changes):
+        wanted |= changed
+    if (until_us := _cleaned_until_us(path[-1], operator)) is not None:
+        kept = [f for f in files if f.is_base and f.key_group_min not in wanted]
+        for file, oldest_us in zip(kept, in_threads(_oldest_us, kept), strict=True):
+            if oldest_us is not None and oldest_us <= until_us:
+                wanted.add(file.key_group_min)
     ranges = as_ranges(sorted(wanted))
     return ranges if len(ranges) <= _MOST_RANGES else [everything]
 

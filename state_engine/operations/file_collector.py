@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -41,13 +40,13 @@ from state_engine.sinks.file_moves import STAGED_PREFIX
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import join, open_location
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.store_clock import StoreClock, same_store
 
 ORPHAN_AGE = timedelta(milliseconds=MIN_ORPHAN_AGE_MS)
 """How long a file stays after it was written or needed, at least."""
 
 OnFile = Callable[[Disposal], object]
-_DELETERS = 8
 _SHORTEST_VACUUM = timedelta(days=7)
 """Delta refuses less, and ought to: its own readers rely on it."""
 
@@ -173,9 +172,8 @@ class Collector:
             for one in here:
                 on_progress(one)
         deleted = [d for d in planned if d.step == "delete"]
-        with ThreadPoolExecutor(_DELETERS, thread_name_prefix="statelake-collect") as pool:
-            for one in pool.map(lambda d: _delete(at.uri(d.table), d), deleted):
-                on_progress(one)
+        for one in in_threads(lambda d: _delete(at.uri(d.table), d), deleted):
+            on_progress(one)
         for uri, inside in sorted({(at.uri(d.table), _parent(d.path)) for d in deleted}):
             _drop_empty(uri, inside)
 

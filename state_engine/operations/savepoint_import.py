@@ -8,7 +8,6 @@ outside of itself and no sink. Mirrors starting a Flink job with ``--fromSavepoi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import (
@@ -30,9 +29,8 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.operator_state_files import copy_state
-
-_COPIERS = 8
 
 
 @dataclass(frozen=True)
@@ -183,5 +181,5 @@ def _copy_files(sources: Sequence[str], targets: Sequence[str]) -> None:
         target.above().make_directory()
         source.copy_to(target)
 
-    with ThreadPoolExecutor(_COPIERS) as pool:
-        list(pool.map(one, zip(sources, targets, strict=True)))
+    for _ in in_threads(one, zip(sources, targets, strict=True)):
+        pass

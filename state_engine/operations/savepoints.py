@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -42,10 +41,10 @@ from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.operator_state_files import copy_state
 
 MANIFEST = "savepoint.json"
-_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -336,8 +335,7 @@ def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
             return None
         return SavepointFile(file, size, digest.hexdigest())
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        yield from (f for f in pool.map(one, files) if f is not None)
+    yield from (f for f in in_threads(one, files) if f is not None)
 
 
 def write_text(kernel: DeltaKernel, uri: str, text: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -26,6 +25,7 @@ from state_engine.core.errors import (
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import file_name
 from state_engine.storage.parquet_reading import check_footer
 
@@ -220,8 +220,7 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
         DamagedFileError: a footer is another one.
     """
     at = open_location(directory)
-    with ThreadPoolExecutor(8) as pool:
-        infos = list(pool.map(lambda f: at.inside(f.path).info(), files))
+    infos = in_threads(lambda f: at.inside(f.path).info(), files)
     for file, info in zip(files, infos, strict=True):
         if info.size != file.bytes:
             actual = "is gone" if info.size is None else f"has {info.size} bytes"
@@ -230,8 +229,8 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
                 "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
             )
     if footers:
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda f: _check_footer(directory, f, what), files))
+        for _ in in_threads(lambda f: _check_footer(directory, f, what), files):
+            pass
 
 
 def _check_footer(directory: str, file: DataFile, what: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +35,7 @@ from state_engine.storage.delta.action_json import (
 from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log import DeltaLog, LogCommit
 from state_engine.storage.files import open_location
+from state_engine.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -260,10 +260,7 @@ def check_there(files: Sequence[TableFile]) -> None:
 
 def missing(files: Sequence[TableFile]) -> str:
     """Says which file is gone; empty where all are there."""
-    if not files:
-        return ""
-    with ThreadPoolExecutor(8) as pool:
-        infos = list(pool.map(lambda f: open_location(f.uri).info(), files))
+    infos = in_threads(lambda f: open_location(f.uri).info(), files)
     for file, info in zip(files, infos, strict=True):
         if info.type != pafs.FileType.File or info.size != file.size:
             return (

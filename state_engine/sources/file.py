@@ -11,7 +11,6 @@ Spark's file stream source.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -54,13 +53,13 @@ from state_engine.sources.records import (
 from state_engine.sources.row_places import place_columns, scan_uris
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.files import normal_uri
+from state_engine.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 """What a session may say otherwise: rows would be lost silently."""
-_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -293,11 +292,8 @@ class FileSource(Source):
         self, files: Sequence[ListedFile], consumed: Mapping[str, FileRange]
     ) -> list[FileRange | None]:
         """What is left of files; None for those that wait."""
-        if not files:
-            return []
-        with ThreadPoolExecutor(_READERS) as pool:
-            waits = list(pool.map(self._waits, [one for one in files if one.uri not in consumed]))
-        why = dict(zip([one.uri for one in files if one.uri not in consumed], waits, strict=True))
+        new = [one for one in files if one.uri not in consumed]
+        why = dict(zip([one.uri for one in new], in_threads(self._waits, new), strict=True))
         ranges: list[FileRange | None] = []
         for one in files:
             known = consumed.get(one.uri)
@@ -327,12 +323,8 @@ class FileSource(Source):
         """The new files that wait for a later batch, each with the reason; in path order."""
         consumed = self._consumed(elements)
         fresh = [one for one in self._listed(consumed) if one.uri not in consumed]
-        with ThreadPoolExecutor(_READERS) as pool:
-            return [
-                f"{one.uri} {why}"
-                for one, why in zip(fresh, pool.map(self._waits, fresh), strict=True)
-                if why
-            ]
+        reasons = in_threads(self._waits, fresh)
+        return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]
 
     def _bounded(self, pending: list[FileRange]) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
         """What a batch takes of pending files, and those that cannot be read, where they are set aside."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from state_engine.sources.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
 from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.storage.files import join, open_location
+from state_engine.storage.in_threads import in_threads
 
 SCHEMA = "#schema"
 """Ends the name of the element that holds a schema taken from a file; no path of a file has this character."""
@@ -91,9 +91,7 @@ def left_over(before: Sequence[Element], recorded: Sequence[Element]) -> list[Fi
 
 def check_unchanged(ranges: Sequence[FileRange]) -> None:
     """Raises SourceError where a file to be read again is not what it was."""
-    with ThreadPoolExecutor(8) as pool:
-        fine = list(pool.map(FileRange.unchanged, ranges))
-    for one, is_fine in zip(ranges, fine, strict=True):
+    for one, is_fine in zip(ranges, in_threads(FileRange.unchanged, ranges), strict=True):
         if not is_fine:
             raise SourceError(
                 f"{one.uri} changed or vanished after it was consumed, so it cannot be read again as it was: put the "
@@ -103,8 +101,7 @@ def check_unchanged(ranges: Sequence[FileRange]) -> None:
 
 def cut(pending: Sequence[FileRange], max_rows: int) -> list[FileRange]:
     """Ranges of at most ``max_rows`` rows in all; one that fits keeps its end, so a whole file is complete."""
-    with ThreadPoolExecutor(8) as pool:
-        counts = list(pool.map(parquet_row_count, (p.uri for p in pending)))
+    counts = list(in_threads(parquet_row_count, (p.uri for p in pending)))
     ranges, left = [], max_rows
     for one, count in zip(pending, counts, strict=True):
         rows = (count if one.end is None else one.end) - one.start

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -18,12 +17,12 @@ from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.errors import MissingFilesError
 from state_engine.sources.base import Element, Source
 from state_engine.storage.files import join, write_parquet
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.storage.parquet_reading import open_recorded
 
 POSITIONS = "positions"
 """Name of the operator state that holds a source's position."""
-_READERS = 8
 
 
 class SourcePositions:
@@ -44,9 +43,8 @@ class SourcePositions:
         if unread:
             wrote = {file.path: row.checkpoint_id for row in path for file in row.operator_state_files}
             of = [f"checkpoint {wrote[file.path]}, source positions" for file in unread]
-            with ThreadPoolExecutor(_READERS) as pool:
-                loaded = pool.map(self._load, unread, of)
-                self._read.update(zip((file.path for file in unread), loaded, strict=True))
+            loaded = in_threads(lambda one: self._load(*one), zip(unread, of, strict=True))
+            self._read.update(zip((file.path for file in unread), loaded, strict=True))
         return [element for file in files for element in self._read[file.path].get(source, [])]
 
     def waiting(self, path: Sequence[CheckpointRow], sources: Mapping[str, Source]) -> list[str]:

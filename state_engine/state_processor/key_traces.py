@@ -8,7 +8,6 @@ looked at. Flink has no counterpart.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -30,10 +29,10 @@ from state_engine.published.states import PublishedState
 from state_engine.queries.stored_entries import key_schema
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, parquet_files
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import open_parquet, open_recorded
 
-_READERS = 8
 Key = dict[str, Any]
 """Values by column of the key."""
 Wanted = Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]
@@ -253,8 +252,7 @@ class KeyTraces:
             return sum(row["key"] in wanted[row["key_hash"]] for row in rows)
 
         files = list(parquet_files(uri))
-        with ThreadPoolExecutor(_READERS) as pool:
-            counts = dict(zip(files, pool.map(count, files), strict=True))
+        counts = dict(zip(files, in_threads(count, files), strict=True))
         return {path: n for path, n in counts.items() if n}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -20,9 +19,9 @@ from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, Da
 from state_engine.core.checkpoints.row_digest import DIGEST, is_intact, row_digest
 from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage.files import WrittenFile, join
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.parquet_reading import damaged, read_parquet
 
-_READERS = 8
 _FOOTER = re.compile(r"\.([0-9a-f]{8})\.parquet$")
 Write = Callable[[pa.Table, Callable[[int], str]], WrittenFile]
 """Writes a file whose name its footer decides: ``files.write_parquet``."""
@@ -61,8 +60,7 @@ def read_tables(uri: str, names: Iterable[str]) -> list[pa.Table]:
 
     Files that others wrote may have other Arrow types, as the time stamps of ``OPTIMIZE``. Errors: see ``read_rows``.
     """
-    with ThreadPoolExecutor(_READERS) as pool:
-        tables = list(pool.map(partial(read_rows, uri), names))
+    tables = in_threads(partial(read_rows, uri), names)
     return [
         pa.concat_tables(same).combine_chunks() for _, same in groupby(tables, lambda table: table.schema)
     ]

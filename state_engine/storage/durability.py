@@ -14,17 +14,16 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Literal
 
 from state_engine.core.errors import StorageError
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.storage_errors import storage_errors
 
 Durability = Literal["sync", "os"]
 """``sync``: what was acknowledged outlasts a power cut; ``os``: it outlasts crashes of processes."""
 
-_SIDE_BY_SIDE = 8
 _SETTLED_NS = 100_000_000
 """A directory that changed less than this ago may change again without its time of change showing it."""
 
@@ -128,13 +127,8 @@ def _inode(path: str) -> int:
 
 
 def _each(paths: list[str], sync: Callable[[str], None]) -> None:
-    if len(paths) < 2:
-        for path in paths:
-            sync(path)
-        return
-    with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(paths)), thread_name_prefix="statelake-sync") as pool:
-        for _ in pool.map(sync, paths):
-            pass
+    for _ in in_threads(sync, paths):
+        pass
 
 
 def _fsync_if_there(path: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from state_engine import KeyedProcessFunction, StatefulJob
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
-from state_engine.microbatch.attempt import Listed
+from state_engine.microbatch.attempt import Listed, Spent
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
@@ -62,7 +62,7 @@ def test_timers_see_what_the_row_records(
     assert done.watermarks_ms == after
     built = build_row(
         job,
-        Listed(batch, dict.fromkeys(job.sources, ""), outputs, done, {}, []),
+        Listed(batch, dict.fromkeys(job.sources, ""), outputs, Spent(), done, [], {}),
         created_at=datetime(2013, 1, 1, tzinfo=UTC),
         requested_by="",
     )

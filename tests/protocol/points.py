@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
+from state_engine.microbatch.attempt import Committed
 from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.look_ahead import LookAhead
 from state_engine.operations import file_collector, maintenance
 from state_engine.operations.file_collector import Collector
 from state_engine.operations.job_files import JobFiles
@@ -58,15 +60,27 @@ def marked(clock: Clock) -> Iterator[Reported]:
         _mark_collector(patch, around)
         for name in ("begin", "withdraw", "add", "_rename"):
             around(Mover, name, _under_lock(name))
+        patch.setattr(LookAhead, "_together", _in_either_order)
         patch.setattr(GraphExecutor, "execute", execute)
         patch.setattr(maintenance, "write_base", fold_base)
         patch.setattr(maintenance, "_POSITION_FILES", 2)  # so that few micro-batches are enough for it
         yield shown
 
 
+def _in_either_order(_: LookAhead, finish: Callable[[], Committed], look: Callable[[], None]) -> Committed:
+    """What runs side by side, one after the other: what is executed ahead writes nothing that others read."""
+    actor = actor_here()
+    if actor is not None and actor.dice.random() < 0.5:
+        look()
+        return finish()
+    committed = finish()
+    look()
+    return committed
+
+
 def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> None:
     """Every read and every deletion of the collector, without threads: they are no actors."""
-    patch.setattr(file_collector, "ThreadPoolExecutor", _InTurn)
+    patch.setattr(file_collector, "in_threads", map)
     around(file_collector, "_Ages", _before_and_after("taking the time"))
     for name in ("_plan", "_carry_out", "_remove"):
         around(Collector, name, _before_and_after(name))
@@ -74,22 +88,6 @@ def _mark_collector(patch: pytest.MonkeyPatch, around: Callable[..., None]) -> N
     around(Maintenance, "fence", _before_and_after("fence"))
     for name in ("_delete", "_drop_empty"):
         around(file_collector, name, _before_and_after(name))
-
-
-class _InTurn:
-    """In place of a pool of threads."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def __enter__(self) -> _InTurn:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, function: Callable[..., Any], *items: Any) -> Iterator[Any]:
-        return map(function, *items)
 
 
 def _before_and_after(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -8,7 +8,6 @@ Decision 0070.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -23,6 +22,7 @@ from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import PLACES, RowGroup, plain_schema, row_groups
 from state_engine.spark.read_failures import reading_file
 from state_engine.storage.files import open_location
+from state_engine.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +33,6 @@ _MOST_FILES = 20_000
 tasks. Spark knows a file by an expression that names all of them, and plans for minutes where they are thousands."""
 _OPENING_BYTES = 2**14
 """To open a file takes as long as to read so many bytes: many small ones are spread, too."""
-_READERS = 8
 _TASK_BYTES, _LEAST_BYTES = 2**27, 2**22
 """As for Spark's scans: what one task reads at most, apart from a single larger row group, and what is worth a task."""
 _JOINED_ROWS = 2**14
@@ -79,8 +78,7 @@ def task_rows(
     wanted = plain_schema(schema)
     if wanted is None or not wanted.names or len(ranges) > _MOST_FILES:
         return None
-    with ThreadPoolExecutor(_READERS) as pool:
-        of_files = list(pool.map(partial(_row_groups, wanted), ranges))
+    of_files = list(in_threads(partial(_row_groups, wanted), ranges))
     pieces: list[Piece] = []
     for place, (one, groups) in enumerate(zip(ranges, of_files, strict=True)):
         if groups is None:

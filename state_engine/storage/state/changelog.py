@@ -10,7 +10,6 @@ RocksDB backend.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -27,6 +26,7 @@ from state_engine.core.state.descriptors import MapStateDescriptor, StateDescrip
 from state_engine.core.state.state_table import APPEND, PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet, open_parquet
 from state_engine.storage.state.entry_codes import leaves
@@ -266,8 +266,8 @@ def check_files(files: Sequence[ListedFile]) -> None:
         MissingFilesError: a file is gone or has other rows.
         DamagedFileError: it is not what was written.
     """
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda f: open_state_file(f).close(), files))
+    for _ in in_threads(lambda f: open_state_file(f).close(), files):
+        pass
 
 
 def op_of_entry(shape: str) -> str:
