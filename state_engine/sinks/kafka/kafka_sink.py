@@ -27,12 +27,12 @@ from state_engine.core.types.avro_values import record_fields
 from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import Sink, SinkRequest, SinkTarget
-from state_engine.sinks.kafka.kafka_target import Format, KafkaTarget
+from state_engine.sinks.kafka.kafka_target import KafkaTarget
 from state_engine.sinks.kafka.markers import Markers
 from state_engine.sinks.keyed import columns_of
 from state_engine.sinks.staging import Staging, record_target
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, kafka_admin
-from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.spark.kafka.cluster import Format, KafkaCluster
 from state_engine.storage.files import join
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")

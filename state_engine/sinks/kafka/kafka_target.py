@@ -23,9 +23,8 @@ from state_engine.core.types.json_values import for_json, scalar_text
 from state_engine.core.types.row import RowKind
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.spark.kafka.cluster import Format, KafkaCluster
 
-Format = Literal["json", "avro", "raw"]
 Values = Mapping[str, Any]
 """Of a row, by column."""
 _NO_TIME = -1

@@ -22,7 +22,6 @@ from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, S
 from state_engine.sources.kafka.decoding import (
     RECORD_FIELDS,
     Decoding,
-    Format,
     record_schema,
     records_again,
 )
@@ -47,7 +46,7 @@ from state_engine.spark.kafka.clients import (
     kafka_admin,
     matching,
 )
-from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.spark.kafka.cluster import Format, KafkaCluster
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:

@@ -10,10 +10,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SetupError
 
+Format = Literal["json", "avro", "raw"]
+"""What values of records are, to sources and sinks."""
 _SERVER = re.compile(r"[^\s,:/@]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 _SECRET = re.compile(r"password|jaas|secret|keystore\.key|credential", re.IGNORECASE)
 _JAAS = "sasl.jaas.config"
