@@ -69,7 +69,9 @@ def test_spark_type_and_arrow_type_of_pyspark_agree(kind: pa.DataType) -> None:
 
     read = spark_types.StructType.fromJson(spark_schema(pa.schema([("c", kind)])))["c"].dataType
     # the zone of times has a parameter from Spark 4.2 on, and is UTC before
-    zone = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+    zone: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_type).parameters else {}
+    )
     assert to_arrow_type(read, **zone).equals(kind)
 
 
