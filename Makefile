@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-stores test-kafka test-cluster test-matrix test-core test-ui check docs ui bench bench-all profile dist clean
+.PHONY: help setup demo test test-all test-faults test-stores test-kafka test-cluster test-matrix test-core test-ui screenshots check docs ui bench bench-all profile dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
 test-ui: $(READY) $(VENV)/.ui ## click through Dagster's web interface in a real browser (needs Chromium)
 	$(BIN)/python -m pytest tests/ui -x
 
+screenshots: $(READY) $(VENV)/.ui ## take the pictures of the documentation anew, in docs/pictures (needs Chromium)
+	$(BIN)/python -m pytest tests/ui -x --screenshots
+
 check: $(VENV)/.installed ## format, lint, types, import contracts, Dagster definitions
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
@@ -78,8 +81,8 @@ dist: $(VENV)/.installed ## build wheel and sdist into dist/, byte for byte the 
 bench: $(READY) ## compare with Spark's transformWithState on the reference workload
 	$(BIN)/python -m benchmarks
 
-bench-all: $(READY) .venv-flink/.ready ## the same with PyFlink and Flink SQL, whose environment is set up first
-	$(BIN)/python -m benchmarks
+bench-all: $(READY) .venv-flink/.ready ## run all benchmarks with all peers, Flink too, and write .benchmarks/benchmarks.md
+	$(BIN)/python -m benchmarks.all
 
 profile: $(READY) ## sample where the time of the reference workload goes, in driver, workers and JVM, into .profiles
 	$(BIN)/python -m benchmarks.profile

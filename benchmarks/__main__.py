@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: the command behind ``make bench`` and ``make bench-all``.
+"""``python -m benchmarks``: the command behind ``make bench``. ``benchmarks.all`` is that behind ``make bench-all``.
 
 The last line printed is ``ratio transformWithState_rows = N``: the median time of Spark's ``transformWithState`` for a
 full batch, divided by ours.
@@ -12,12 +12,13 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import comparison, flink, report
-from benchmarks.comparison import Plan, UnequalResultsError
-from benchmarks.statelake import Statelake
-from benchmarks.transform_with_state import TransformWithState
+from benchmarks import comparison, report
+from benchmarks.comparison import Plan
+from benchmarks.contenders import CONTENDERS, Statelake, TransformWithState, flink
+from benchmarks.unequal import UnequalResultsError
 
-ALL = (*comparison.NAMES, *flink.NAMES)
+ALL = (*CONTENDERS, *flink.NAMES)
+DEFAULT = (*comparison.NAMES, *flink.AVERAGES)
 VERIFY_EVENTS, VERIFY_KEYS, VERIFY_BATCHES = 20_000, 2_000, 3
 
 
@@ -26,17 +27,19 @@ def run(
     keys: Annotated[int, typer.Option(min=10, help="Distinct keys.")] = 100_000,
     rounds: Annotated[int, typer.Option(min=1, help="Counted batches of each engine.")] = 3,
     warm_up: Annotated[int, typer.Option(min=1, help="Batches of each engine before these.")] = 2,
-    only: Annotated[str, typer.Option(help=f"Some of {', '.join(ALL)}, comma-separated.")] = "",
+    only: Annotated[str, typer.Option(help=f"Some of {', '.join(ALL)}, comma-separated.")] = ",".join(
+        DEFAULT
+    ),
 ) -> None:
     """Compare this engine with its peers on the reference workload."""
     console = Console()
-    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(ALL)
+    chosen = [name.strip() for name in only.split(",") if name.strip()]
     if unknown := [name for name in chosen if name not in ALL]:
         raise typer.BadParameter(f"there is no engine {unknown}; there are {', '.join(ALL)}")
     plan = Plan(events=events, keys=keys, rounds=rounds, warm_up=warm_up)
     full: list[comparison.Series] = []
     small: list[comparison.Series] = []
-    inside = [name for name in comparison.NAMES if name in chosen]
+    inside = [name for name in CONTENDERS if name in chosen]
     flinks = [name for name in flink.NAMES if name in chosen] if flink.available() else []
     steps = len(inside) * (VERIFY_BATCHES + plan.batches) + flink.steps(flinks)
     with _progress(console) as bar:
@@ -61,7 +64,7 @@ def run(
     report.show(console, full=full, small=small, flinks=measured, plan=plan)
     if not flinks and any(name in flink.NAMES for name in chosen):
         console.print("PyFlink and Flink SQL were left out: `make bench-all` sets their environment up.")
-    medians = {series.name: series.median_s for series in full}
+    medians = {series.name: series.spread.median for series in full}
     if {Statelake.name, TransformWithState.name} <= medians.keys():
         ratio = medians[TransformWithState.name] / medians[Statelake.name]
         print(f"ratio {TransformWithState.name} = {ratio:.2f}", flush=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +30,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.comparison import UnequalResultsError, spark_application
-from benchmarks.statelake import Statelake
-from benchmarks.transform_with_state import TransformWithState
+from benchmarks.comparison import OnStep, spark_application
+from benchmarks.contenders.statelake import Statelake
+from benchmarks.contenders.transform_with_state import TransformWithState
+from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import FILES, Feed, Workload
 
 EVENTS = 1000
@@ -43,9 +43,6 @@ VERIFY_KEYS = 10_000
 BOOTSTRAP, FIRST, TRIGGER = "statelake: bootstrap", "statelake: first micro-batch", "transformWithState_rows"
 EVERY, COMPACTION = "statelake: micro-batch over all keys", "statelake: compaction"
 STEPS = (BOOTSTRAP, FIRST, TRIGGER, EVERY, COMPACTION)
-
-OnStep = Callable[[str], None]
-"""Is called with what was just done; once a step."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ spreads what disturbs the machine over all of them. Medians are compared.
 from __future__ import annotations
 
 import os
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,23 +15,20 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.contender import Contender, Taken
-from benchmarks.statelake import Statelake
-from benchmarks.transform_with_state import TransformWithState
-from benchmarks.workload import PARALLELISM, Feed, Results, Workload
+from benchmarks.contenders import CONTENDERS, Contender, Statelake, TransformWithState
+from benchmarks.contenders.contender import Taken
+from benchmarks.figures import Spread, Timed
+from benchmarks.unequal import check
+from benchmarks.workload import PARALLELISM, Feed, Workload
 from state_engine import SparkSettings, local_session
 
 NAMES = (Statelake.name, TransformWithState.name)
-"""Contenders that run inside one Spark application."""
+"""Contenders that ``make bench`` compares."""
 SMALL_BATCH = 1000
 """Events of the small batch."""
 
-Progress = Callable[[str], None]
+OnStep = Callable[[str], None]
 """Is called with what was just done; once a batch."""
-
-
-class UnequalResultsError(Exception):
-    """Two engines do not agree: whatever time they take means nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +46,14 @@ class Series:
     taken: list[Taken]
 
     @property
-    def seconds(self) -> list[float]:
-        """Wall times."""
-        return [t.seconds for t in self.taken]
+    def timed(self) -> Timed:
+        """Their wall times."""
+        return Timed(self.name, [t.seconds for t in self.taken], self.events)
 
     @property
-    def median_s(self) -> float:
-        """The middle wall time."""
-        return statistics.median(self.seconds)
+    def spread(self) -> Spread:
+        """Of their wall times."""
+        return self.timed.spread
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ def verify(
     keys: int,
     batches: int = 3,
     only: Sequence[str] = NAMES,
-    done: Progress = print,
+    done: OnStep = print,
 ) -> None:
     """Run contenders over the same small batches and compare each of them with what must come out.
 
@@ -133,7 +129,7 @@ def verify(
     workload = Workload(keys)
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, ExitStack() as stack:
         feed = Feed(workload, Path(name) / "feed")
-        contenders = _start(spark, Path(name), only, stack, keep_outputs=True)
+        contenders = start_contenders(spark, Path(name), only, stack, keep_outputs=True)
         for _ in range(batches):
             batch = feed.write(events)
             for contender in contenders:
@@ -144,61 +140,43 @@ def verify(
             check(contender.name, contender.results(), expected)
 
 
-def check(name: str, results: Results, expected: Results) -> None:
-    """Compare all outputs as multisets, and the whole state; raises UnequalResultsError."""
-    missing, extra = expected.outputs - results.outputs, results.outputs - expected.outputs
-    if missing or extra:
-        raise UnequalResultsError(
-            f"{name}: {missing.total()} outputs are missing, {extra.total()} are wrong or too many; for example "
-            f"missing {missing.most_common(3)}, wrong {extra.most_common(3)}"
-        )
-    differ = [k for k in {*expected.state, *results.state} if expected.state.get(k) != results.state.get(k)]
-    if differ:
-        shown = [(k, expected.state.get(k), results.state.get(k)) for k in sorted(differ)[:3]]
-        raise UnequalResultsError(
-            f"{name}: the state of {len(differ)} keys is wrong; for example (key, expected, actual) {shown}"
-        )
-
-
 def compare(
-    spark: SparkSession, plan: Plan, *, only: Sequence[str] = NAMES, done: Progress = print
+    spark: SparkSession, plan: Plan, *, only: Sequence[str] = NAMES, done: OnStep = print
 ) -> tuple[list[Series], list[Series]]:
     """Full batches, then small ones while the state of all keys is there; warm, contenders in turn."""
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, ExitStack() as stack:
         feed = Feed(Workload(plan.keys), Path(name) / "feed")
-        contenders = _start(spark, Path(name), only, stack, keep_outputs=False)
+        contenders = start_contenders(spark, Path(name), only, stack, keep_outputs=False)
         return (
             _alternate(contenders, feed, plan.events, plan.warm_up, plan.rounds, done),
             _alternate(contenders, feed, SMALL_BATCH, plan.small_warm_up, plan.small_rounds, done),
         )
 
 
-def _start(
+def start_contenders(
     spark: SparkSession, directory: Path, only: Sequence[str], stack: ExitStack, *, keep_outputs: bool
 ) -> list[Contender]:
-    """The contenders that were asked for, closed when the stack is."""
+    """Contenders of these names, in this order, closed when the stack is."""
     contenders: list[Contender] = []
-    if Statelake.name in only:
-        contenders.append(Statelake(spark, directory / "statelake"))
-    if TransformWithState.name in only:
-        # A session of its own in the same application: its own options, but the same JVM, cores and memory.
-        session = spark.newSession()
-        contenders.append(TransformWithState(session, directory / "tws", keep_outputs=keep_outputs))
-    for contender in contenders:
-        stack.callback(contender.close)
+    for name in only:
+        contenders.append(CONTENDERS[name].start(spark, directory / name, keep_outputs=keep_outputs))
+        stack.callback(contenders[-1].close)
     return contenders
 
 
 def _alternate(
-    contenders: list[Contender], feed: Feed, events: int, warm_up: int, rounds: int, done: Progress
+    contenders: list[Contender], feed: Feed, events: int, warm_up: int, rounds: int, done: OnStep
 ) -> list[Series]:
-    series = [Series(contender.name, events, []) for contender in contenders]
+    series = {contender.name: Series(contender.name, events, []) for contender in contenders}
     for number in range(warm_up + rounds):
         batch = feed.write(events)
-        for contender, mine in zip(contenders, series, strict=True):
+        for contender in contenders:
+            if contender.slow and events > SMALL_BATCH and number not in (warm_up - 1, warm_up):
+                done(f"{contender.name}, {events:,} events: left out, it is slow")
+                continue
             taken = contender.run(batch)
             if number >= warm_up:
-                mine.taken.append(taken)
+                series[contender.name].taken.append(taken)
             counted = f"round {number - warm_up + 1}" if number >= warm_up else "warm-up"
             done(f"{contender.name}, {events:,} events, {counted}: {taken.seconds:.2f} s")
-    return series
+    return list(series.values())

@@ -7,8 +7,6 @@ line is ``ratio sync to os = N``.
 
 from __future__ import annotations
 
-import os
-import statistics
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -17,7 +15,8 @@ import typer
 from rich.progress import track
 
 from benchmarks.comparison import spark_application
-from benchmarks.statelake import Statelake
+from benchmarks.contenders.statelake import Statelake
+from benchmarks.figures import Spread, load_of_machine
 from benchmarks.workload import Feed, Workload
 
 
@@ -45,12 +44,11 @@ def run(
                 seconds[kind].append(jobs[kind].run(files).seconds)
         for job in jobs.values():
             job.close()
-    medians = {kind: statistics.median(of_kind[warm_up:]) for kind, of_kind in seconds.items()}
-    for kind, of_kind in seconds.items():
-        counted = of_kind[warm_up:]
-        print(f"{kind}: median {medians[kind]:.3f} s, from {min(counted):.3f} to {max(counted):.3f} s")
-    print("load of the machine: {:.1f} {:.1f} {:.1f}".format(*os.getloadavg()))
-    print(f"ratio sync to os = {medians['sync'] / medians['os']:.2f}", flush=True)
+    spreads = {kind: Spread.of(of_kind[warm_up:]) for kind, of_kind in seconds.items()}
+    for kind, spread in spreads.items():
+        print(f"{kind}: {spread}")
+    print(load_of_machine())
+    print(f"ratio sync to os = {spreads['sync'].median / spreads['os'].median:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -12,20 +12,22 @@ What comes out is counted after every micro-batch: a timer that is missed, or a 
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from pyspark.sql import SparkSession
 
-from benchmarks.comparison import UnequalResultsError, spark_application
+from benchmarks.comparison import OnStep, spark_application
+from benchmarks.figures import Comparison, Timed, load_of_machine
 from benchmarks.sized_jobs import Counting, Mapped, SizedJob, Took, Waiting
+from benchmarks.unequal import UnequalResultsError
 
 app = typer.Typer(help="Small micro-batches on large state.", no_args_is_help=True)
 
@@ -44,14 +46,8 @@ def timers(
     warm_up: WarmUp = 6,
 ) -> None:
     """Compare a micro-batch with many pending timers to one with few."""
-    with _site() as (spark, directory):
-        jobs = {size: SizedJob(spark, directory / f"{size}", Waiting(), size) for size in (base, pending)}
-        took = _in_turn(jobs, lambda job: job.run(events, due=due), rounds, warm_up)
-        for size, of_job in took.items():
-            for one in of_job:
-                if one.rows_out != due:
-                    raise UnequalResultsError(f"{size:,} timers: {one.rows_out} fired, {due} were due")
-    _show(f"{events:,} events, {due} due timers, pending", took, "timers", warm_up)
+    done = measure_timers((base, pending), due=due, events=events, rounds=rounds, warm_up=warm_up)
+    _show(done, f"ratio {pending:,} timers to {base:,}")
 
 
 @app.command()
@@ -63,10 +59,8 @@ def keys(
     warm_up: WarmUp = 6,
 ) -> None:
     """Compare a micro-batch on the state of many keys to one on the state of few."""
-    with _site() as (spark, directory):
-        jobs = {n: SizedJob(spark, directory / f"{n}", Counting(), n) for n in (base, size)}
-        took = _in_turn(jobs, lambda job: job.run(events), rounds, warm_up)
-    _show(f"{events:,} events, keys", took, "keys", warm_up)
+    done = measure_keys({base: events, size: events}, rounds=rounds, warm_up=warm_up)
+    _show(done, f"ratio {size:,} keys to {base:,}")
 
 
 @app.command()
@@ -78,20 +72,77 @@ def maps(
     warm_up: WarmUp = 1,
 ) -> None:
     """Compare the bytes that one changed entry of a map writes to those of all entries."""
+    bytes_of = measure_maps(size, entries, events=events, rounds=rounds, warm_up=warm_up)
+    for changed, each in bytes_of.items():
+        print(f"{changed} of {entries} entries changed: {each:.1f} bytes an entry")
+    print(
+        f"ratio bytes of {entries} changed entries to one = {entries * bytes_of[entries] / bytes_of[1]:.2f}"
+    )
+
+
+def timers_name(pending: int) -> str:
+    """How a job with so many pending timers is called in figures."""
+    return f"{pending:,} pending timers"
+
+
+def keys_name(keys: int, events: int) -> str:
+    """How micro-batches of so many events on the state of so many keys are called in figures."""
+    return f"{keys:,} keys, {events:,} events"
+
+
+def measure_timers(
+    sizes: Sequence[int], *, due: int, events: int, rounds: int, warm_up: int, done: OnStep = print
+) -> Comparison:
+    """Time micro-batches that reach ``due`` timers, of so many that are pending.
+
+    Raises:
+        UnequalResultsError: another number of timers fired.
+    """
+    with _site() as (spark, directory):
+        jobs = {n: _given(spark, directory, Waiting(), n, done) for n in sizes}
+        took = _in_turn(jobs, lambda job: job.run(events, due=due), rounds, warm_up, done)
+    for size, of_job in took.items():
+        for one in of_job:
+            if one.rows_out != due:
+                raise UnequalResultsError(f"{size:,} timers: {one.rows_out} fired, {due} were due")
+    series = [_timed(timers_name(n), events, t[warm_up:]) for n, t in took.items()]
+    return Comparison(f"{events:,} events, {due} due timers", series)
+
+
+def measure_keys(
+    events_of: Mapping[int, int], *, rounds: int, warm_up: int, done: OnStep = print
+) -> Comparison:
+    """Time micro-batches on the state of so many keys, with so many events each.
+
+    Raises:
+        UnequalResultsError: the numbers that are kept do not count the events.
+    """
+    with _site() as (spark, directory):
+        jobs = {n: _given(spark, directory, Counting(), n, done) for n in events_of}
+        took = _in_turn(jobs, lambda job: job.run(events_of[job.keys]), rounds, warm_up, done)
+        for size, job in jobs.items():
+            job.check_counts()
+            done(f"equal: the state of {size:,} keys counts all events")
+            job.close()
+    series = [_timed(keys_name(n, events_of[n]), events_of[n], t[warm_up:]) for n, t in took.items()]
+    return Comparison("a micro-batch on the state of so many keys", series)
+
+
+def measure_maps(
+    size: int, entries: int, *, events: int, rounds: int, warm_up: int, done: OnStep = print
+) -> dict[int, float]:
+    """Bytes that a changed entry takes, by the number of entries of a map that changed: one, and all of them."""
     with _site() as (spark, directory):
         job = SizedJob(spark, directory / "maps", Mapped(), size, entries=entries)
         written: dict[int, list[Took]] = {1: [], entries: []}
         for _ in range(warm_up + rounds):
             for changed, took in written.items():
                 took.append(changed_entries(job, events, changed))
-    bytes_of = {
+                done(f"{changed} of {entries} entries of {events:,} keys: {took[-1].changelog_bytes:,} bytes")
+        job.close()
+    return {
         n: statistics.median(t.changelog_bytes / (n * events) for t in took) for n, took in written.items()
     }
-    for changed, each in bytes_of.items():
-        print(f"{changed} of {entries} entries changed: {each:.1f} bytes an entry")
-    print(
-        f"ratio bytes of {entries} changed entries to one = {entries * bytes_of[entries] / bytes_of[1]:.2f}"
-    )
 
 
 def changed_entries(job: SizedJob, keys: int, changed: int) -> Took:
@@ -115,32 +166,38 @@ def _site() -> Iterator[tuple[SparkSession, Path]]:
         yield spark, Path(name)
 
 
+def _given(spark: SparkSession, directory: Path, function: Any, size: int, done: OnStep) -> SizedJob:
+    began = time.perf_counter()
+    job = SizedJob(spark, directory / f"{size}", function, size)
+    done(f"{size:,} keys are given their state: {time.perf_counter() - began:.1f} s")
+    return job
+
+
 def _in_turn(
-    jobs: dict[int, SizedJob], run: Callable[[SizedJob], Took], rounds: int, warm_up: int
+    jobs: dict[int, SizedJob], run: Callable[[SizedJob], Took], rounds: int, warm_up: int, done: OnStep
 ) -> dict[int, list[Took]]:
     """Micro-batches of several jobs, one each in turn."""
     took: dict[int, list[Took]] = {size: [] for size in jobs}
-    for _ in range(warm_up + rounds):
+    for number in range(warm_up + rounds):
         for size, job in jobs.items():
             took[size].append(run(job))
-    for job in jobs.values():
-        job.close()
+            kind = "round" if number >= warm_up else "warm-up"
+            done(f"{size:,} keys, {kind}: {took[size][-1].seconds:.3f} s")
     return took
 
 
-def _show(what: str, took: dict[int, list[Took]], unit: str, warm_up: int) -> None:
-    medians = {}
-    for size, of_job in took.items():
-        seconds = [one.seconds for one in of_job[warm_up:]]
-        medians[size] = statistics.median(seconds)
-        subtasks = statistics.median(max(sum(s.values()) for s in one.subtasks) for one in of_job[warm_up:])
-        print(
-            f"{what} {size:,}: median {medians[size]:.3f} s, from {min(seconds):.3f} to {max(seconds):.3f} s; "
-            f"the longer subtask {subtasks:.3f} s"
-        )
-    print("load of the machine: {:.1f} {:.1f} {:.1f}".format(*os.getloadavg()))
-    base, size = medians
-    print(f"ratio {size:,} {unit} to {base:,} = {medians[size] / medians[base]:.2f}", flush=True)
+def _timed(name: str, events: int, took: Sequence[Took]) -> Timed:
+    subtasks = statistics.median(max(sum(s.values()) for s in one.subtasks) for one in took)
+    return Timed(name, [one.seconds for one in took], events, f"the longer subtask {subtasks:.3f} s")
+
+
+def _show(done: Comparison, ratio: str) -> None:
+    print(done.title)
+    for one in done.series:
+        print(f"{one.name}: {one.spread}; {one.note}")
+    print(load_of_machine())
+    base, size = done.series
+    print(f"{ratio} = {size.spread.median / base.spread.median:.2f}", flush=True)
 
 
 if __name__ == "__main__":

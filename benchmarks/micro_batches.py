@@ -15,6 +15,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,11 +23,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from benchmarks.comparison import spark_application
-from benchmarks.statelake import Statelake
+from benchmarks.contenders.statelake import Statelake
+from benchmarks.figures import Spread
+from benchmarks.unequal import check
 from benchmarks.workload import Feed, Workload
 from state_engine import RetentionPolicy
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_need
@@ -60,6 +62,23 @@ class Point:
     log_bytes: int
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Many micro-batches.
+
+    Attributes:
+        points: after every so many of them.
+        seconds: of each call, without the warm-up.
+    """
+
+    points: list[Point]
+    seconds: list[float]
+
+    def ratio(self, edge: int) -> float:
+        """What the last ``edge`` took, divided by what the first took; compactions are counted."""
+        return sum(self.seconds[-edge:]) / sum(self.seconds[:edge])
+
+
 def run(
     batches: Annotated[int, typer.Option(min=20, help="Micro-batches after the warm-up.")] = 1000,
     events: Annotated[int, typer.Option(min=1, help="Events in each.")] = 1000,
@@ -73,29 +92,41 @@ def run(
 ) -> None:
     """Run many small micro-batches, and print how long they take and what they leave."""
     console = Console()
+
+    def shown(what: str) -> None:
+        console.print(what, highlight=False)
+
+    measured = measure(batches, events=events, keys=keys, warm_up=warm_up, every=every, done=shown)
+    console.print(_table(measured.points))
+    if picture is not None:
+        picture.write_text(drawn(curves(measured.points)))
+    first, last = measured.seconds[:edge], measured.seconds[-edge:]
+    shown(f"first {edge}: {Spread.of(first)}; last {edge}: {Spread.of(last)}")
+    print(f"ratio last {edge} to first {edge} = {measured.ratio(edge):.2f}", flush=True)
+
+
+def measure(
+    batches: int, *, events: int, keys: int, warm_up: int, every: int, done: Callable[[str], None] = print
+) -> Measured:
+    """Run many small micro-batches, with a collection after every so many of them.
+
+    Raises:
+        UnequalResultsError: outputs or state are not what so many events must lead to.
+    """
     points: list[Point] = []
     seconds: list[float] = []
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
         feed, job = Feed(Workload(keys), Path(name) / "feed"), Statelake(spark, Path(name) / "statelake")
-        for number in track(range(warm_up + batches), "micro-batches", console=console):
+        for number in range(warm_up + batches):
             seconds.append(job.run(feed.write(events)).seconds)
-            done = number + 1 - warm_up
-            if done > 0 and done % every == 0:
-                points.append(_point(job, done, seconds[-every:]))
-                console.print(f"{done} micro-batches: {points[-1]}", highlight=False)
-                _let_time_pass(job, passed=PAUSE * (done // every))
+            count = number + 1 - warm_up
+            if count > 0 and count % every == 0:
+                points.append(_point(job, count, seconds[-every:]))
+                done(f"{count} micro-batches: {points[-1]}")
+                _let_time_pass(job, passed=PAUSE * (count // every))
+        check(job.name, job.results(), feed.workload.expected(feed.events))
         job.close()
-    counted = seconds[warm_up:]
-    console.print(_table(points))
-    if picture is not None:
-        picture.write_text(drawn(points))
-    first, last = counted[:edge], counted[-edge:]
-    console.print(
-        f"first {edge}: median {statistics.median(first):.3f} s, sum {sum(first):.1f} s; "
-        f"last {edge}: median {statistics.median(last):.3f} s, sum {sum(last):.1f} s",
-        highlight=False,
-    )
-    print(f"ratio last {edge} to first {edge} = {sum(last) / sum(first):.2f}", flush=True)
+    return Measured(points, seconds[warm_up:])
 
 
 def _point(job: Statelake, done: int, seconds: list[float]) -> Point:
@@ -126,15 +157,22 @@ def _let_time_pass(job: Statelake, *, passed: timedelta) -> None:
             os.utime(file, (aged, aged))
 
 
-def drawn(points: list[Point]) -> str:
-    """The curve as SVG, each line from zero to its own largest value."""
-    series: dict[str, list[float | None]] = {
+def curves(points: list[Point]) -> dict[str, list[float]]:
+    """Numbers after every so many micro-batches, by name."""
+    return {
+        "micro-batches": [p.batches for p in points],
         "median s": [p.median_s for p in points],
         "files": [p.files for p in points],
         "files of logs": [p.log_files for p in points],
         "KiB of logs": [p.log_bytes // 1024 for p in points],
     }
-    return svg_lines("", series, ends=(f"{points[0].batches}", f"{points[-1].batches:,} micro-batches"))
+
+
+def drawn(numbers: Mapping[str, Sequence[float]]) -> str:
+    """Curves as SVG, each line from zero to its own largest value."""
+    lines = {name: values for name, values in numbers.items() if name != "micro-batches"}
+    first, last = numbers["micro-batches"][0], numbers["micro-batches"][-1]
+    return svg_lines("", lines, ends=(f"{first:.0f}", f"{last:,.0f} micro-batches"))
 
 
 def _table(points: list[Point]) -> Table:

@@ -25,10 +25,10 @@ import typer
 from pyspark.sql import SparkSession
 
 from benchmarks.comparison import spark_application
+from benchmarks.contenders.statelake import Statelake
 from benchmarks.profiled_daemon import DIRECTORY
 from benchmarks.sampling import RECORDING, Sampler, flame_graph, own_seconds, read_stacks
 from benchmarks.sized_jobs import Counting, Mapped, Registering, SizedJob, Waiting
-from benchmarks.statelake import Statelake
 from benchmarks.workload import Feed, Workload
 from state_engine.machine.settings import SparkSettings
 

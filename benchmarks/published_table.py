@@ -19,7 +19,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +33,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.comparison import UnequalResultsError, spark_application
+from benchmarks.comparison import OnStep, spark_application
+from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import PARALLELISM
 from state_engine import (
     DeltaStateTable,
@@ -49,9 +50,6 @@ OURS, MERGE, MERGE_WITHOUT = "statelake", "merge", "merge_without_vectors"
 NAMES = (OURS, MERGE, MERGE_WITHOUT)
 VERIFY_ROWS = 20_000
 VALUE = "amount bigint, changed bigint, note string"
-
-OnStep = Callable[[str], None]
-"""Is called with what was just done; once a round and contender."""
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.comparison import Plan, Series
-from benchmarks.flink import Rate
-from benchmarks.statelake import Statelake
+from benchmarks.contenders.flink import Rate
+from benchmarks.contenders.statelake import Statelake
+from benchmarks.figures import load_of_machine
 from benchmarks.workload import PARALLELISM, WINDOW
 
 
@@ -29,10 +30,9 @@ def show(
         console.print(_small_table(small, plan))
     if ours is not None:
         _show_ours(console, ours, next(s for s in small if s.name == Statelake.name))
-    load = ", ".join(f"{x:.2f}" for x in os.getloadavg())
     console.print(
         f"{date.today().isoformat()}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
-        f"{platform.python_version()}, Spark {pyspark.__version__}; load now {load}",
+        f"{platform.python_version()}, Spark {pyspark.__version__}; {load_of_machine()}",
         highlight=False,
     )
 
@@ -46,9 +46,9 @@ def _full_table(full: Sequence[Series], flinks: Sequence[Rate], plan: Plan, ours
     for column in ("min s", "median s", "max s", "events/s", "÷ ours"):
         table.add_column(column, justify="right")
     for series in full:
-        cells = [f"{x:.2f}" for x in (min(series.seconds), series.median_s, max(series.seconds))]
-        rate = f"{series.events / series.median_s:,.0f}"
-        table.add_row(series.name, *cells, rate, _ratio(series.median_s, ours))
+        median_s = series.spread.median
+        rate = f"{series.events / median_s:,.0f}"
+        table.add_row(series.name, *series.spread.cells(2), rate, _ratio(median_s, ours))
     for one in flinks:
         seconds = plan.events / one.events_per_s
         table.add_row(one.name, "", f"{seconds:.2f}", "", f"{one.events_per_s:,.0f}", _ratio(seconds, ours))
@@ -64,9 +64,7 @@ def _small_table(small: Sequence[Series], plan: Plan) -> Table:
     for column in ("min s", "median s", "max s"):
         table.add_column(column, justify="right")
     for series in small:
-        table.add_row(
-            series.name, *[f"{x:.3f}" for x in (min(series.seconds), series.median_s, max(series.seconds))]
-        )
+        table.add_row(series.name, *series.spread.cells(3))
     return table
 
 
@@ -90,4 +88,4 @@ def _span(numbers: list[int]) -> str:
 
 
 def _ratio(seconds: float, ours: Series | None) -> str:
-    return "" if ours is None else f"{seconds / ours.median_s:.2f}"
+    return "" if ours is None else f"{seconds / ours.spread.median:.2f}"

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 
+from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import PARALLELISM, hand_over
 from state_engine import (
     DeltaSink,
@@ -115,7 +116,7 @@ class SizedJob:
         entries: int = 0,
         max_parallelism: int | None = None,
     ) -> None:
-        self._spark, self._input, self.keys = spark, directory / "input", keys
+        self._spark, self.directory, self._input, self.keys = spark, directory, directory / "input", keys
         self._input.mkdir(parents=True)
         self._feed = directory / "feed"
         self.job = StatefulJob("sized", parallelism=PARALLELISM, max_parallelism=max_parallelism)
@@ -125,7 +126,7 @@ class SizedJob:
         kept.sink("out", DeltaSink(str(directory / "out")))
         self.engine = StateEngine(directory / "root", spark)
         self._random = np.random.default_rng(keys)
-        self._batches = self._reached = 0
+        self._batches = self._reached = self.events = 0
         self._given(function, entries)
 
     def _given(self, function: Any, entries: int) -> None:
@@ -152,6 +153,7 @@ class SizedJob:
         self._batches += 1
         self._reached += due
         keys = self._random.integers(0, self.keys, events) if keys is None else keys
+        self.events += len(keys)
         times = np.full(len(keys), START_MS + self._reached * SLOT_MS, np.int64)
         batch = self._feed / f"batch-{self._batches:04d}"
         batch.mkdir(parents=True)
@@ -176,6 +178,24 @@ class SizedJob:
     def compact(self) -> None:
         """Fold all changes into the base."""
         self.engine.compact(self.job)
+
+    def check_counts(self, *, events: int | None = None) -> None:
+        """Compare what ``Counting`` holds with the events that there were, and one a key in the beginning.
+
+        Args:
+            events: in place of all that there were.
+
+        Raises:
+            UnequalResultsError: the numbers of all keys are not that many.
+        """
+        numbers = self.engine.read_state(self.job, "kept", "number")
+        (row,) = numbers.selectExpr("count(*) AS keys", "sum(value) AS events").collect()
+        wanted = self.keys + (self.events if events is None else events)
+        if (row["keys"], row["events"]) != (self.keys, wanted):
+            raise UnequalResultsError(
+                f"{row['keys']:,} keys have counted {row['events']:,} events; expected are {self.keys:,} keys and "
+                f"{wanted:,} events"
+            )
 
     def close(self) -> None:
         """Let go of the engine."""

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +27,7 @@ import typer
 
 from benchmarks.bootstrap import check
 from benchmarks.comparison import SMALL_BATCH
+from benchmarks.figures import Spread, load_of_machine
 from benchmarks.started import STATELAKE, TRANSFORM_WITH_STATE
 from benchmarks.workload import PARALLELISM, Feed, Workload, hand_over
 from state_engine import open_state
@@ -58,32 +59,39 @@ def run(
 ) -> None:
     """Compare a scheduled run with one of transformWithState, each in a new process."""
     _show_machine()
+    _show(measure(keys, events=events, rounds=rounds, warm_up=warm_up), keys, events)
+
+
+def measure(
+    keys: int, *, events: int, rounds: int, warm_up: int, done: Callable[[str], None] = print
+) -> dict[str, list[Started]]:
+    """Start both engines by turns on the same state; those that count, by engine.
+
+    Raises:
+        UnequalResultsError: the state of an engine is not what it must be, after the first round or the last.
+    """
     workload = Workload(keys)
+    series: dict[str, list[Started]] = {engine: [] for engine in ENGINES}
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
         directories = {engine: Path(name) / engine for engine in ENGINES}
         feed = Feed(workload, Path(name) / "feed")
         _make(directories)
         _bring(feed, keys, directories)
         for engine, directory in directories.items():
-            print(
-                f"{engine}: {keys:,} events, one a key: {started(engine, directory).seconds:.1f} s",
-                flush=True,
-            )
+            done(f"{engine}: {keys:,} events, one a key: {started(engine, directory).seconds:.1f} s")
         started(f"{STATELAKE} compact", directories[STATELAKE])
-        series: dict[str, list[Started]] = {engine: [] for engine in ENGINES}
         for number in range(warm_up + rounds):
             _bring(feed, events, directories)
             for engine, directory in directories.items():
                 one = started(engine, directory)
                 series[engine] += [one] if number >= warm_up else []
-                print(
-                    f"{engine}: {one.seconds:.2f} s, {one.processor_s:.2f} s of processor; {_load()}",
-                    flush=True,
+                done(
+                    f"{engine}: {one.seconds:.2f} s, {one.processor_s:.2f} s of processor; {load_of_machine()}"
                 )
-            if number == 0:
+            if number in (0, warm_up + rounds - 1):
                 check_states(directories, workload, feed.events)
-        check_states(directories, workload, feed.events)
-    _show(series, keys, events)
+                done(f"equal: the state of all keys after {feed.events:,} events, of both")
+    return series
 
 
 def started(work: str, directory: Path) -> Started:
@@ -122,7 +130,6 @@ def check_states(directories: dict[str, Path], workload: Workload, events: int) 
     peer = directories[TRANSFORM_WITH_STATE]
     started(f"{TRANSFORM_WITH_STATE} state", peer)
     check(TRANSFORM_WITH_STATE, pq.read_table(peer / "state.parquet"), workload, events)
-    print(f"equal: the state of all keys after {events:,} events, of both", flush=True)
 
 
 def _make(directories: dict[str, Path]) -> None:
@@ -143,29 +150,20 @@ def _show_machine() -> None:
     java = find_java_home(environ=os.environ, explicit=None)
     kept = "with" if class_archive(java).is_file() else "without"
     print(
-        f"{os.cpu_count()} cores, Java {java.version}, {kept} an archive of Java's classes; {_load()}",
+        f"{os.cpu_count()} cores, Java {java.version}, {kept} an archive of Java's classes; {load_of_machine()}",
         flush=True,
     )
 
 
-def _load() -> str:
-    return "load of the machine {:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
-
-
 def _show(series: dict[str, list[Started]], keys: int, events: int) -> None:
     print(f"process start to commit, {events:,} events on the state of {keys:,} keys:")
-    wall, processor = {}, {}
-    for engine, of_engine in series.items():
-        seconds = [one.seconds for one in of_engine]
-        wall[engine] = statistics.median(seconds)
-        processor[engine] = statistics.median(one.processor_s for one in of_engine)
-        print(
-            f"{engine}: median {wall[engine]:.2f} s, from {min(seconds):.2f} to {max(seconds):.2f} s; "
-            f"processor {processor[engine]:.2f} s"
-        )
+    wall = {engine: Spread.of([one.seconds for one in o]) for engine, o in series.items()}
+    processor = {engine: Spread.of([one.processor_s for one in o]) for engine, o in series.items()}
+    for engine in series:
+        print(f"{engine}: {wall[engine]}; processor {processor[engine].median:.2f} s")
     ours, peer = ENGINES
-    print(f"ratio of processor time = {processor[peer] / processor[ours]:.2f}")
-    print(f"ratio transformWithState = {wall[peer] / wall[ours]:.2f}", flush=True)
+    print(f"ratio of processor time = {processor[peer].median / processor[ours].median:.2f}")
+    print(f"ratio transformWithState = {wall[peer].median / wall[ours].median:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ def compact_statelake(directory: Path) -> None:
 
 def run_transform_with_state(directory: Path) -> None:
     """A streaming query that takes what is there, on its checkpoint."""
-    from benchmarks.transform_with_state import TransformWithState
+    from benchmarks.contenders.transform_with_state import TransformWithState
 
     TransformWithState(_spark(), directory, once=True).finish()
 
@@ -44,7 +44,7 @@ def read_transform_with_state(directory: Path) -> None:
     """Write the query's state into a file."""
     import pyarrow.parquet as pq
 
-    from benchmarks.transform_with_state import state_at
+    from benchmarks.contenders.transform_with_state import state_at
 
     spark = _spark()
     _ = spark.streams.active  # starts what readers of state stores ask
@@ -61,7 +61,7 @@ WORK: dict[str, Callable[[Path], None]] = {
 
 def jobs(settings: Settings) -> list[RegisteredJob]:
     """The reference job over the directory of the settings, for the registry."""
-    from benchmarks.statelake import reference_job
+    from benchmarks.contenders.statelake import reference_job
     from state_engine.registry import RegisteredJob
 
     return [RegisteredJob(job=reference_job(Path.cwd()))]

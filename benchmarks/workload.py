@@ -69,17 +69,21 @@ class Workload:
 
     def expected(self, events: int) -> Results:
         """What the first ``events`` events must lead to; counted, not simulated."""
-        number = np.arange(min(events, self.keys))
-        times = events // self.keys + (number < events % self.keys)
         outputs: Counter[tuple[int, float]] = Counter()
         state = {}
-        keys, values = (number * _STRIDE % self.keys).tolist(), self._value(number).tolist()
-        for key, value, seen in zip(keys, values, times.tolist(), strict=True):
+        for key, (seen, value) in self.values_of(events).items():
             if seen >= WINDOW:
                 outputs[key, value] = seen // WINDOW
             if seen % WINDOW:
                 state[key] = (seen % WINDOW, seen % WINDOW * value)
         return Results(outputs, state)
+
+    def values_of(self, events: int) -> dict[int, tuple[int, float]]:
+        """Of each key that the first ``events`` events touch: how many values it gets, and what they are."""
+        number = np.arange(min(events, self.keys))
+        times = events // self.keys + (number < events % self.keys)
+        keys, values = (number * _STRIDE % self.keys).tolist(), self._value(number).tolist()
+        return dict(zip(keys, zip(times.tolist(), values, strict=True), strict=True))
 
     def _value(
         self, number: np.ndarray[tuple[int], np.dtype[np.int64]]

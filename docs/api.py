@@ -69,7 +69,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "FoldingState", "StateTtlConfig", "TtlTime", "TtlUpdateType", "TtlVisibility"],
     ),
     "Operator state and checkpoint hooks": (
-        "State of a subtask, handed out anew when the parallelism changes.",
+        "State of a subtask, redistributed when the parallelism changes.",
         ["CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "ListCheckpointed",
          "CheckpointListener", "OperatorStateStore", "BroadcastState", "ReadOnlyBroadcastState"],
     ),

@@ -80,6 +80,16 @@ class Canvas:
         if what:
             self.text(right, y - 10, what, colour=GREY, anchor="end", size=12)
 
+    def grid(
+        self, x: float, y: float, title: str, names: Sequence[str], rows: Sequence[Sequence[str]]
+    ) -> None:
+        """A small table with a title above and its columns' names in the first line."""
+        self.text(x, y - 8, title, colour=GREY, anchor="start", size=12)
+        for line, cells in enumerate((names, *rows)):
+            for column, cell in enumerate(cells):
+                left, top = x + 68 * column, y + 22 * line
+                self.box(left, top, 68, 22, cell, fill=PALE if line == 0 else "white")
+
     def svg(self) -> str:
         """The picture."""
         head = (
@@ -244,6 +254,26 @@ def functions(c: Canvas) -> None:
         c.box(480, y, 150, 40, "process_element")
         c.line(630, y + 20, 660, 92)
     c.box(660, 70, 85, 44, "outputs")
+
+
+@picture(760, 230)
+def columns(c: Canvas) -> None:
+    rows = (("0", "north", "300"), ("1", "south", "200"), ("0", "north", "50"))
+    c.grid(20, 34, "rows of a subtask", ("_key", "shop", "cents"), rows)
+    c.grid(
+        20,
+        158,
+        "state of their keys",
+        ("_key", "shop", "largest"),
+        (("0", "north", "0"), ("1", "south", "0")),
+    )
+    c.arrow(230, 75, 290, 75)
+    c.arrow(230, 185, 290, 185, colour=ORANGE)
+    c.box(290, 55, 180, 150, "process_batch", "called once", edge=BLUE)
+    c.arrow(470, 75, 530, 75)
+    c.arrow(470, 185, 530, 185, colour=ORANGE)
+    c.grid(530, 34, "outputs", ("shop", "cents"), (("north", "300"), ("south", "200")))
+    c.grid(530, 158, "new state", ("_key", "largest"), (("0", "300"), ("1", "200")))
 
 
 @picture(760, 210)

@@ -264,7 +264,7 @@ def test_an_idle_input_holds_back_nothing_until_its_next_element() -> None:
     assert again.process_pairs([(2, 60), (1, 300)]) == [("mark", 199), ("woke", 60), ("mark", 199)]
     assert again.process2([250]) == [("mark", 199), ("woke", 200)]
     assert again.snapshot().watermark_ms == 249
-    with pytest.raises(ConfigurationError, match="has one input, and where it is idle the watermark stays"):
+    with pytest.raises(ConfigurationError, match="has one input, and while it is idle the watermark stays"):
         count().set_idle1()
 
 

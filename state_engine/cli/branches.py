@@ -26,7 +26,7 @@ from state_engine.replay.comparison import ComparisonReport
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.task_progress import task_progress
 
-branch = Group("Replays on a branch: look at what other code would have done, then promote or drop it.")
+branch = Group("Replay with other code on a branch; then compare, promote or drop it.")
 
 
 @branch.command(name="list")
@@ -43,7 +43,7 @@ def list_branches(job: Job) -> None:
             (name, str(h.checkpoint_id), f"{h.created_at:%Y-%m-%d %H:%M:%S}", h.requested_by)
             for name, h in heads.items()
         ]
-        return table(("branch", "head", "UTC", "asked for by"), rows, right=("head",))
+        return table(("branch", "head", "UTC", "requested by"), rows, right=("head",))
 
     columns = ("branch", "head", "created_at", "requested_by")
     show(records, listing, columns=columns)
@@ -53,13 +53,13 @@ def list_branches(job: Job) -> None:
 def create(
     job: Job,
     from_checkpoint: Annotated[
-        int | None, typer.Option("--from", min=0, help="Checkpoint to begin at; 0 for the very beginning.")
+        int | None, typer.Option("--from", min=0, help="Checkpoint to start from; 0 for the very beginning.")
     ] = None,
     to_checkpoint: Annotated[
-        int | None, typer.Option("--to", min=1, help="Last one to replay; all by default.")
+        int | None, typer.Option("--to", min=1, help="Last checkpoint to replay; all by default.")
     ] = None,
     branch: Annotated[
-        str | None, typer.Option(help="Name; replay_<n> by default. One that there is goes on.")
+        str | None, typer.Option(help="Name; replay_<n> by default. An existing one continues.")
     ] = None,
     rebatch: Rebatch = False,
 ) -> None:
@@ -81,9 +81,9 @@ def create(
 def compare(
     job: Job,
     branch: Branch,
-    rows: Annotated[int, typer.Option(min=0, help="Show so many rows of every difference.")] = 0,
+    rows: Annotated[int, typer.Option(min=0, help="Show at most this many rows of each difference.")] = 0,
 ) -> None:
-    """Show what differs between a branch and main: outputs row by row, and state. Ends with 1 where something does."""
+    """Show what differs between a branch and main: outputs row by row, and state. Ends with 1 if something does."""
     with (
         opened() as engine,
         progress("Comparing") as on_progress,
@@ -102,7 +102,7 @@ def promote(
     job: Job,
     branch: Branch,
     expected_head: Annotated[
-        int | None, typer.Option(min=1, help="Refuse if the job has gone on since.")
+        int | None, typer.Option(min=1, help="Refuse if the head is no longer this checkpoint.")
     ] = None,
     outputs: Outputs = None,
     leave_alone: LeaveAlone = None,
@@ -128,7 +128,7 @@ def promote(
 
 @branch.command()
 def drop(job: Job, branch: Branch, dry_run: DryRun = False) -> None:
-    """Drop a branch: it can neither go on nor be promoted, and vacuum may delete what only it needs."""
+    """Drop a branch: it can no longer continue or be promoted, and vacuum may delete what only it needs."""
     with opened() as engine:
         expired = engine.drop_branch(job, branch, dry_run=dry_run)
     verb = "would be dropped" if dry_run else "is dropped"

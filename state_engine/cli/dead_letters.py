@@ -21,7 +21,7 @@ from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.monitoring.job_history import read_history
 
-dead_letters = Group("Rows that were refused.")
+dead_letters = Group("List refused rows, and send them again.")
 _LONGEST = 60
 _MOST = 10
 
@@ -29,8 +29,8 @@ _MOST = 10
 @dead_letters.command(name="list")
 def list_letters(
     job: Job,
-    sent: Annotated[bool, typer.Option("--sent", help="Also those that were sent again.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 50,
+    sent: Annotated[bool, typer.Option("--sent", help="Also letters that were sent again.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest.")] = 50,
 ) -> None:
     """List the rows that a job refused, and whether they can be sent again."""
     code = declared(job).job
@@ -48,10 +48,12 @@ def list_letters(
 def replay_letters(
     job: Job,
     ids: Annotated[
-        list[str] | None, typer.Option("--id", help="This letter; all that wait by default.")
+        list[str] | None, typer.Option("--id", help="Only this letter; all waiting letters by default.")
     ] = None,
-    operator: Annotated[str | None, typer.Option(help="Only what this operator refused.")] = None,
-    max_rows: Annotated[int, typer.Option(min=1, help="Letters of a micro-batch.")] = 10_000,
+    operator: Annotated[str | None, typer.Option(help="Only letters of this operator.")] = None,
+    max_rows: Annotated[
+        int, typer.Option(min=1, help="How many letters to send in one micro-batch.")
+    ] = 10_000,
     dry_run: DryRun = False,
 ) -> None:
     """Send dead letters through today's code, each exactly once."""

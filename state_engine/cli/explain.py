@@ -27,10 +27,16 @@ def explain(
         ),
     ],
     operator: Annotated[str | None, typer.Option(metavar="UID", help="Only this operator.")] = None,
-    first: Annotated[int | None, typer.Option("--from", min=1, help="First checkpoint to look at.")] = None,
-    to: Annotated[int | None, typer.Option("--to", min=1, help="Last one; the head by default.")] = None,
-    last: Annotated[int, typer.Option(min=1, help="Without --from: look at so many, the newest ones.")] = 20,
-    limit: Annotated[int, typer.Option(min=1, help="Show so many rows of each input and output.")] = 5,
+    first: Annotated[int | None, typer.Option("--from", min=1, help="First checkpoint to show.")] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", min=1, help="Last checkpoint; the head by default.")
+    ] = None,
+    last: Annotated[
+        int, typer.Option(min=1, help="Without --from: how many checkpoints to show, the newest.")
+    ] = 20,
+    limit: Annotated[
+        int, typer.Option(min=1, help="Show at most this many rows of each input and output.")
+    ] = 5,
 ) -> None:
     """Show what happened to one key: its inputs, its state before and after, its timers, its outputs."""
     declared = registered(loaded_settings().settings).get(job)
@@ -64,8 +70,8 @@ def history_lines(history: KeyHistory) -> Iterator[str]:
         >>> for line in history_lines(KeyHistory("sums", {"total": {"k": "a"}}, [], [3, 4], ["inputs: not known"])):
         ...     print(line)
         sums, total: key {"k": "a"}
-        checkpoints 3 to 4: nothing of it is known
-        not looked at: inputs: not known
+        checkpoints 3 to 4: nothing is known of this key
+        not shown: inputs: not known
     """
     for uid, key in history.keys.items():
         yield f"{history.job}, {uid}: key {text(plain(key))}"
@@ -75,9 +81,9 @@ def history_lines(history: KeyHistory) -> Iterator[str]:
     ids = history.looked_at
     if not history.events:
         span = f"checkpoints {ids[0]} to {ids[-1]}" if ids else "there are no checkpoints"
-        yield f"{span}: nothing of it is known"
+        yield f"{span}: nothing is known of this key"
     for note in history.notes:
-        yield f"not looked at: {note}"
+        yield f"not shown: {note}"
 
 
 def event_lines(event: KeyEvent) -> Iterator[str]:
@@ -106,7 +112,7 @@ def _row_lines(what: str, rows: RowsOfKey) -> Iterator[str]:
     if rows.problem:
         yield f"  {what}: not known: {rows.problem}"
     elif rows.count:
-        yield f"  {what}: {rows.count:,} rows"
+        yield f"  {what}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}"
         for row in rows.rows:
             yield f"    {_shown(row)}"
         if rows.count > len(rows.rows):

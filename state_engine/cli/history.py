@@ -18,19 +18,19 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 
 _NUMBERS = ("id", "parent", "rows in", "behind watermark", "refused", "rows out", "changes")
-_NAMES = (*_NUMBERS, "kind", "UTC", "now", "asked for by")
+_NAMES = (*_NUMBERS, "kind", "UTC", "now", "requested by")
 _USUAL = {"behind watermark": "0", "refused": "0", "kind": "checkpoint", "now": ""}
 
 
 def checkpoints(
     job: Job,
-    last: Annotated[int, typer.Option(min=1, help="Show so many, the newest ones.")] = 20,
+    last: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest.")] = 20,
 ) -> None:
     """List what a job has committed, newest last."""
     past = history_of(job)
     rows = list(past.checkpoints.values())
     if for_people():
-        say(f"{job}: {len(rows)} checkpoints in {past.layout.root}")
+        say(f"{job}: {len(rows)} {'checkpoint' if len(rows) == 1 else 'checkpoints'} in {past.layout.root}")
     show(records(rows, last=last), lambda: history(rows, last=last))
 
 

@@ -73,13 +73,13 @@ _ABOUT = {
 
 def init(
     directory: Annotated[
-        Path, typer.Argument(help="Where the project goes; it is made where it does not exist.")
+        Path, typer.Argument(help="Where the project goes; a missing directory is made.")
     ] = Path(),
     template: Annotated[
-        Template, typer.Option(help="What it begins with: " + " | ".join(Template) + ".")
+        Template, typer.Option(help="What it starts from: " + " | ".join(Template) + ".")
     ] = Template.SESSIONS,
 ) -> None:
-    """Make a small project with a job, its input, tests and Dagster definitions; writes over nothing."""
+    """Make a small project with a job, its input, tests and Dagster definitions; overwrites nothing."""
     about, files = _ABOUT[template], project_files(template, _project_name(directory))
     if taken := sorted(name for name in files if (directory / name).exists()):
         raise ConfigurationError(

@@ -18,10 +18,10 @@ def key_columns(text: str) -> dict[str, Any]:
         key = json.loads(text)
     except ValueError as error:
         raise ConfigurationError(
-            f"--key {text!r} is no JSON ({error}): give the columns of the key"
+            f"--key {text!r} is not JSON ({error}): give the columns of the key"
         ) from None
     if not isinstance(key, dict) or not key:
-        raise ConfigurationError(f"--key {text!r} is no JSON object with the columns of the key")
+        raise ConfigurationError(f"--key {text!r} is not a JSON object with the columns of the key")
     return key
 
 

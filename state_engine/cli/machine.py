@@ -48,12 +48,12 @@ def setup(
         str,
         typer.Option(
             metavar="URI",
-            help="Also have writers race on the store of this directory, and write down below the root whether "
+            help="Also let writers race on the store of this directory, and record below the root whether "
             "several runners can commit there.",
         ),
     ] = "",
 ) -> None:
-    """Find or make a Java, fetch Delta's jars, and have Java keep Spark's classes; a second run only checks."""
+    """Find or make a Java, fetch Delta's jars, and let Java keep Spark's classes; a second run only checks."""
     s3 = s3 or urlparse(store).scheme in S3_SCHEMES
     settings = loaded_settings().settings.spark
     spark = installed_spark()
@@ -168,7 +168,7 @@ def upgrade_text(report: UpgradeReport) -> str:
         jobs: delays; rows of checkpoints: 7
     """
     if report.before == report.after:
-        return f"{report.root} has format {report.after} already: nothing to do"
+        return f"{report.root} already has format {report.after}: nothing to do"
     would = "would be upgraded" if report.dry_run else "was upgraded"
     end = "; nothing was done" if report.dry_run else ""
     lines = [

@@ -48,9 +48,6 @@ _PANELS = {
 }
 """Modules of this package, and what each has: a command, or a group of commands."""
 
-_CATALOGUE = "docs/reference/errors.md"
-"""The page on all errors: an entry a class."""
-
 
 class _CommandsByModule(Commands):
     """Imports the module of a command when the command is asked for: those that start no Spark load little."""
@@ -113,10 +110,8 @@ def main() -> None:
             app()
     except StatelakeError as error:
         errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
-        kind = type(error).__name__
-        errors.print(
-            f"{kind}: its causes and ways out are in {_CATALOGUE}#{kind.lower()}", soft_wrap=True, style="dim"
-        )
+        for note in error.__notes__:
+            errors.print(note, soft_wrap=True, highlight=False, markup=False, style="dim")
         if has_errors(log):
             errors.print(f"What Spark wrote is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None

@@ -36,12 +36,14 @@ def restore(
     ] = None,
     savepoint: Annotated[
         str | None,
-        typer.Option(help="In place of a checkpoint: name of a savepoint of the job, or directory of any."),
+        typer.Option(
+            help="In place of a checkpoint: the name of a savepoint of the job, or the directory of any savepoint."
+        ),
     ] = None,
     allow_non_restored_state: Annotated[
         bool,
         typer.Option(
-            "--allow-non-restored-state", help="Leave state behind that the job has no operator for."
+            "--allow-non-restored-state", help="Leave state behind for which the job has no operator."
         ),
     ] = False,
     outputs: Outputs = None,
@@ -70,10 +72,14 @@ def restore(
 def rescale(
     job: Job,
     parallelism: Annotated[
-        int | None, typer.Option(min=1, help="Subtasks of every operator; what the job declares by default.")
+        int | None,
+        typer.Option(min=1, help="Number of subtasks of every operator; by default what the job declares."),
     ] = None,
     max_parallelism: Annotated[
-        int | None, typer.Option(min=1, help="Key groups: keyed state is written anew, while batches go on.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of key groups. This rewrites keyed state while micro-batches continue."
+        ),
     ] = None,
     operator: Operators = None,
     dry_run: DryRun = False,
@@ -95,11 +101,11 @@ def rescale(
 
 def compact(
     job: Job,
-    full: Annotated[bool, typer.Option("--full", help="Write all key groups anew, changed or not.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Rewrite all key groups, changed or not.")] = False,
     operator: Operators = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Fold the keyed state into new bases; micro-batches go on meanwhile."""
+    """Fold the keyed state into new bases; micro-batches continue meanwhile."""
     with opened() as engine, progress("Compacting") as on_progress:
         done = engine.compact(job, operator or None, full=full, dry_run=dry_run, on_progress=on_progress)
     report({"job": job, **plain(done), "dry_run": dry_run}, _compacted(job, done, dry_run=dry_run))
@@ -107,10 +113,12 @@ def compact(
 
 def expire_checkpoints(
     job: Job,
-    keep_last: Annotated[int, typer.Option(min=1, help="Keep so many checkpoints.")] = 10,
-    keep_hours: Annotated[float | None, typer.Option(min=0, help="Keep all that are younger.")] = None,
+    keep_last: Annotated[int, typer.Option(min=1, help="How many checkpoints to keep.")] = 10,
+    keep_hours: Annotated[
+        float | None, typer.Option(min=0, help="Also keep all that are younger than this.")
+    ] = None,
     drop_branch: Annotated[
-        list[str] | None, typer.Option(help="Branch that nobody is going to promote; may be repeated.")
+        list[str] | None, typer.Option(help="Branch to drop because nobody will promote it; may be repeated.")
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -129,11 +137,11 @@ def vacuum(
         float, typer.Option(min=24, help="Keep files for at least this many hours.")
     ] = 24,
     delta_vacuum: Annotated[
-        bool, typer.Option("--delta-vacuum", help="Let Delta clean up the job's own tables, too.")
+        bool, typer.Option("--delta-vacuum", help="Also let Delta clean up the job's own tables.")
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete the files that nobody needs any more: of expired checkpoints, and of attempts that crashed."""
+    """Delete files that are no longer needed: of expired checkpoints, and of crashed attempts."""
     with opened() as engine, progress("Looking for files") as on_progress:
         done = engine.vacuum(
             job,
@@ -200,7 +208,7 @@ def _compacted(job: str, done: CompactionReport, *, dry_run: bool) -> Iterator[s
     if done.committed_id is not None:
         yield f"{job}: checkpoint {done.committed_id} puts them in force"
     elif done.entries:
-        yield f"{job}: dropped: the head moved elsewhere meanwhile; run it again"
+        yield f"{job}: nothing was changed, because the head moved to another path; run it again"
     elif not done.key_groups:
         yield f"{job}: nothing changed since the last compaction"
 
@@ -211,7 +219,7 @@ def _vacuumed(done: VacuumReport) -> Iterator[str]:
         text = f"{' '.join(step)}: {len(files):,} files, {sum(f.bytes for f in files):,} bytes"
         yield f"{'would ' if done.dry_run else ''}{text}"
     if not done.files:
-        yield f"{done.job}: no file is to be deleted"
+        yield f"{done.job}: no files to delete"
 
 
 def _step(file: Disposal) -> tuple[str, str]:
@@ -224,18 +232,18 @@ Table = Annotated[str, typer.Argument(help="Name of the table among the sinks of
 
 
 def rebuild_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
-    """Put the state as of the head in the place of all that a published table holds."""
+    """Replace all rows of a published table by the state as of the head."""
     code = known(job)
     with opened(f"{job}: rebuilding {table}") as engine:
         done = engine.published(code).rebuild(table, dry_run=dry_run)
     text = f"{table}: {done.rows:,} rows, as of the head; {done.place}"
     if dry_run:
-        text = f"{table}: {done.rows:,} rows would come, or come in the place of others, {done.deleted:,} would go"
+        text = f"{table}: {done.rows:,} rows would be added or replaced, {done.deleted:,} would be deleted"
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 
 def verify_table(job: Job, table: Table) -> None:
-    """Compare a published table with the state that it shows. Ends with 1 where they differ."""
+    """Compare a published table with the state that it shows. Ends with 1 if they differ."""
     code = known(job)
     with opened(f"{job}: comparing {table}") as engine:
         done = engine.published(code).verify(table)
@@ -245,13 +253,13 @@ def verify_table(job: Job, table: Table) -> None:
 
 
 def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
-    """Leave what others changed in a published table as it is, and go on from there."""
+    """Keep what others changed in a published table, and continue from there."""
     code = known(job)
     with opened(f"{job}: accepting {table}") as engine:
         done = engine.published(code).accept(table, dry_run=dry_run)
     text = (
         f"{table}: what others changed {'would stay' if dry_run else 'stays'}, until the state of its keys changes; of "
-        f"the state {done.rows:,} rows are missing or other ones, {done.deleted:,} are too many"
+        f"the state {done.rows:,} rows are missing or different, {done.deleted:,} are too many"
     )
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
@@ -260,15 +268,13 @@ def _compared_table(done: TableMove) -> str:
     if not done.rows and not done.deleted:
         return f"{done.name}: equal to the state"
     return (
-        f"{done.name}: differs from the state: {done.rows:,} rows are missing or other ones, {done.deleted:,} are too "
+        f"{done.name}: differs from the state: {done.rows:,} rows are missing or different, {done.deleted:,} are too "
         f"many; `statelake rebuild-table` puts the state's rows there"
     )
 
 
 def register(
-    schema: Annotated[
-        str, typer.Argument(help="Schema that gets the names, which is there: lake, or catalog.lake.")
-    ],
+    schema: Annotated[str, typer.Argument(help="An existing schema for the names: lake, or catalog.lake.")],
     job: Annotated[
         list[str] | None, typer.Option(help="Only this job; may be repeated. All of the root by default.")
     ] = None,

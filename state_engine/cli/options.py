@@ -21,24 +21,25 @@ Outputs = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[SINK=]POLICY",
-        help="Whether outputs since then leave the sinks: withdraw (by default) or keep; or of one sink, such as "
-        "mail=keep, which may be repeated.",
+        help="Whether outputs since then leave the sinks: withdraw (the default) or keep; for one sink, such as "
+        "mail=keep; may be repeated.",
     ),
 ]
 LeaveAlone = Annotated[
     list[str] | None,
     typer.Option(
-        help="Name of a sink that stays as it is, such as one that is abandoned; may be repeated. Sinks that the code "
-        "does not have any more are left alone where the settings name the job's module."
+        help="Name of a sink to leave as it is, such as an abandoned one; may be repeated. If the settings name the "
+        "job's module, sinks that the code no longer has are left alone without it."
     ),
 ]
 Rebatch = Annotated[
     bool,
     typer.Option(
-        "--rebatch", help="Cut the input anew instead of as recorded; takes in rows that were late."
+        "--rebatch",
+        help="Cut the input into new micro-batches, late rows included, instead of the recorded ones.",
     ),
 ]
-Limit = Annotated[int, typer.Option(min=0, help="Show so many rows; 0 for all.")]
+Limit = Annotated[int, typer.Option(min=0, help="Show at most this many rows; 0 for all.")]
 
 
 def outputs_policy(given: Sequence[str] | None) -> OutputsPolicy:

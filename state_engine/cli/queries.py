@@ -49,7 +49,7 @@ def sql(
     output: Format = "table",
     limit: Limit = 100,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Have Spark answer also what can be answered without it.")
+        bool, typer.Option("--spark", help="Use Spark even for queries that need no Spark.")
     ] = False,
     unrestricted: Annotated[
         bool, typer.Option("--unrestricted", help="Let the query reach Java methods, files and programs.")

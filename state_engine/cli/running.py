@@ -56,9 +56,11 @@ def run(
     job: Job,
     partition: Annotated[
         str | None,
-        typer.Option(help="Of a job in time partitions: run this one; all that are over by default."),
+        typer.Option(help="For a job in time partitions: run this one; by default all that are over."),
     ] = None,
-    max_batches: Annotated[int | None, typer.Option(min=1, help="Stop after so many.")] = None,
+    max_batches: Annotated[
+        int | None, typer.Option(min=1, help="Stop after this many micro-batches.")
+    ] = None,
     drain: Annotated[
         bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
     ] = False,
@@ -70,7 +72,7 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Run micro-batches until the sources have nothing new; where Dagster launched this, do what its run asks for."""
+    """Run micro-batches until the sources have nothing new; if Dagster launched this, do what its run requests."""
     with launched_run() as launched:
         if launched is not None:
             _check_call(launched.call, job, options=bool(partition or max_batches or drain or register))
@@ -117,7 +119,7 @@ def run_lines(done: RunReport) -> Iterator[str]:
     if done.published_pending:
         yield f"{done.job}: published first what an earlier run had committed: {listed(done.published_pending)}"
     for sink, path in done.left_alone.items():
-        yield f"{done.job}: sink {sink} at {path} is left alone: the code does not have it any more"
+        yield f"{done.job}: sink {sink} at {path} is left alone: the code no longer has it"
     if done.batches:
         end = "caught up" if done.caught_up else f"stopped after {len(done.batches)} micro-batches"
         yield f"{done.job}: {done.rows_in:,} rows in, {end}, head {done.checkpoint_id}"
@@ -135,7 +137,7 @@ def publish_pending(
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Publish what was committed and is not published; also to a sink that was put back from a backup."""
+    """Publish outputs that are committed and not published, even to a sink that was put back from a backup."""
     code = known(job)
     with opened("Publishing") as engine:
         done = engine.publish_pending(code, from_checkpoint=from_checkpoint, dry_run=dry_run)
@@ -158,7 +160,7 @@ def backfill(
     outputs: Outputs = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Run time partitions again with today's code; the same call goes on with one that was interrupted."""
+    """Run time partitions again with today's code; the same call continues an interrupted one."""
     code = declared(job)
     with opened() as engine, progress(f"{job}: looking up what was recorded") as on_progress:
         if not dry_run:
@@ -207,7 +209,7 @@ def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
         >>> print(backfill_text(seen, dry_run=True))
         delays: 1 partitions, 2013-01-02 to 2013-01-02, would run on branch backfill_1 from checkpoint 3
           2013-01-02: 842 rows were read before
-        sink out: 842 rows would leave, and if they come to the same, 842 would come
+        sink out: 842 rows would be withdrawn; if the results are equal, 842 would be published
         stale until they run again: 2013-01-03
     """
     if not report.partitions:
@@ -217,10 +219,10 @@ def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
         leave, come = report.rows_withdrawn.get(sink, 0), report.rows_added.get(sink, 0)
         if dry_run:
             lines.append(
-                f"sink {sink}: {leave:,} rows would leave, and if they come to the same, {come:,} would come"
+                f"sink {sink}: {leave:,} rows would be withdrawn; if the results are equal, {come:,} would be published"
             )
         else:
-            lines.append(f"sink {sink}: {leave:,} rows left, {come:,} came")
+            lines.append(f"sink {sink}: {leave:,} rows withdrawn, {come:,} published")
     if report.stale:
         lines.append(f"stale until they run again: {listed(report.stale)}")
     if report.mode == "branch" and not dry_run:

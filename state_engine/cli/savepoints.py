@@ -16,7 +16,7 @@ from state_engine.cli.tables import table
 from state_engine.operations.savepoints import described, verified
 from state_engine.storage.files import normal_uri
 
-savepoint = Group("Copies of checkpoints that can be moved.")
+savepoint = Group("Make, check and delete copies of checkpoints that can be moved.")
 
 Name = Annotated[str, typer.Argument(help="Name of the savepoint.")]
 
@@ -30,7 +30,7 @@ def create(
         int | None, typer.Option("--checkpoint", help="Copy this checkpoint; the head by default.")
     ] = None,
 ) -> None:
-    """Copy the head into a directory that can be moved; micro-batches go on."""
+    """Copy the head into a directory that can be moved; micro-batches continue."""
     with opened() as engine, progress("Copying") as on_progress:
         made = engine.savepoints(job).create(name, path, checkpoint_id=checkpoint_id, on_progress=on_progress)
     text = (
@@ -70,10 +70,10 @@ def verify(path: Annotated[str, typer.Argument(help="Directory of the savepoint.
 def delete(
     job: Job,
     name: Name,
-    keep_files: Annotated[bool, typer.Option("--keep-files", help="Only let its checkpoint go.")] = False,
+    keep_files: Annotated[bool, typer.Option("--keep-files", help="Only release its checkpoint.")] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Delete a savepoint's files and let its checkpoint go."""
+    """Delete a savepoint's files and release its checkpoint."""
     with opened() as engine:
         files = engine.savepoints(job).delete(name, keep_files=keep_files, dry_run=dry_run)
     text = (

@@ -70,8 +70,8 @@ def erase_keys(
 ) -> None:
     """Erase keys from all states, timers and published tables, and show what else still holds them.
 
-    Files of a published table that held the keys are rewritten, also where a deletion vector hid them. Until when older
-    versions of the table keep them is shown, with the VACUUM that takes them away. If this stops halfway, run it again.
+    Rewrites the files of a published table that held the keys, even if a deletion vector hid them. Shows until when
+    older versions of the table keep the keys, and the VACUUM that removes them. If this stops halfway, run it again.
     """
     keys = [key_columns(text) for text in key]
     with opened("Erasing") as engine:
@@ -93,11 +93,11 @@ def change_key_type(
     operator: Annotated[str, typer.Option(help="Uid of the operator.")],
     key_type: Annotated[
         str | None,
-        typer.Option(help="Columns and types of the key, where sources have no input yet that shows them."),
+        typer.Option(help="Columns and types of the key, if the sources have no input yet that shows them."),
     ] = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Write the state of an operator anew under keys of the type that the job's code declares; old ones are cast."""
+    """Rewrite the state of an operator under keys of the type that the job's code declares; old keys are cast."""
     code = declared(job)
     with opened(f"{job}: reading the state of {operator}") as engine:
         code.prepare()
@@ -120,7 +120,7 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     if report.expired:
         yield f"expired: checkpoints {listed(report.expired)}"
     for what in report.not_looked_at:
-        yield f"not looked at: {what}"
+        yield f"not searched: {what}"
     if report.traces:
         yield "still held by:"
     elif not any(one.older_files for one in report.tables):
@@ -141,20 +141,20 @@ def _erased_table(erased: ErasedTable, *, dry_run: bool) -> Iterator[str]:
 
 def _traces(report: EraseReport) -> Table:
     rows = [(one.kind, one.name, f"{one.rows:,}", one.remedy) for one in report.traces]
-    names = ("where", "name", "rows", "what takes them away")
+    names = ("where", "name", "rows", "remedy")
     return table(names, rows, folds=("name", names[-1]), right=("rows",))
 
 
 def _key_type_lines(report: KeyTypeReport, *, dry_run: bool) -> list[str]:
     change = f"{report.job}, {report.operator}: {report.before} → {report.after}"
     if not report.is_needed:
-        return [change, "the keys are stored alike, so there is nothing to write"]
+        return [change, "both types of keys are stored the same way, so there is nothing to write"]
     entries = listed(f"{state} {n:,}" for state, n in report.entries.items())
-    done = "would be written" if dry_run else "are written"
-    lines = [change, f"{report.keys:,} keys {done} anew; entries: {entries}"]
+    done = "would be rewritten" if dry_run else "are rewritten"
+    lines = [change, f"{report.keys:,} keys {done}; entries: {entries}"]
     if report.committed_id is not None:
         lines.append(
-            f"checkpoint {report.committed_id} says so; run the job to go on from there, or restore checkpoint "
+            f"checkpoint {report.committed_id} holds them; run the job to continue from there, or restore checkpoint "
             f"{report.parent_id} to go back"
         )
     return lines

@@ -102,7 +102,7 @@ def worst(statuses: list[JobStatus]) -> int:
 
 def notes(one: JobStatus) -> list[str]:
     """What a line of the table has no room for."""
-    gone = [f"is gone or cut: {file}" for file in one.missing_files[:_MOST_FILES]]
+    gone = [f"is missing or truncated: {file}" for file in one.missing_files[:_MOST_FILES]]
     if one.missing_files:
         way_out = (
             "restore a savepoint"
@@ -119,7 +119,7 @@ def notes(one: JobStatus) -> list[str]:
     if one.timers_due:
         waiting.append(f"{timers_due(one)}: run the job, and they fire")
     waiting += [
-        f"sink {sink} at {path} is left alone: the code does not have it any more"
+        f"sink {sink} at {path} is left alone: the code no longer has it"
         for sink, path in one.left_alone.items()
     ]
     return [*gone, *waiting, *map(_shown, one.tables), *([one.problem] if one.problem else [])]

@@ -34,7 +34,7 @@ StatelakeError
 │   ├── SinkBehindError       the sink shows less than was published to it: publish that again, or put it back
 │   ├── TableChangedError     somebody else changed a published table: rebuild it, or accept what it is
 │   └── DamagedOutputError    files that the sink shows are empty or cut: restore to the parent, and run again
-├── StorageError              a disk is full, a path is denied, too many files are open: mend it and run again
+├── StorageError              a disk is full, a path is denied, too many files are open: repair it and run again
 ├── LockTimeoutError          another process holds the table's lock: wait, or stop that process
 └── CommitError
     ├── CommitFailedError     nothing was committed: run again
@@ -46,9 +46,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+CATALOGUE = "docs/reference/errors.md"
+"""The page with the causes of each error, what was kept, and the ways out."""
+
 
 class StatelakeError(Exception):
-    """Root of all errors raised by Statelake itself."""
+    """Root of all errors raised by Statelake itself. A note below the message names its entry in the catalogue.
+
+    Example:
+        >>> SourceError("the topic is gone").__notes__
+        ['SourceError: its causes and ways out are in docs/reference/errors.md#sourceerror']
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        kind = next(one.__name__ for one in type(self).__mro__ if one.__module__ == __name__)
+        self.add_note(f"{kind}: its causes and ways out are in {CATALOGUE}#{kind.lower()}")
 
 
 class ConfigurationError(StatelakeError, ValueError):
@@ -122,7 +135,7 @@ class RescaleError(StatelakeError):
 _SET_ASIDE = (
     "Fix the function or the row, or set on_error='dead_letter' on the job to keep such rows aside and go on."
 )
-_NO_ROW = "Fix the function and run again: this is no failure of a row that could be set aside."
+_NO_ROW = "Fix the function and run again: this failure is not one of a single row, which could be set aside."
 
 
 class UserFunctionError(StatelakeError):

@@ -70,8 +70,9 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
         return f"job '{status.job}' has no checkpoint yet"
     if status.state == "damaged":
         return (
-            f"{len(status.missing_files)} files that the head needs are gone or cut, first {status.missing_files[0]}; "
-            f"`statelake status {status.job}` lists them, and the newest checkpoint whose files are there"
+            f"{len(status.missing_files)} files that the head needs are missing or truncated, first "
+            f"{status.missing_files[0]}; `statelake status {status.job}` lists them, and the newest checkpoint whose "
+            "files are there"
         )
     if status.state in ("unpublished", "changed") and any(table.changed for table in status.tables):
         return next(table.changed for table in status.tables if table.changed)

@@ -43,7 +43,7 @@ class MicroBatchConfig(dg.Config):
     max_batches: int | None = Field(
         default=None,
         ge=1,
-        description="Stop after so many micro-batches; by default, when there is nothing new.",
+        description="Stop after this many micro-batches; by default, when nothing is new.",
     )
     parameters: dict[str, str] = Field(
         default={}, description="What functions get from RuntimeContext.get_job_parameter."

@@ -785,7 +785,7 @@ class StateEngine:
         on_progress: Callable[[Disposal], object] | None = None,
         requested_by: str | None = None,
     ) -> VacuumReport:
-        """Delete the files that nobody needs any more: of expired checkpoints, and of attempts that crashed.
+        """Delete files that are no longer needed: of expired checkpoints, and of crashed attempts.
 
         Never touched: what a checkpoint that can be restored, a savepoint's checkpoint, an open branch or a row that is
         not published yet needs; what sinks show; what is younger than ``orphan_age``; files of others. Files of expired

@@ -88,8 +88,8 @@ class StateProcessor:
         job.check()
         if self._has_rows(job.name):
             raise ConfigurationError(
-                f"job '{job.name}' has checkpoints in {self.context.root} already: state is given to a job before "
-                "its first run. Use another job name, or transform_state to change what is there"
+                f"job '{job.name}' already has checkpoints in {self.context.root}: give a job state before its "
+                "first run. Use another job name, or transform_state to change what is there"
             )
         layout = JobLayout(self.context.root, job.name)
         bootstrap = Bootstrap(self.context.spark, layout, job, clock_of(clock)(), requested_by or requester())

@@ -84,8 +84,9 @@ def check_late_to(source: Source, late_to: OutputTag | None, *, name: str) -> No
     """Refuse to divert late rows of a source that changes: half an update may be late. Raises ConfigurationError."""
     if late_to is not None and source.changing:
         raise ConfigurationError(
-            f"source '{name}': late_to would part updates: a row that is replaced or deleted has its old event time, "
-            "so it is late where what replaces it is not. Leave late_to out, and ask ctx.is_late() in the function"
+            f"source '{name}': late_to would separate updates: a row that is replaced or deleted has its old event "
+            "time, so it may be late although its replacement is not. Leave late_to out, and ask ctx.is_late() in "
+            "the function"
         )
 
 

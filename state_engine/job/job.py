@@ -88,7 +88,7 @@ class StatefulJob:
         self.on_error: OnError = on_error
         self.max_dead_letters = limit_of(max_dead_letters)
         if self.max_dead_letters is not None and on_error != "dead_letter":
-            raise ConfigurationError("max_dead_letters is of use with on_error='dead_letter' only")
+            raise ConfigurationError("max_dead_letters needs on_error='dead_letter'")
         self._code_version = code_version
         if compaction is not None and not isinstance(compaction, CompactionPolicy):
             raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")
@@ -99,7 +99,7 @@ class StatefulJob:
         self.state_backend = HashMapStateBackend() if state_backend is None else state_backend
         if not isinstance(self.state_backend, StateBackend):
             raise ConfigurationError(
-                f"job '{name}': {state_backend!r} is no state backend; use HashMapStateBackend(), "
+                f"job '{name}': {state_backend!r} is not a state backend; use HashMapStateBackend(), "
                 "EmbeddedRocksDBStateBackend() or CustomStateBackend(…)"
             )
         self.sources: dict[str, SourceNode] = {}
@@ -163,7 +163,7 @@ class StatefulJob:
             )
         if not isinstance(source, Source):
             raise ConfigurationError(
-                f"source '{name}': {source!r} is no source; use FileSource, DeltaSource, …"
+                f"source '{name}': {source!r} is not a source; use FileSource, DeltaSource, …"
             )
         if format is not None:
             source, declared, scalar = decoded(name, source, format), None, False

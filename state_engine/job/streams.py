@@ -500,7 +500,7 @@ class KeyedStream(TableFunctions, DataStream):
 
 def _of(job: StatefulJob, stream: Any) -> Any:
     if not isinstance(stream, DataStream | BroadcastStream):
-        raise ConfigurationError(f"{stream!r} is no stream of job '{job.name}'")
+        raise ConfigurationError(f"{stream!r} is not a stream of job '{job.name}'")
     if stream._job is not job:
         raise ConfigurationError(
             f"a stream of job '{stream._job.name}' cannot be joined with one of job '{job.name}': build both in one job"

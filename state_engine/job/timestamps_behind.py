@@ -44,14 +44,14 @@ def _before(node: Node, steps: list[Step]) -> Node:
         what = "a union. Give each of its sources a WatermarkStrategy"
     elif isinstance(node, OperatorNode):
         what = (
-            f"the operator '{node.uid}', which may hold back, join or multiply elements. What it puts out keeps its "
+            f"the operator '{node.uid}', which may hold back, join or multiply elements. Its outputs keep their "
             "event time: give the source a WatermarkStrategy"
         )
     else:
         what = "a side output, which keeps its event time: give the source a WatermarkStrategy"
     raise ConfigurationError(
         "event time begins at a source, or behind maps and filters of it that need no open(); this stream is behind "
-        f"{what}. It comes right behind job.source(…) or from_collection(…), or the maps and filters there"
+        f"{what}. Declare it right behind job.source(…) or from_collection(…), or behind their maps and filters"
     )
 
 

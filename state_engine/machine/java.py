@@ -89,7 +89,7 @@ def find_java_home(
     if explicit is not None:
         java = _accept(explicit.expanduser(), origin="spark.java_home", refused=refused)
         if java is None:
-            raise JavaNotFoundError(f"the setting spark.java_home is of no use: {refused[0]}")
+            raise JavaNotFoundError(f"the setting spark.java_home cannot be used: {refused[0]}")
         return _with_launcher_modules(java, cache=cache)
     candidates = _candidates(environ=environ, install_patterns=install_patterns, refused=refused)
     java = next(candidates, None)

@@ -158,7 +158,7 @@ def _settings_file(*, environ: Mapping[str, str], directory: Path) -> Path | Non
     if named := environ.get(FILE_VARIABLE):
         file = (directory / Path(named).expanduser()).absolute()
         if not file.is_file():
-            raise SettingsError(f"{FILE_VARIABLE} names {file}, which is no file: correct or unset it")
+            raise SettingsError(f"{FILE_VARIABLE} names {file}, which is not a file: correct or unset it")
         return file
     file = (directory / FILE_NAME).absolute()
     return file if file.is_file() else None

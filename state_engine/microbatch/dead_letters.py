@@ -210,7 +210,7 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         return "it is a file: repair it, and add it under another name"
     if letter._data is None:
         if letter.row is None:
-            return "it is no row: a timer or a call without an element failed"
+            return "it is not a row: a timer or a call without an element failed"
         return "the row itself was not kept: an older version refused it, or a sink without an operator"
     if job is None:
         return ""

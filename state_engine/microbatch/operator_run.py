@@ -212,7 +212,7 @@ def checked_key(
         _refuse_other_sink_key(job, operator, known, today)
         raise StateMigrationError(
             f"{where}: its state is stored by key {known.declared_text}, the job keys by {today.declared_text}. "
-            "Restore the old key_by; or have the state written anew by the new key: "
+            "Restore the old key_by; or rewrite the state by the new key: "
             f"engine.state_processor(job).change_key_type('{operator.uid}'), or "
             f"`statelake change-key-type {job.name} --operator {operator.uid}`, first with a dry run; "
             "or give the operator another uid to start empty"
@@ -220,7 +220,7 @@ def checked_key(
     if recorded.max_parallelism != job.max_parallelism:
         raise StateMigrationError(
             f"{where}: its state has {recorded.max_parallelism} key groups, the job declares "
-            f"max_parallelism={job.max_parallelism}. Declare the old number; or have the state written anew: "
+            f"max_parallelism={job.max_parallelism}. Declare the old number; or rewrite the state: "
             f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
             f"--max-parallelism {job.max_parallelism}`"
         )

@@ -72,8 +72,8 @@ def partitions_of(job: StatefulJob, what: str) -> TimePartitions:
     if job.partitions is None:
         raise ConfigurationError(
             f"job '{job.name}' is continuous, and {what} is for jobs in time partitions: declare "
-            "StatefulJob(partitions=TimePartitions(…)) on a new job. To mend a continuous job, run what was recorded "
-            "again on a branch and make that the head: engine.replay(job, …), then engine.promote(job, …)"
+            "StatefulJob(partitions=TimePartitions(…)) on a new job. To correct a continuous job, run what was "
+            "recorded again on a branch and make that the head: engine.replay(job, …), then engine.promote(job, …)"
         )
     return job.partitions
 

@@ -79,7 +79,7 @@ def other_checks() -> list[Check]:
         except MissingPackageError:
             continue  # without the package there is nothing to check
         except Exception as error:
-            fix = f"mend or uninstall what offers the entry point {entry.value}"
+            fix = f"repair or uninstall the package with the entry point {entry.value}"
             checks.append(Check(name=entry.name, status="failed", detail=str(error), fix=fix))
     return checks
 
@@ -266,4 +266,6 @@ def _last_words(output: str) -> str:
     noise = ("at ", "File ", "WARNING: Using incubator", "Traceback", "^", "~")
     lines = [line.strip() for line in output.splitlines()]
     relevant = [line for line in lines if line and not line.startswith(noise)]
-    return "\n".join(relevant[-10:]) or "it said nothing; run the job with STATELAKE__SPARK__MASTER=local[1]"
+    return (
+        "\n".join(relevant[-10:]) or "it printed nothing; run the job with STATELAKE__SPARK__MASTER=local[1]"
+    )

@@ -111,7 +111,7 @@ class HeadOperations:
             )
         if checkpoint_id == head.checkpoint_id:
             raise ConfigurationError(
-                f"job '{self._job}': checkpoint {checkpoint_id} is the head already: there is nothing to restore"
+                f"job '{self._job}': checkpoint {checkpoint_id} is already the head: there is nothing to restore"
             )
         return self._move(CheckpointKind.RESTORE, history, head, target, outputs=outputs, dry_run=dry_run)
 

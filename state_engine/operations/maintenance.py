@@ -274,7 +274,7 @@ class Maintenance:
             assert wanted is not None
             refusal = restore_refusal(history, wanted)
             if name in history.pins:
-                refusal = f"there is a savepoint '{name}' already: delete it, or choose another name"
+                refusal = f"savepoint '{name}' already exists: delete it, or choose another name"
             if refusal is not None:
                 raise ConfigurationError(f"job '{self._job}': {refusal}")
             return [Pin(PinnedCheckpoint(name, wanted, path))]

@@ -1,4 +1,4 @@
-"""Finds the id of a root whose marker is lost or was altered, in the tables of its jobs, and writes the marker anew.
+"""Finds the id of a root whose marker is lost or was altered, in the tables of its jobs, and writes a new marker.
 
 Every row of ``checkpoints`` was committed in a transaction of the application ``<root id>/<job>``, and the table names
 the root in a property. All jobs must agree; where they do not, a person has to decide. Read from the logs as the files
@@ -67,7 +67,7 @@ def check_transactions(uri: str, job: str, root_id: str) -> None:
         raise RootError(
             f"job '{job}': its checkpoints were committed under the root id {said.ids[0]}, and the marker {uri}/"
             f"{MARKER} says {root_id}: it was altered. Nothing was done. statelake doctor --repair finds the id in the "
-            "tables and writes the marker anew"
+            "tables and writes a new marker"
         )
 
 
@@ -93,7 +93,7 @@ def marker_damages(uri: str) -> list[Damage]:
         what = "no job of the root has committed a checkpoint, so no sink knows its id: give it a new one"
         return [Damage(_NAME, problem, what, lambda: _written(uri, None, FORMAT_VERSION))]
     root_id = next(iter(newest.values()))
-    what = f"write the marker anew, with the id {root_id} and format {number}, for {_ids_by_job(newest)}"
+    what = f"write a new marker, with the id {root_id} and format {number}, for {_ids_by_job(newest)}"
     return [Damage(_NAME, problem, what, lambda: _written(uri, root_id, number))]
 
 

@@ -316,8 +316,8 @@ def _refuse_links(path: str, files: Iterable[str]) -> None:
     links = sorted(str(place) for place in places if place.is_symlink())
     if links:
         raise MissingFilesError(
-            f"{path} is no savepoint as it was written: {', '.join(links[:3])} is a link. Nothing was restored. Copy "
-            "the savepoint with the files themselves"
+            f"{path} is not a savepoint as it was written: {', '.join(links[:3])} is a link. Nothing was restored. "
+            "Copy the savepoint with the files themselves"
         )
 
 

@@ -29,7 +29,7 @@ _REVERSED = bytes(range(255, -1, -1))
 
 
 class TopN(KeyedProcessFunction):
-    """Keeps the ``n`` greatest rows of each key in the map state ``top``, by rank from 1 on; emits nothing.
+    """Keeps the ``n`` greatest rows of each key in the map state ``top``, by rank, beginning with 1; emits nothing.
 
     Of rows that are equal in ``by``, the first in the total order has the better rank. An element writes the ranks that
     it changes: all from its own on.

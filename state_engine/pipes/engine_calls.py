@@ -162,6 +162,6 @@ def _checked(kind: type[T], given: Any) -> T:
 
 
 _OTHER_VERSION = (
-    "Dagster and the process that it launched do not understand each other: install the same version of statelake for "
+    "Dagster and the process that it launched have different versions: install the same version of statelake for "
     "both"
 )

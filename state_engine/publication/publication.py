@@ -176,7 +176,7 @@ class Publication:
                 f"({sum(c.staged.rows for c in one.behind):,} rows): it was put back from a backup, or emptied. "
                 f"Nothing was done. Publish that again with engine.publish_pending(job, from_checkpoint={lost[0]}), "
                 f"or `statelake publish-pending {self._tables.layout.job} --from-checkpoint {lost[0]}`; where those "
-                "files are gone, restore the job to a checkpoint before, or give the sink another name to begin anew"
+                "files are gone, restore the job to a checkpoint before, or give the sink another name to begin empty"
             )
 
     def _check_seen(self, one: Shown) -> None:

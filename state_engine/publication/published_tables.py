@@ -182,7 +182,7 @@ class PublishedTables:
             return state, _new(state, content)
         if differs := target.check_columns(table, content.columns):
             return state, _new(state, content, differs)
-        return state, _move(state, self._difference(target, table, content), "it would be made anew")
+        return state, _move(state, self._difference(target, table, content), "it would be rebuilt")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableMove:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
@@ -359,7 +359,7 @@ class PublishedTables:
         to: ShownCheckpoint,
         *,
         since: ShownCheckpoint | None = None,
-        whole: str = "it was made anew",
+        whole: str = "it was rebuilt",
     ) -> TableMove:
         """Put rows in the place of all that a table holds; how many these are. See ``TableTarget.replace``."""
         target, table = self._table(state)
@@ -392,7 +392,7 @@ class PublishedTables:
         to = ShownCheckpoint.of(history[to_id])
         if anew := _other_columns(target, table, columns, way):
             move = self._made_anew(state, _Content.of(reader), to, since=shown, whole=anew)
-            self._tell_whole(move, to, "was made anew from")
+            self._tell_whole(move, to, "was rebuilt from")
             return move
         change, whole = self._change(history, target, table, reader, way, shown)
         if change.is_empty and not whole:
@@ -516,8 +516,8 @@ def _check_columns(target: TableTarget, table: PublishedTable, columns: TableCol
     """Refuse a table that has other columns than the state; raises SinkError."""
     if differs := target.check_columns(table, columns):
         raise SinkError(
-            f"table '{table.name}': {table.place} has other columns: {differs}. Nothing was written. Make the table "
-            f"anew: {table.rebuild}; or publish to another one"
+            f"table '{table.name}': {table.place} has other columns: {differs}. Nothing was written. Rebuild the "
+            f"table: {table.rebuild}; or publish to another one"
         )
 
 

@@ -114,7 +114,7 @@ class PublishedTable:
         """What to do where somebody else changed the table, for the end of a message."""
         job = self.app.split("/")[1]
         return (
-            f"Build it anew from the state with {self.rebuild}, or accept what it is with "
+            f"Rebuild it from the state with {self.rebuild}, or accept what it is with "
             f"`statelake accept-table {job} {self.name}`"
         )
 

@@ -384,7 +384,7 @@ def _check_owner(table: PublishedTable, properties: Mapping[str, str]) -> None:
         return
     whose = f"belongs to '{owner}'" if owner else "is not one that a state was published to"
     raise SinkIdentityError(
-        f"table '{table.name}': {table.place} {whose}. Nothing was written. Publish to another table; or, where "
+        f"table '{table.name}': {table.place} {whose}. Nothing was written. Publish to another table; or, if "
         "this job takes it over, say so with adopt=True: its rows are then compared with the state"
     )
 
@@ -509,9 +509,7 @@ def _has_columns(schema: Action, columns: TableColumns) -> bool:
 def _other_columns(table: PublishedTable, old: Action, columns: TableColumns, *, is_ours: bool) -> SinkError:
     way = "Publish to another table, or delete this one: the next run builds it from the state"
     if is_ours:
-        way = (
-            f"Make the table anew with the columns of the state: {table.rebuild}; or publish to another table"
-        )
+        way = f"Rebuild the table with the columns of the state: {table.rebuild}; or publish to another table"
     return SinkError(
         f"table '{table.name}': {table.place} has the columns {short_schema(old)}, the state has "
         f"{short_schema(spark_schema(columns.schema))}. Nothing was written. {way}"

@@ -233,7 +233,9 @@ class ShownTable:
     @contextmanager
     def _writing(self, to: ShownCheckpoint, is_done: Callable[[sa.Connection], bool]) -> Iterator[None]:
         """A transaction, committed in the end; where the answer to that is lost, the ledger says what happened."""
-        write = SqlWrite(self.target, _who(self.published), to.checkpoint_id, "drop it, and it is built anew")
+        write = SqlWrite(
+            self.target, _who(self.published), to.checkpoint_id, "drop it, and the next run rebuilds it"
+        )
         try:
             yield
         except DBAPIError as error:
@@ -270,13 +272,13 @@ class ShownTable:
     def _refuse_gone(self) -> None:
         if not self._is_there():
             raise CommitFailedError(
-                f"{self._where} was dropped in this moment. Nothing was written; run again, and it is built anew"
+                f"{self._where} was dropped just now. Nothing was written; run again, which rebuilds it"
             )
 
     def _refuse_changed(self, shown: Shown) -> None:
         """Refuse a table that can be seen to be another than the ledger says, without a look at all of its rows."""
         if CHECKPOINT_ID not in self._names():
-            raise self._changed(f"it has no column {CHECKPOINT_ID}, so it was made anew")
+            raise self._changed(f"it has no column {CHECKPOINT_ID}, so it was rebuilt")
         has_rows = self._has_rows()
         if has_rows != shown.has_rows:
             raise self._changed(
@@ -296,9 +298,9 @@ class ShownTable:
         fields = [*columns.schema, *([_MARK] if CHECKPOINT_ID in there else [])]
         wanted = pa.schema([f for f in fields if f.name in there or f.name in columns.identity])
         key = replace(self.target, key=columns.identity)
-        way = "drop it, and it is built anew from the state"
+        way = "drop it, and the next run rebuilds it from the state"
         if is_ours:
-            way = f"make it anew from the state: {self.published.rebuild}"
+            way = f"rebuild it from the state: {self.published.rebuild}"
         check_table(
             key,
             wanted,

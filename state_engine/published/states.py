@@ -245,7 +245,7 @@ def state_way(history: History, from_id: int, to_id: int, uid: str, state: str) 
     if begin is not None and _form(begin) != _form(end):
         return StateWay(whole=OTHER_FORM)
     if any(_writes_anew(row, uid) for row in (*back, *forth)):
-        return StateWay(whole="the state was written anew meanwhile")
+        return StateWay(whole="the state was rewritten meanwhile")
     expired = [_left_out(row, uid) for row in (*back, *forth) if _expires(row, uid)]
     # what came after the checkpoint that a compaction stands for was not left out by it, whenever it was committed
     begin_id = min([ancestor.checkpoint_id, *(compacted_id for compacted_id, _ in expired)])

@@ -72,7 +72,7 @@ def _why_refused(kind: str, node: Any, known: frozenset[str]) -> str | None:
         return _function([str(node.name().funcName())], known)
     if kind in ("UnresolvedTableValuedFunction", "UnresolvedTVFAliases"):
         name = _texts(node.name())[-1].lower()
-        return None if name in _TABLE_FUNCTIONS else f"{name} is no table function that reads views only"
+        return None if name in _TABLE_FUNCTIONS else f"{name} is not a table function that only reads views"
     return None
 
 
@@ -81,7 +81,7 @@ def _function(parts: list[str], known: frozenset[str]) -> str | None:
     if name in _REACHING_OUT:
         return f"the function {name} calls Java methods, or reads files"
     if name not in known or (above and ".".join(above) not in _BUILT_IN):
-        return f"{'.'.join(parts)} is no function of Spark's own"
+        return f"{'.'.join(parts)} is not a function of Spark itself"
     return None
 
 

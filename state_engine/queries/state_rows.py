@@ -144,7 +144,7 @@ def state_rows(
     if extra:
         why = " (the state has no time to live)" if UPDATED_AT in extra else ""
         raise ConfigurationError(
-            f"{what}: columns {extra} are of no use{why}; drop them, or name them as declared"
+            f"{what}: columns {extra} are not needed{why}; drop them, or name them as declared"
         )
     # a name of its own: inside a lambda, Spark would take ``updated_at`` for the column that is made here
     frame, stamp = frame.withColumn(_STAMP, _stamp(fields, form, clock_ms, what)), F.col(_STAMP)

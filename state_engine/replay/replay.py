@@ -109,7 +109,7 @@ def recording(
         ids = [row.checkpoint_id for row in batches]
         if to_checkpoint not in ids:
             raise ConfigurationError(
-                f"job '{job}': checkpoint {to_checkpoint} is no micro-batch on the path of '{MAIN}' after "
+                f"job '{job}': checkpoint {to_checkpoint} is not a micro-batch on the path of '{MAIN}' after "
                 f"{begin_id or 'its beginning'}; those are {ids}"
             )
         wanted = ids.index(to_checkpoint) + 1
@@ -180,8 +180,8 @@ class ReplaySteps:
         if then is None or any(s.position_to != reached.get(s.name, s.position_to) for s in read):
             raise ConfigurationError(
                 f"job '{recorded.job}': branch '{recorded.branch}' does not stand where '{MAIN}' stood after "
-                f"{len(own)} micro-batches: it was cut anew (then go on with rebatch=True), or '{MAIN}' moved to "
-                "another path since (then drop the branch and replay on a new one)"
+                f"{len(own)} micro-batches: its input was cut differently (then continue with rebatch=True), or "
+                f"'{MAIN}' moved to another path since (then drop the branch and replay on a new one)"
             )
 
 

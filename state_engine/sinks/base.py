@@ -70,7 +70,7 @@ class SinkRequest:
         if others:
             raise SinkIdentityError(
                 f"sink '{self.name}': {where} is written to by the same job of another root, '{others[0]}', so "
-                "its rows would come twice. Give each root its own table; or, where this root takes over from that "
+                "its rows would come twice. Give each root its own table; or, if this root takes over from that "
                 "one, or both are to append, say so with shared=True"
             )
 
@@ -253,7 +253,7 @@ def check_shown(staged: StagedSink, sizes: Mapping[str, int], *, checkpoint_id: 
             raise DamagedOutputError(
                 f"sink '{staged.name}', checkpoint {checkpoint_id}: {join(staged.path, path)} has {info.size} bytes, "
                 f"{size} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
-                "checkpoint's parent: that withdraws these outputs, and the next run makes them anew",
+                "checkpoint's parent: that withdraws these outputs, and the next run makes them again",
                 checkpoint_id=checkpoint_id,
             )
 

@@ -144,8 +144,8 @@ def _rename(at: Location, source: str, target: str) -> None:
         at.inside(source).move(join(at.path, target))
     except NotImplementedError as error:
         raise ConfigurationError(
-            f"FileSink needs an atomic rename, which {at.path} has not (an account without a hierarchical namespace?): "
-            f"use a DeltaSink there. The storage says: {error}"
+            f"FileSink needs an atomic rename, which {at.path} does not have (an account without a hierarchical "
+            f"namespace?): use a DeltaSink there. The storage says: {error}"
         ) from error
 
 
@@ -195,7 +195,7 @@ def _owned_by(at: Location, first: str) -> str:
         if owners:
             return owners[0]
     raise SinkError(
-        f"{at.path}/{_OWNER}{first}-… is gone, and with it what was noted about this sink. Put it back; or, where the "
+        f"{at.path}/{_OWNER}{first}-… is gone, and with it the notes about this sink. Put it back; or, if the "
         "whole directory was emptied, empty it of hidden files, too"
     )
 

@@ -76,7 +76,7 @@ class FileSink(Sink):
         scheme = self.path.split(":")[0]
         if scheme not in _RENAMES:
             raise ConfigurationError(
-                f"FileSink needs an atomic rename, which {scheme}:// has not: use a DeltaSink for {self.path}"
+                f"FileSink needs an atomic rename, which {scheme}:// does not have: use a DeltaSink for {self.path}"
             )
 
     def place(self, app: str, staging: Staging) -> str:

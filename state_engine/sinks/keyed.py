@@ -52,7 +52,7 @@ def check_keyed(sink: Any) -> None:
     if sink.shared:
         raise ConfigurationError(
             f"{of}: shared=True does not go with key=: the table shows the rows of one job and no others. Give each "
-            "root its own table; where this job takes over from another root, say adopt=True"
+            "root its own table; if this job takes over from another root, say adopt=True"
         )
 
 

@@ -115,7 +115,7 @@ def _refused(staged: StagedSink, checkpoint_id: int, error: Exception) -> SinkEr
     last = texts[-1].splitlines()
     if any("Concurrent" in text.splitlines()[0] for text in texts):
         return CommitFailedError(
-            f"sink '{staged.name}': another writer was in the way at {staged.path} ({last[0]}); run again"
+            f"sink '{staged.name}': another writer interfered at {staged.path} ({last[0]}); run again"
         )
     return SinkError(
         f"sink '{staged.name}': {staged.path} does not take the rows of checkpoint {checkpoint_id}: "

@@ -111,7 +111,7 @@ class SqlTable:
         """
         if not self.is_same(staged):
             raise SinkIdentityError(
-                f"sink '{self.sink}': {self.target.shown} is gone, or was made anew, since rows were staged for it. "
+                f"sink '{self.sink}': {self.target.shown} is gone, or was recreated, since rows were staged for it. "
                 "Put the old one back, or restore the checkpoint's parent to drop these rows"
             )
         if staged.files:

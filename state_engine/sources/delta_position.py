@@ -179,8 +179,8 @@ def check_read_once(positions: Sequence[Position], *, path: str) -> None:
     for snapshot in {p for p in positions if p.snapshot}:
         if any(p.version <= snapshot.version and not _same_snapshot(p, snapshot) for p in positions):
             raise SourceError(
-                f"{path} was read anew, from the snapshot of version {snapshot.version}, which has its place among the "
-                "recorded cuts only: replay with these (rebatch=False)"
+                f"{path} was read again, from the snapshot of version {snapshot.version}, which has its place among "
+                "the recorded cuts only: replay with these (rebatch=False)"
             )
 
 

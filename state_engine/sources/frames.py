@@ -283,8 +283,9 @@ class StreamFrame:
             own = {EVENT_TIME} if self.source is not None else {EVENT_TIME, WATERMARK}
             if not own <= set(self.schema.names):
                 raise ConfigurationError(
-                    f"{what}: a transform dropped the hidden columns that hold the event time of what an operator put "
-                    "out, or a WatermarkStrategy gave. Keep all columns there (withColumn, drop, selectExpr('*', ...))"
+                    f"{what}: a transform dropped the hidden columns that hold the event time of an operator's "
+                    "outputs, or of a WatermarkStrategy. Keep all columns there (withColumn, drop, selectExpr('*', "
+                    "...))"
                 )
             return Taken(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")

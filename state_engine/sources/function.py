@@ -48,8 +48,8 @@ class FunctionSource(Source):
     def __post_init__(self) -> None:
         if self.max_rows_per_batch is None or self.max_rows_per_batch < 1:
             raise ConfigurationError(
-                f"source '{self.name}': max_rows_per_batch must say, with a number from 1 on, when a micro-batch of a "
-                "SourceFunction is full"
+                f"source '{self.name}': max_rows_per_batch must say, with a number of at least 1, when a micro-batch "
+                "of a SourceFunction is full"
             )
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
@@ -103,8 +103,8 @@ class FunctionSource(Source):
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         raise SourceError(
             f"source '{self.name}': a SourceFunction cannot be replayed: what run() of {type(self.function).__name__} "
-            "collects is no function of the position. Let a job of its own write it to a table or to files, read these "
-            "with a DeltaSource or a FileSource, and replay jobs that do; or replay from a later checkpoint"
+            "collects does not follow from the position. Let a job of its own write it to a table or to files, read "
+            "these with a DeltaSource or a FileSource, and replay jobs that do; or replay from a later checkpoint"
         )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:

@@ -82,7 +82,7 @@ class SourcePositions:
         except FileNotFoundError:
             raise MissingFilesError(
                 f"{uri}, the source positions of a micro-batch, is gone: it was collected with its "
-                "checkpoint, or somebody deleted it. Replay from a checkpoint that can be restored; where that fails, "
+                "checkpoint, or somebody deleted it. Replay from a checkpoint that can be restored; if that fails, "
                 "restore a savepoint"
             ) from None
         for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():

@@ -251,7 +251,7 @@ def _location(table: str, properties: Mapping[str, str] | None) -> str | None:
         return None
     if kind_of(properties) != "delta" or not properties.get("location"):
         raise ConfigurationError(
-            f"{table} is no Delta table ({kind_of(properties)}): name another one; or copy its rows with "
+            f"{table} is not a Delta table ({kind_of(properties)}): name another one; or copy its rows with "
             f"CREATE TABLE … USING delta AS SELECT * FROM {table}, and name the copy"
         )
     return normal_uri(properties["location"])
@@ -261,7 +261,7 @@ def _new_location(spark: SparkSession, table: str) -> str:
     catalog, *schema, name = full_name(table).split(".")
     if catalog != SPARK_CATALOG:
         raise ConfigurationError(
-            f"there is no table {table}, and only in Spark's own catalog it is known where one is to be made: create "
+            f"there is no table {table}, and the engine creates tables in Spark's own catalog only: create "
             "it first, with CREATE TABLE … USING delta"
         )
     with _explained(table):

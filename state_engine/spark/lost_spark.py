@@ -127,8 +127,8 @@ def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
     )
     return SetupError(
         f"{where}the host name {host} does not resolve on this machine. What was committed is "
-        "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or mend the "
-        f"machine's name resolution, and run again ({_first_line(error)})"
+        "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or repair "
+        f"the machine's name resolution, and run again ({_first_line(error)})"
     )
 
 

@@ -166,7 +166,7 @@ def _check_hadoop(jvm: Any) -> None:
     if _numbers(hadoop) < OLDEST_HADOOP:
         oldest = ".".join(map(str, OLDEST_HADOOP))
         raise SessionError(
-            f"this session has Hadoop {hadoop}, which cannot create a file in a store on condition that there is none: "
+            f"this session has Hadoop {hadoop}, which cannot create a file in a store only if it does not exist: "
             f"use a Spark with Hadoop {oldest} or later"
         )
     s3a = java_class(jvm, "org.apache.hadoop.fs.s3a.S3AFileSystem")

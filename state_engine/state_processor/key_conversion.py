@@ -144,7 +144,7 @@ def _called(convert: Convert, was: Any, key: DeclaredKey) -> tuple[Any, str | No
     try:
         converted = convert(was)
         if converted is None:  # a null column is refused like any other
-            return None, "convert gave None, which is no key" if len(key.types) > 1 else None
+            return None, "convert gave None, which is not a key" if len(key.types) > 1 else None
         return key.whole.normalise(converted), None
     except (InvalidKeyError, ValueTypeError) as error:
         return None, str(error)

@@ -81,7 +81,7 @@ class SparkQuery:
         committed = [int(n) for n in _names(join(uri, "commits")) if n.isdigit()]
         if not committed:
             raise ConfigurationError(
-                f"{uri} is no checkpoint of a query with a committed batch: check checkpoint_location"
+                f"{uri} is not a checkpoint of a query with a committed batch: check checkpoint_location"
             )
         batch_id = max(committed)
         lines = _read(join(uri, "offsets", str(batch_id))).splitlines()

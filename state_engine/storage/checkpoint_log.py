@@ -179,7 +179,7 @@ class CheckpointLog:
             if row.checkpoint_id != planned.checkpoint_id:
                 self._overtaken.add(row.write_id)
             self._check(row, history)
-            _LOG.debug("job '%s': %s upon %s: %s", self._job, requirement, history, row.kind)
+            _LOG.debug("job '%s': %s on %s: %s", self._job, requirement, history, row.kind)
             try:
                 self._append(row, instead_of=left_out)
                 return row
@@ -297,8 +297,8 @@ class CheckpointLog:
         if age_ms > MAX_ATTEMPT_AGE_MS:
             raise CommitFailedError(
                 f"job '{self._job}': the {row.kind} {row.checkpoint_id} (attempt {row.write_id}) began "
-                f"{age_ms / 3_600_000:.1f} hours ago; after {MAX_ATTEMPT_AGE_MS // 3_600_000} hours an attempt gives "
-                "itself up, for its files may be collected as orphans. Nothing was committed; run again, with smaller "
+                f"{age_ms / 3_600_000:.1f} hours ago; after {MAX_ATTEMPT_AGE_MS // 3_600_000} hours an attempt "
+                "stops, because its files may be collected as orphans. Nothing was committed; run again, with smaller "
                 "batches if it really takes that long"
             )
         return age_ms
@@ -323,7 +323,7 @@ class CheckpointLog:
 
     def _stale(self, row: CheckpointRow) -> StaleParentError:
         winner = self.load().get(row.checkpoint_id)
-        by = f" (attempt {winner.write_id}, asked for by {winner.requested_by})" if winner else ""
+        by = f" (attempt {winner.write_id}, requested by {winner.requested_by})" if winner else ""
         return StaleParentError(
             f"job '{self._job}': checkpoint {row.checkpoint_id} was committed by another runner{by}; "
             "nothing of this attempt is visible. Run again to go on from there"

@@ -51,7 +51,7 @@ def normal_uri(location: str | os.PathLike[str]) -> str:
         return text.rstrip("/")
     path = unquote(parsed.path) if parsed.scheme == "file" else text
     if not path:
-        raise ConfigurationError("an empty path was given where a directory is needed")
+        raise ConfigurationError("an empty path was given; a directory is needed")
     real = os.path.realpath(os.path.expanduser(path))
     if any(c in real for c in "%?#*[]{}\n"):
         raise ConfigurationError(

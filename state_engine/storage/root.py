@@ -3,7 +3,7 @@
 The id is random and made with the root, so that two roots that write to one sink stay apart: transactions of all
 jobs in all sinks stand under it. So it must never change. The marker that holds it bears a digest of itself, the tables
 of checkpoints name the id as well, and a root that holds jobs and has no readable marker is refused: with a new id, its
-jobs would publish everything again. ``statelake doctor --repair`` (``root_repair``) writes the marker anew.
+jobs would publish everything again. ``statelake doctor --repair`` (``root_repair``) writes a new marker.
 
 Storage that cannot keep a Delta log safe is refused: network file systems (``file_systems``), and stores whose log
 store is not known to keep two runners apart (``delta/log_stores``, ``delta/store_checks``).
@@ -29,7 +29,7 @@ DIGEST_FORMAT = 6
 """From this format on, markers bear a digest of themselves."""
 
 REPAIR_HINT = (
-    "statelake doctor --repair finds the id in the tables of its jobs and writes the marker anew; with --dry-run it "
+    "statelake doctor --repair finds the id in the tables of its jobs and writes a new marker; with --dry-run it "
     "only shows what it would do"
 )
 _DIGEST = "digest"

@@ -101,7 +101,7 @@ def cause_of(text: str, number: int | None, path: str) -> tuple[str, str] | None
             f"Give {_user()} the right to it (see its owner and mode, and those above it), then run again",
         )
     if any(sign in text for sign in _HOST):
-        return "a host name does not resolve", "Correct the location, or mend the network, then run again"
+        return "a host name does not resolve", "Correct the location, or repair the network, then run again"
     if (number is None and any(sign in text for sign in _REMOTE)) or (number and number not in _PASSES):
         return "the storage does not answer as it should", f"See to the storage of {path}, then run again"
     return None

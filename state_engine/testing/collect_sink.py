@@ -30,8 +30,8 @@ class CollectSink(Sink):
 
     def place(self, app: str, staging: Staging) -> str:
         raise ConfigurationError(
-            f"sink '{app.rsplit('/', 1)[-1]}': a CollectSink collects what a job puts out that runs in memory, in "
-            "state_engine.testing.run_in_memory; give the job another sink to run it on an engine"
+            f"sink '{app.rsplit('/', 1)[-1]}': a CollectSink collects the outputs of a job that runs in memory "
+            "(state_engine.testing.run_in_memory). Give the job another sink to run it on an engine"
         )
 
     def prepare(self, request: SinkRequest) -> SinkTarget:

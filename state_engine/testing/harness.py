@@ -194,7 +194,7 @@ class OperatorHarness:
     def collect(self, max_elements: int) -> list[list[Any]]:
         """One micro-batch of a SourceFunction: what each subtask collected, at most so many elements each."""
         if not isinstance(self.function, SourceFunction):
-            raise ConfigurationError(f"{type(self.function).__name__} is no SourceFunction: use process")
+            raise ConfigurationError(f"{type(self.function).__name__} is not a SourceFunction: use process")
         runs = self._runs(end_watermark_ms=self._stored.watermark_ms)
         for run in runs:
             run.collect(max_elements)
@@ -310,7 +310,7 @@ class OperatorHarness:
     def _set_idle(self, which: int, idle: bool) -> None:
         if not self._two_inputs:
             raise ConfigurationError(
-                f"{type(self.function).__name__} has one input, and where it is idle the watermark stays"
+                f"{type(self.function).__name__} has one input, and while it is idle the watermark stays"
             )
         self._stored.reached_ms = self._stored.watermark_ms
         self._stored.idle = self._stored.idle | {which} if idle else self._stored.idle - {which}

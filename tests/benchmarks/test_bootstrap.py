@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.bootstrap import STEPS, check, one_round
-from benchmarks.comparison import UnequalResultsError
+from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import Workload
 
 if TYPE_CHECKING:

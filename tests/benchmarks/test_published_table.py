@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from benchmarks.comparison import UnequalResultsError
 from benchmarks.published_table import MERGE_WITHOUT, NAMES, OURS, World, compare
+from benchmarks.unequal import UnequalResultsError
 
 
 @pytest.mark.spark

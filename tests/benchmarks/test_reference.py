@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.comparison import UnequalResultsError, check, verify
+from benchmarks.comparison import verify
+from benchmarks.unequal import UnequalResultsError, check
 from benchmarks.workload import WINDOW, Feed, Results, Workload
 
 if TYPE_CHECKING:

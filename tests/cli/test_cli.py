@@ -75,7 +75,7 @@ def test_doctor_fails_on_missing_jars_and_says_how_to_get_them(tmp_path: Path) -
 def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path) -> None:
     done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__SPARK__JAVA_HOME="/nowhere")
     assert done.returncode == 1
-    assert "spark.java_home is of no use" in done.stdout
+    assert "spark.java_home cannot be used" in done.stdout
 
 
 def test_the_command_loads_no_orchestrator_and_starts_no_java(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
     assert "sink out: 1 rows out, 1 rows back" in shown(
         "branch", "promote", "sums", "fixed", "--expected-head", "2"
     )
-    assert "no file is to be deleted" in shown("vacuum", "sums", "--dry-run")  # nothing is old enough
+    assert "no files to delete" in shown("vacuum", "sums", "--dry-run")  # nothing is old enough
 
     only = ("rescale", "sums", "--parallelism", "3", "--operator", "totals")
     assert "would put in force totals: 3 of 128" in shown(*only, "--dry-run")

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import udf
 
 from state_engine import DataStream, RuntimeContext, StatefulJob
-from state_engine.microbatch.subtask import subtask, subtask_state
+from state_engine.microbatch.subtask import subtask, subtask_outputs, subtask_state
 from state_engine.operations import compaction
 from tests.faults.plane import Fault, installed
 from tests.faults.workloads import PAIR, Picky, Workload
@@ -147,8 +147,8 @@ def hold_up_files(gate: Gate) -> None:
     """Have the subtasks of this worker pass by the gate when they have written files."""
     if _PATCHED in vars(subtask):  # by an earlier task
         return
-    changes, sink_file = subtask_state.write_changes, subtask.write_sink_file
-    letters = subtask.Subtask._write_dead_letters
+    changes, sink_file = subtask_state.write_changes, subtask_outputs.write_sink_file
+    letters = subtask_outputs.SubtaskOutputs._write_dead_letters
 
     def write_changes(*args: Any, **options: Any) -> Any:
         written = changes(*args, **options)
@@ -165,8 +165,8 @@ def hold_up_files(gate: Gate) -> None:
         gate.pass_by(WRITTEN)
         gate.finish()
 
-    subtask_state.write_changes, subtask.write_sink_file = write_changes, write_sink_file
-    subtask.Subtask._write_dead_letters = write_dead_letters  # type: ignore[method-assign]
+    subtask_state.write_changes, subtask_outputs.write_sink_file = write_changes, write_sink_file
+    subtask_outputs.SubtaskOutputs._write_dead_letters = write_dead_letters  # type: ignore[method-assign]
     vars(subtask)[_PATCHED] = True
 
 

@@ -330,7 +330,7 @@ def test_a_process_that_reports_nothing_fails_the_run(
     site = Submitted(tmp_path / "there", instances("there"))
     site.command = [sys.executable, "-c", ""]
     failed = site.run(raise_on_error=False)
-    assert "ended well and reported nothing" in failure_of(failed)
+    assert "ended without an error and reported nothing" in failure_of(failed)
 
 
 def test_a_launch_needs_a_command_and_a_resource_that_is_a_client(tmp_path: Path) -> None:
@@ -378,4 +378,4 @@ def test_a_client_gets_the_call_and_its_own_arguments(
     arguments = {"partition": None, **config, "requested_by": f"dagster run {done.run_id}"}
     call = {"format": 1, "job": JOB, "method": "run", "arguments": arguments}
     assert client.given == {"extras": {"statelake": call}, "command": ["run.py"], "image": "lake:1"}
-    assert "the resource 'k8s' is no Pipes client" in failure_of(run("a text"))
+    assert "the resource 'k8s' is not a Pipes client" in failure_of(run("a text"))

@@ -1,9 +1,14 @@
-"""Texts are plain: none of the words that crept in before, and short sentences on the pages that people learn from."""
+"""Texts are plain: none of the words that crept in before, and short sentences on the pages that people learn from.
+
+Texts are pages, and every message of the code: errors, warnings, logs, helps, progress and headings of columns.
+"""
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +26,11 @@ TO_LEARN_FROM = [
     page for f in ("tutorial", "writing", "concepts", "questions", "from") for page in (DOCS / f).glob("*.md")
 ]
 MOST_WORDS, MOST_ON_AVERAGE = 36, 15
+CODE = [
+    file for f in ("state_engine", "orchestration", "jobs") for file in sorted((REPOSITORY / f).rglob("*.py"))
+]
+WORDS_OF_A_MESSAGE = 3
+"""Shorter texts are names, and parts of longer ones."""
 
 
 def prose(text: str) -> str:
@@ -30,13 +40,39 @@ def prose(text: str) -> str:
     return re.sub(r"^(#|!\[).*$", "", text, flags=re.MULTILINE)
 
 
+def messages(source: str) -> Iterator[tuple[int, str]]:
+    """Texts in a module that people may read, each with its line: all but docstrings; values in them are ``x``."""
+    tree = ast.parse(source)
+    bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if id(node) in bare | parts:
+            continue
+        match node:
+            case ast.JoinedStr(values=values):
+                text = "".join(str(v.value) if isinstance(v, ast.Constant) else "x" for v in values)
+            case ast.Constant(value=str(text)):
+                pass
+            case _:
+                continue
+        if len(text.split()) >= WORDS_OF_A_MESSAGE:
+            yield node.lineno, text
+
+
+def whole(word: str) -> re.Pattern[str]:
+    """Finds a word of the list where no letter stands beside it."""
+    return re.compile(rf"(?<![\w'-])(?:{word})(?![\w'-])", re.IGNORECASE)
+
+
+ANY_WORD = whole("|".join(WORDS))
+
+
 def crept_in(text: str) -> list[tuple[str, str]]:
     """Words of the list in a text, each with what to write in its place."""
-    return [
-        (match[0], instead)
-        for word, instead in WORDS.items()
-        for match in re.finditer(rf"(?<![\w'-])(?:{word})(?![\w'-])", prose(text), re.IGNORECASE)
-    ]
+    plain = prose(text)
+    if not ANY_WORD.search(plain):
+        return []
+    return [(match[0], instead) for word, instead in WORDS.items() for match in whole(word).finditer(plain)]
 
 
 def sentences(text: str) -> list[str]:
@@ -57,6 +93,25 @@ def test_sentences_are_short(page: Path) -> None:
     lengths = {sentence: len(sentence.split()) for sentence in sentences(page.read_text())}
     assert {s: n for s, n in lengths.items() if n > MOST_WORDS} == {}
     assert sum(lengths.values()) / len(lengths) <= MOST_ON_AVERAGE
+
+
+def test_no_message_of_the_code_has_a_word_that_crept_in() -> None:
+    read = {(file, line): text for file in CODE for line, text in messages(file.read_text())}
+    assert len(read) > 1500
+    assert [(f"{file.relative_to(REPOSITORY)}:{line}", *word) for (file, line), text in read.items()
+            for word in crept_in(text)] == []  # fmt: skip
+
+
+def test_messages_are_all_texts_but_docstrings() -> None:
+    source = '''"""A text about this module."""
+def f(x):
+    """A text about f."""
+    log.warning("job '%s': made anew", x)
+    raise ValueError(f"{x} is no good thing, {x!r}")
+'''
+    assert list(messages(source)) == [(4, "job '%s': made anew"), (5, "x is no good thing, x")]
+    assert [word for _, text in messages(source) for word, _ in crept_in(text)] == ["anew", "is no good"]
+    assert crept_in("There is no good thing. It is no longer there.") == []
 
 
 def test_words_and_long_sentences_are_noticed() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -19,7 +22,7 @@ CLASSES = [name for name in errors.__all__ if name != "StatelakeError"]
 
 
 def test_every_error_has_an_entry_and_every_entry_is_an_error() -> None:
-    assert sorted(ENTRIES) == sorted(CLASSES)
+    assert sorted(ENTRIES) == sorted([*CLASSES, "StatelakeError"])
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -35,6 +38,31 @@ def test_an_entry_names_the_class_that_it_is_a_kind_of(name: str) -> None:
     linked = re.search(r"^An? \[(\w+)\]\(#(\w+)\)\.$", ENTRIES[name], re.MULTILINE)
     assert (linked[1] if linked else "StatelakeError") == base
     assert linked is None or linked[2] == base.lower()
+
+
+@pytest.mark.parametrize("name", [*CLASSES, "StatelakeError"])
+def test_a_note_below_every_message_links_its_entry(name: str) -> None:
+    kind = getattr(errors, name)
+    made = (
+        kind(job="sales", operator="total", cause="it is broken")
+        if name == "UserFunctionError"
+        else kind("broken")
+    )
+    entry = f"{name}: its causes and ways out are in docs/reference/errors.md#{name.lower()}"
+    assert traceback.format_exception_only(made)[-1] == entry + "\n"
+
+
+def test_a_copy_has_one_note() -> None:
+    error = errors.SourceError("broken")
+    for copied in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert copied.__notes__ == error.__notes__
+
+
+def test_a_class_of_a_test_links_the_entry_of_the_class_that_it_is_a_kind_of() -> None:
+    class Gone(errors.SourceError):
+        """Not in the catalogue."""
+
+    assert Gone("gone").__notes__ == errors.SourceError("gone").__notes__
 
 
 def test_a_command_that_fails_names_the_entry(tmp_path: Path) -> None:

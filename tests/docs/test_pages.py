@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from docs import drawings
 from tests.support.guides import DOCS, Reader, blocks_of
+from tests.ui import pictures
 
 FOLDERS = ("writing", "concepts", "questions", "from", "reference")
 PAGES = [page for folder in FOLDERS for page in sorted((DOCS / folder).glob("*.md"))]
@@ -52,10 +53,29 @@ def test_a_picture_is_drawn_by_the_code_of_today(name: str) -> None:
     assert drawings.file_of(name).read_text() == drawings.drawn(name), "run: python -m docs.drawings"
 
 
+WITH_PICTURES = [*DOCS.rglob("*.md"), DOCS.parent / "README.md", DOCS.parent / "CONTRIBUTING.md"]
+
+
 def test_every_picture_is_shown() -> None:
-    texts = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    texts = "".join(page.read_text() for page in WITH_PICTURES)
     files = sorted(path.name for path in (DOCS / "pictures").iterdir())
     assert [file for file in files if f"pictures/{file}" not in texts] == []
+
+
+SCREENSHOTS = sorted((DOCS / "pictures").glob("*.png"))
+
+
+def test_a_screenshot_is_the_one_whose_page_was_recorded() -> None:
+    """`make test-ui` compares the record with the page of today; here no picture changes without it."""
+    digests = {path.stem: pictures.record(path.stem)[0] for path in pictures.SHOWN.glob("*.txt")}
+    assert digests == {path.stem: pictures.digest_of(path) for path in SCREENSHOTS}
+
+
+@pytest.mark.parametrize("path", SCREENSHOTS, ids=lambda path: path.stem)
+def test_a_screenshot_is_small_and_its_alternative_text_says_what_it_shows(path: Path) -> None:
+    assert path.stat().st_size < pictures.MOST_BYTES
+    texts = [re.findall(rf"!\[([^]]*)\]\([^)]*{path.name}\)", page.read_text()) for page in WITH_PICTURES]
+    assert all(len(text.split()) >= 8 for of_page in texts for text in of_page)
 
 
 @pytest.mark.parametrize("page", sorted((DOCS / "writing").glob("[a-z]*.md")), ids=name_of)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from docs.api import GROUPS, MODULES
+from state_engine import errors
+from tests.docs.building import build, built_site
 from tests.support.environments import REPOSITORY
 
 LOADED = re.compile(
@@ -19,20 +18,9 @@ LOADED = re.compile(
 """What a browser would fetch from another host."""
 
 
-def build(config: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Without --quiet: that hides warnings from --strict, too."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(config), "-d", str(site)]
-    environ = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, cwd=REPOSITORY, env=environ, capture_output=True, text=True, timeout=240)
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("docs") / "site"
-    done = build(REPOSITORY / "mkdocs.yml", directory)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "WARNING" not in done.stderr
-    return directory
+    return built_site(tmp_path_factory.mktemp("docs") / "site")
 
 
 @pytest.mark.slow
@@ -47,6 +35,11 @@ def test_every_public_name_has_an_entry(site: Path) -> None:
     names = [("state_engine", name) for _, group in GROUPS.values() for name in group]
     names += [(module, name) for module, group in MODULES.items() for name in group]
     assert [name for name in names if f'id="{".".join(name)}"' not in pages] == []
+
+
+def test_every_error_has_an_anchor(site: Path) -> None:
+    page = (site / "reference" / "errors.html").read_text()
+    assert [name for name in errors.__all__ if f'id="{name.lower()}"' not in page] == []
 
 
 def test_fences_are_code(site: Path) -> None:

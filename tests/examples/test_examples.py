@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import examples
-from examples import broadcast_rules, word_count
+from examples import broadcast_rules, columns, word_count
 from state_engine import StateEngine
 
 RESULTS: dict[ModuleType, Any] = {
@@ -20,6 +20,10 @@ RESULTS: dict[ModuleType, Any] = {
         "to": 3,
     },
     broadcast_rules: [(1, "ann", 20, 1), (3, "ann", 10, 2)],
+    columns: (
+        {"north": (3, 470), "south": (2, 1100)},
+        [("north", 300, 300), ("south", 200, 200), ("south", 900, 700)],
+    ),
 }
 
 

@@ -28,7 +28,7 @@ from state_engine import (
     StatefulJob,
 )
 from state_engine.job.job_tables import listed_files
-from state_engine.microbatch.subtask import subtask
+from state_engine.microbatch.subtask import subtask_outputs
 from state_engine.storage import durability
 from tests.faults.workloads import (
     LETTERS,
@@ -90,7 +90,7 @@ class PickyOnce(Picky, CheckpointedFunction):
 def _die_at_the_end(dying: Dying) -> None:
     """In the worker: record the files that are written from now on, and die where the subtask would report."""
     written: list[str] = []
-    sink_file, letters = subtask.write_sink_file, subtask.Subtask._write_dead_letters
+    sink_file, letters = subtask_outputs.write_sink_file, subtask_outputs.SubtaskOutputs._write_dead_letters
 
     def noted(table: Any, sink: Any, name: str, index: int) -> Any:
         written.append(f"{sink.directory}/{name}".removeprefix("file://"))
@@ -100,7 +100,9 @@ def _die_at_the_end(dying: Dying) -> None:
         letters(self)
         if not written:
             return
-        written.extend(f"{self.spec.layout.dead_letters}/{f.path}"[7:] for f in self.report.dead_letters)
+        written.extend(
+            f"{self._work.spec.layout.dead_letters}/{f.path}"[7:] for f in self._work.report.dead_letters
+        )
         try:
             with dying.marker.open("x") as file:
                 json.dump(written, file)
@@ -110,7 +112,7 @@ def _die_at_the_end(dying: Dying) -> None:
             os.truncate(path, os.path.getsize(path) // 2)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    subtask.write_sink_file, subtask.Subtask._write_dead_letters = noted, dies  # type: ignore[method-assign, assignment]
+    subtask_outputs.write_sink_file, subtask_outputs.SubtaskOutputs._write_dead_letters = noted, dies  # type: ignore[method-assign, assignment]
 
 
 def workload(sinks: tuple[str, ...], dying: Dying | None = None) -> Workload:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pyspark import cloudpickle
 
 from state_engine import CheckpointedFunction, DataStream, RuntimeContext, StatefulJob
-from state_engine.microbatch.subtask import subtask, subtask_state
+from state_engine.microbatch.subtask import subtask_outputs, subtask_state
 from tests.faults.workloads import PAIR, Sums, Workload, _events
 
 # workers cannot import the tests
@@ -115,7 +115,7 @@ def _count_files(planted: Planted) -> None:
         return write
 
     subtask_state.write_changes = counted(subtask_state.write_changes)
-    subtask.write_sink_file = counted(subtask.write_sink_file)
+    subtask_outputs.write_sink_file = counted(subtask_outputs.write_sink_file)
 
 
 def breakable(planted: Planted | None = None) -> Workload:

@@ -203,7 +203,7 @@ def test_a_topic_that_is_made_anew_is_no_continuation(topics: Topics, run: Any) 
     with topics.admin() as admin:
         admin.create(topic, partitions=1)
     topics.send_rows(topic, rows(10, 3))
-    with pytest.raises(SourceError, match="made anew since offset 2"):
+    with pytest.raises(SourceError, match="recreated since offset 2"):
         job.run()
     job.use(source(topics, topic, on_data_loss="reset"))
     job.run()

@@ -6,7 +6,6 @@ The last line that it prints is JSON: what came out, and the largest memory that
 from __future__ import annotations
 
 import json
-import re
 import resource
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.memory import peaks
 from benchmarks.sized_jobs import Counting, SizedJob
 from state_engine import (
     DeltaSink,
@@ -133,18 +133,6 @@ def bring(directory: Path, keys: Any, values: Any, *, name: str = "") -> None:
     (directory / "input").mkdir(parents=True, exist_ok=True)
     name = name or str(len(list((directory / "input").iterdir())))
     pq.write_table(pa.table({"k": keys, "v": values}), directory / "input" / f"{name}.parquet")
-
-
-def peaks() -> dict[str, int]:
-    """The largest memory that the driver, Java, and any of Spark's Python workers ever had, in MB."""
-    me, largest = psutil.Process(), dict[str, int]()
-    for process in [me, *me.children(recursive=True)]:
-        kind = "driver" if process == me else "java" if "java" in process.name() else "worker"
-        status = Path(f"/proc/{process.pid}/status").read_text()
-        peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)  # none where it has ended
-        if peak is not None:
-            largest[kind] = max(int(peak[1]) // 1024, largest.get(kind, 0))
-    return largest
 
 
 if __name__ == "__main__":

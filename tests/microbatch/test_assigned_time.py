@@ -190,7 +190,7 @@ def test_a_column_of_numbers(unit: str, numbers: pa.Array, expected: list[Any], 
     frame = read(job.sources["rides"], {**TWO, "at": numbers})
     assert times(frame) == expected
     assert [why is not None for why in reasons(frame)] == wrong
-    assert all(f"the column 'at' is no time in {unit}" in why for why in reasons(frame) if why is not None)
+    assert all(f"the column 'at' is not a time in {unit}" in why for why in reasons(frame) if why is not None)
 
 
 def test_a_column_that_holds_no_numbers_is_refused() -> None:

@@ -176,7 +176,7 @@ def test_elements_without_a_time_are_refused(
         with kept.engine() as engine:
             letters = engine.dead_letters("pipeline").collect()
         assert [json.loads(letter["row"])["k"] for letter in letters] == ["b"]
-        assert "the column 'at' is no time in s since 1970" in letters[0]["error"]
+        assert "the column 'at' is not a time in s since 1970" in letters[0]["error"]
         with kept.engine() as engine:
             assert [one.problem for one in engine.list_dead_letters(kept.job())] == [""]
             # once more without a time, then with one
@@ -199,6 +199,6 @@ def test_a_transform_that_drops_the_time_is_named(tmp_path: Path, spark: SparkSe
         return {"woke": bare.key_by("k").process(Wakes(), uid="wakes", output_type=OUT)}
 
     with pytest.raises(
-        ConfigurationError, match="event time of what an operator put out, or a WatermarkStrategy gave"
+        ConfigurationError, match="event time of an operator's outputs, or of a WatermarkStrategy"
     ):
         Pipeline(tmp_path, spark, build).run()

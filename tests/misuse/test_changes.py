@@ -184,7 +184,7 @@ def test_the_message_names_the_operator_that_makes_a_stream_change() -> None:
 def test_late_rows_of_a_source_that_changes_are_not_diverted() -> None:
     job = StatefulJob("late")
     with pytest.raises(
-        ConfigurationError, match=r"source 'accounts': late_to would part updates.*ctx.is_late\(\)"
+        ConfigurationError, match=r"source 'accounts': late_to would separate updates.*ctx.is_late\(\)"
     ):
         job.from_collection([], TYPE, name="accounts", changing=True, late_to=OutputTag("late", TYPE))
 

@@ -30,7 +30,7 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "neither topic nor pattern": (lambda: source(topic=None), "name a topic, or a pattern of topics"),
     "topic and pattern": (lambda: source(pattern="c.*"), "name a topic, or a pattern of topics; one of the two"),
     "no topics": (lambda: source(topic=[]), "topic must be a name, or a list of names"),
-    "a pattern that is none": (lambda: source(topic=None, pattern="("), "is no regular expression"),
+    "a pattern that is none": (lambda: source(topic=None, pattern="("), "is not a regular expression"),
     "an unknown format": (lambda: source(format="csv"), r"format must be one of \['json', 'avro', 'raw'\], not 'csv'"),
     "JSON without a schema": (lambda: source(schema=""), "format 'json' needs a schema"),
     "Avro by DDL": (lambda: source(format="avro"), "needs the schema of a record, as JSON"),

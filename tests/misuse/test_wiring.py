@@ -124,7 +124,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
     ),
     "a path as source": (
         lambda j, s: j.source("other", "/nowhere"), ConfigurationError,  # type: ignore[arg-type]
-        "source 'other': '/nowhere' is no source; use FileSource",
+        "source 'other': '/nowhere' is not a source; use FileSource",
     ),
     "a source function without an end of its batches": (
         lambda j, s: j.source("other", SourceFunction(), output_type=int), ConfigurationError,
@@ -163,7 +163,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
         lambda j, s: timed(j, idle_after=0), ConfigurationError, "source 'timed': idle_after must be above zero",
     ),
     "a span of time without a unit": (
-        lambda j, s: timed(j, idle_after="30"), ConfigurationError, "'30' is no span of time: write.*'30 min'",
+        lambda j, s: timed(j, idle_after="30"), ConfigurationError, "'30' is not a span of time: write.*'30 min'",
     ),
     "a collection without a type": (
         lambda j, s: j.from_collection([1], None, name="other"), ConfigurationError,
@@ -212,7 +212,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
     ),
     "what is no function in process": (
         lambda j, s: s.process(5, uid="five", output_type=int), ConfigurationError,  # type: ignore[arg-type]
-        "operator 'five': 5 is no function of a stream; derive it from one of",
+        "operator 'five': 5 is not a function of a stream; derive it from one of",
     ),
     "a broadcast function on a keyed stream": (
         lambda j, s: s.key_by("value").connect(s.broadcast()).process(Rules(), uid="rules", output_type=int),
@@ -275,7 +275,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
     ),
     "the name of a backend": (
         lambda j, s: StatefulJob("wires", state_backend="rocksdb"), ConfigurationError,  # type: ignore[arg-type]
-        r"job 'wires': 'rocksdb' is no state backend; use HashMapStateBackend\(\)",
+        r"job 'wires': 'rocksdb' is not a state backend; use HashMapStateBackend\(\)",
     ),
 }  # fmt: skip
 

@@ -58,7 +58,7 @@ def test_a_lost_marker_is_written_anew_after_it_was_shown(tmp_path: Path) -> Non
 
     code, text = doctor(tmp_path, "--repair", "--dry-run")
     assert (code, contents(tmp_path)) == (1, before)
-    assert f"would do: write the marker anew, with the id {ID} and format {FORMAT_VERSION}" in text
+    assert f"would do: write a new marker, with the id {ID} and format {FORMAT_VERSION}" in text
     assert f"flights under {ID}, totals under {ID}" in text
 
     code, text = doctor(tmp_path, "--repair")

@@ -145,7 +145,7 @@ def test_a_manifest_that_lists_files_elsewhere_is_refused(taken: Site, savepoint
 
     (savepoint / MANIFEST).write_text(json.dumps({"digest": _digest(text), **text}))
     is_refused(
-        taken, savepoint, savepoint.parent / "root", "is no path inside a savepoint", by=ConfigurationError
+        taken, savepoint, savepoint.parent / "root", "is not a path inside a savepoint", by=ConfigurationError
     )
 
 

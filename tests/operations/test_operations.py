@@ -92,7 +92,7 @@ def test_what_cannot_be_withdrawn_is_refused_before_anything_is_done(site: Site,
 
 @pytest.mark.parametrize(
     ("target", "message"),
-    [(9, "there is no checkpoint 9; known ids: 1 to 3"), (3, "checkpoint 3 is the head already")],
+    [(9, "there is no checkpoint 9; known ids: 1 to 3"), (3, "checkpoint 3 is already the head")],
 )
 def test_wrong_targets(site: Site, target: int, message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"job 'tiny': {message}"):

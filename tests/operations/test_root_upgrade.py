@@ -158,5 +158,5 @@ def test_there_is_nothing_to_upgrade(tmp_path: Path, spark: SparkSession) -> Non
     with pytest.raises(RootError, match="was written by a newer Statelake"):
         StateEngine.upgrade(tmp_path, spark)
     (tmp_path / MARKER).write_text(json.dumps({"root_id": "x", "format": "1"}))
-    with pytest.raises(RootError, match="from which no upgrade leads"):
+    with pytest.raises(RootError, match="which cannot be upgraded"):
         StateEngine.upgrade(tmp_path, spark)

@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
         engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp")
     with pytest.raises(ConfigurationError, match="either a checkpoint_id or a savepoint"):
         engine.restore("tiny")
-    with pytest.raises(ConfigurationError, match="there is a savepoint 'safe' already"):
+    with pytest.raises(ConfigurationError, match="savepoint 'safe' already exists"):
         engine.savepoints("tiny").create("safe", tmp_path / "again")
     with pytest.raises(ConfigurationError, match="is not empty"):
         engine.savepoints("tiny").create("second", tmp_path / "sp")

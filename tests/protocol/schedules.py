@@ -195,7 +195,7 @@ def tolerated(error: StatelakeError) -> bool:
         return True
     text = str(error)
     if isinstance(error, ConfigurationError):
-        expected = ("was expired by row", "is the head already", "run it first", "there is no checkpoint")
+        expected = ("was expired by row", "is already the head", "run it first", "there is no checkpoint")
         return any(part in text for part in expected)
     # a restore that another one overtook: what it would withdraw is not there any more
     return type(error) is SinkError and "outputs cannot be withdrawn" in text

@@ -163,7 +163,7 @@ def test_a_table_that_somebody_changed_is_rebuilt(site: Site) -> None:
         site.engine.published("shops").verify("per_shop")
     tables, count, before = site.engine.published("shops"), len(site.expected()["per_shop"]), version(path)
     planned = tables.rebuild("per_shop", dry_run=True)
-    assert (planned.rows, planned.deleted, planned.whole) == (count, 0, "it would be made anew")
+    assert (planned.rows, planned.deleted, planned.whole) == (count, 0, "it would be rebuilt")
     assert version(path) == before, "a dry run writes nothing"
     made = tables.rebuild("per_shop", requested_by="ada")
     assert made.rows == count

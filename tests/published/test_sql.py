@@ -351,7 +351,7 @@ def test_a_table_that_was_dropped_is_made_anew(world: World) -> None:
     world.replace(3, OLD)
     world.run("DROP TABLE balances")
     assert world.shown() is None
-    with pytest.raises(CommitFailedError, match=r"was dropped in this moment.*run again"):
+    with pytest.raises(CommitFailedError, match=r"was dropped just now.*run again"):
         world.apply(3, 4, [(1, "A")])
     world.create()
     assert (world.shown(), world.content()) == (0, [])
@@ -361,7 +361,7 @@ def test_a_table_that_was_dropped_is_made_anew(world: World) -> None:
     world.run("DROP TABLE balances")
     world.run("CREATE TABLE balances (account bigint PRIMARY KEY, total text)")
     world.run("INSERT INTO balances VALUES (1, 'theirs')")
-    with pytest.raises(TableChangedError, match="it has no column _checkpoint_id, so it was made anew"):
+    with pytest.raises(TableChangedError, match="it has no column _checkpoint_id, so it was rebuilt"):
         world.shown()
     world.replace(4, OLD)
     assert (world.shown(), world.rows()) == (4, [(*row, 4) for row in OLD])

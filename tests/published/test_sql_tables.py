@@ -177,7 +177,7 @@ def test_what_cannot_be_taken_over(world: World, table: str, why: str) -> None:
     world.run(f"CREATE TABLE balances ({table})")
     for asked_for in (world.adopt, lambda: world.target.check_columns(world.published(), COLUMNS)):
         with pytest.raises(
-            SinkError, match=rf"cannot take these rows.*{why}.*or drop it, and it is built anew"
+            SinkError, match=rf"cannot take these rows.*{why}.*or drop it, and the next run rebuilds it"
         ):
             asked_for()
     with pytest.raises(SinkIdentityError, match="belongs to nobody"):
@@ -247,13 +247,15 @@ def test_a_state_whose_columns_do_not_fit_any_more(world: World, columns: TableC
     assert (world.shown(), world.content()) == (1, [(1, "a")])
     world.columns = columns
     world.replace(2, rows := [(1, 2)] if len(columns.schema) == 2 else [(1, "a", date(2026, 1, 1))])
-    assert (world.shown(), world.content()) == (2, rows), "it was made anew with the columns of the state"
+    assert (world.shown(), world.content()) == (2, rows), "it was rebuilt with the columns of the state"
 
 
 def test_a_table_of_others_is_never_made_anew(world: World) -> None:
     world.run("CREATE TABLE balances (account bigint PRIMARY KEY, total bigint)")
     world.run("INSERT INTO balances VALUES (1, 7)")
-    with pytest.raises(SinkError, match=r"which does not hold every string.*drop it, and it is built anew"):
+    with pytest.raises(
+        SinkError, match=r"which does not hold every string.*drop it, and the next run rebuilds it"
+    ):
         world.replace(1, [(1, "a")])
     assert world.rows("SELECT account, total FROM balances") == [(1, 7)]
 

@@ -350,9 +350,7 @@ def test_a_field_that_is_added_becomes_a_column_and_goes_with_a_restore(
         evolving.run(WithLabel, 1)
     assert evolving.shown() == [{"k": "a", "n": 3, "label": "l3"}, {"k": "b", "n": 2, "label": None}]
     assert evolving.lite("k, n, label") == [("a", 3, "l3"), ("b", 2, None)]
-    assert (
-        "was made anew from the state as of checkpoint 3, because the state has more columns" in caplog.text
-    )
+    assert "was rebuilt from the state as of checkpoint 3, because the state has more columns" in caplog.text
     read = (
         spark.read.format("delta").load(str(evolving.directory / "True")).select("k", "n", "label").collect()
     )

@@ -521,7 +521,7 @@ def jobs(settings):
     assert "would run on branch backfill_1 from checkpoint 1 2013-01-02: 3 rows were read before" in seen
     done = output_of("backfill", "days", "--from", DAYS[1], "--to", DAYS[1], "--mode", "stop")
     assert "2013-01-02, checkpoint 4: 3 rows in" in done
-    assert "sink out: 3 rows left, 3 came stale until they run again: 2013-01-03" in done
+    assert "sink out: 3 rows withdrawn, 3 published stale until they run again: 2013-01-03" in done
     assert "stale" in output_of("partitions", "days")
 
 

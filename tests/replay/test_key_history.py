@@ -242,4 +242,4 @@ def test_it_reads_well() -> None:
         "  not known: state of most: gone",
     ]
     empty = KeyHistory("job", {"sums": {"user": "ann"}}, [], [], [])
-    assert list(history_lines(empty))[-1] == "there are no checkpoints: nothing of it is known"
+    assert list(history_lines(empty))[-1] == "there are no checkpoints: nothing is known of this key"

@@ -124,7 +124,7 @@ def test_a_directory_that_nobody_published_to_is_taken_over(tmp_path: Path) -> N
     ).touch()  # perhaps of a checkpoint that waits
     with pytest.raises(SinkIdentityError, match=f"is the sink of '{APP}', not of '{other}'.*empty this one"):
         begin(other, root="file:///roots/two")
-    begin(other)  # the root that staged it was made anew, so nobody can publish that
+    begin(other)  # the root that staged it was rebuilt, so nobody can publish that
     (tmp_path / "out" / "checkpoint_id=000000000001").mkdir()
     with pytest.raises(SinkIdentityError, match="is the sink of"):
         begin(APP)

@@ -152,16 +152,16 @@ def test_rows_that_the_table_refuses_wait_until_it_takes_them(db: Database) -> N
 def test_a_table_that_is_gone_or_was_made_anew(db: Database) -> None:
     mine = db.staged("w1", [1])
     db.run("ALTER TABLE delays RENAME TO aside")
-    with pytest.raises(SinkIdentityError, match="is gone, or was made anew"):
+    with pytest.raises(SinkIdentityError, match="is gone, or was recreated"):
         db.publisher.publish(mine, APP, 1)
     newer = db.staged("w2", [2])
-    with pytest.raises(SinkIdentityError, match="is gone, or was made anew"):
+    with pytest.raises(SinkIdentityError, match="is gone, or was recreated"):
         db.publisher.publish(mine, APP, 1)
     db.publisher.publish(newer, APP, 2)
     assert db.ids() == [2]
     db.run(f"DROP TABLE {LEDGER}")
     assert db.publisher.seen(mine.path, APP) == 0
-    with pytest.raises(SinkIdentityError, match="is gone, or was made anew"):
+    with pytest.raises(SinkIdentityError, match="is gone, or was recreated"):
         db.publisher.publish(newer, APP, 2)
     assert db.ids() == [2]
 

@@ -114,7 +114,7 @@ def test_what_cannot_be_decoded_becomes_a_dead_letter_with_its_reason() -> None:
         assert kinds_and_values(run.sink("totals")) == totals_of(changes)
         letters = run.dead_letters()
         errors = {letter["row"]: letter["error"] for letter in letters}
-        assert "SourceError: the envelope is no JSON" in errors[json.dumps({"value": BAD[0]})]
+        assert "SourceError: the envelope is not JSON" in errors[json.dumps({"value": BAD[0]})]
         assert "SourceError: a truncate" in errors[json.dumps({"value": BAD[1]})]
         assert "SourceError: a delete (op 'd') without the row" in errors[json.dumps({"value": BAD[2]})]
         assert {letter["position"] for letter in letters} == {
@@ -131,7 +131,7 @@ def test_without_dead_letters_it_ends_the_batch() -> None:
         run_in_memory(totals_job(job, rows)) as run,
         pytest.raises(
             SourceError,
-            match=r"source 'accounts': the envelope is no JSON.*Nothing of this micro-batch was committed",
+            match=r"source 'accounts': the envelope is not JSON.*Nothing of this micro-batch was committed",
         ),
     ):
         run.run()
@@ -173,7 +173,7 @@ def test_rows_of_any_source_may_be_given_in_memory() -> None:
     [
         (
             lambda job: job.source("a", FileSource("d", schema="v string"), format="debezium"),
-            "source 'a': 'debezium' is no format; use ChangeFormat.debezium",
+            "source 'a': 'debezium' is not a format; use ChangeFormat.debezium",
         ),
         (
             lambda job: job.source("a", DeltaSource("/d", changes=True), format=TEXT),
@@ -263,13 +263,13 @@ def test_a_table_of_texts_in_tasks_and_letters_that_are_sent_again(
     sent = engine.replay_dead_letters(repaired)
     assert (sent.refused, sunk(tmp_path / "sink")) == (1, sorted([*shown_totals(changes), ("+I", "z", 7)]))
     assert [one.error for one in engine.list_dead_letters(job) if not one.sent] == [
-        "SourceError: the envelope is no JSON: Expecting value: line 1 column 1 (char 0)"
+        "SourceError: the envelope is not JSON: Expecting value: line 1 column 1 (char 0)"
     ]
     stopping = spark_job(source, TEXT, tmp_path / "sink")
     stopping.on_error = "fail"
     write_deltalake(str(tmp_path / "feed"), table.slice(4, 1), mode="append")
     with pytest.raises(
-        SourceError, match=r"job 'totals', on the way to .*: source 'accounts': the envelope is no JSON"
+        SourceError, match=r"job 'totals', on the way to .*: source 'accounts': the envelope is not JSON"
     ):
         engine.run(stopping)
 

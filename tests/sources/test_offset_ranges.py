@@ -70,7 +70,7 @@ def test_what_is_left_of_what_was_recorded() -> None:
     assert left_over([], recorded) == [one(0, 9), one(0, 2, partition=1)]
     assert left_over(recorded[:2], recorded) == [one(3, 9)]
     assert left_over(recorded, recorded) == []
-    with pytest.raises(SourceError, match=r"made anew.*rebatch=False"):
+    with pytest.raises(SourceError, match=r"recreated.*rebatch=False"):
         left_over([], [*recorded, one(0, 1, topic_id="another").element()])
 
 
@@ -78,7 +78,7 @@ def test_ranges_are_read_again_as_they_were_only() -> None:
     there(0, 9).check_there([one(0, 9), one(4, 4)])
     with pytest.raises(SourceError, match="has offsets 1 to 9, and 0 to 9 are wanted"):
         there(1, 9).check_there([one(0, 9)])
-    with pytest.raises(SourceError, match="is gone, or was made anew"):
+    with pytest.raises(SourceError, match="is gone, or was recreated"):
         there(0, 9).check_there([one(0, 9, topic_id="another")])
 
 

@@ -58,7 +58,7 @@ def test_a_job_goes_on_from_given_state(tmp_path: Path, spark: SparkSession) -> 
     engine.run(job, clock=6)
     assert site.state() == {"a": 11, "b": 2, "c": 30, "d": 3}
     assert site.outputs() == [("a", 1, 11), ("b", 2, 2), ("d", 3, 3)]
-    with pytest.raises(ConfigurationError, match=r"has checkpoints in .* already"):
+    with pytest.raises(ConfigurationError, match="already has checkpoints in"):
         engine.state_processor(job).bootstrap({"sums": {"total": given}})
 
 
@@ -70,7 +70,12 @@ REFUSED: list[tuple[list[tuple[Any, ...]], str, type[StatelakeError], str]] = [
     ([("a", 1.5)], "k string, value double", ConfigurationError, "column 'value' is double"),
     ([("a", 1)], "k string, total int", ConfigurationError, "needs a column 'value'"),
     ([("a", 1)], "name string, value int", ConfigurationError, r"has no columns \['k'\] of the key"),
-    ([("a", 1, 2)], "k string, value int, more int", ConfigurationError, r"columns \['more'\] are of no use"),
+    (
+        [("a", 1, 2)],
+        "k string, value int, more int",
+        ConfigurationError,
+        r"columns \['more'\] are not needed",
+    ),
     ([("a", 1, 2)], "k string, value int, updated_at bigint", ConfigurationError, "has no time to live"),
 ]
 

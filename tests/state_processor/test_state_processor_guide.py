@@ -189,7 +189,7 @@ def test_a_key_gets_another_type(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     done = CliRunner().invoke(app, shlex.split(line)[1:])
     assert done.exit_code == 0, done.output
-    assert "stored alike" in done.output
+    assert "stored the same way" in done.output
 
 
 @pytest.fixture

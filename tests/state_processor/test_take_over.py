@@ -195,7 +195,7 @@ def test_an_aggregation_over_a_delta_table_is_taken_over(tmp_path: Path, streami
 @pytest.mark.long
 def test_offsets_that_say_nothing_are_refused_by_name(tmp_path: Path, spark: SparkSession) -> None:
     site = Site(tmp_path, spark).put({"k": ["a"], "v": [1]})
-    with pytest.raises(ConfigurationError, match="no checkpoint of a query with a committed batch"):
+    with pytest.raises(ConfigurationError, match="not a checkpoint of a query with a committed batch"):
         SparkQuery.at(spark, str(tmp_path))
     for name in ("commits", "offsets"):
         (tmp_path / name).mkdir()

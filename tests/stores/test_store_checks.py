@@ -82,7 +82,7 @@ def test_a_store_that_ignores_the_condition_is_refused(
         with caplog.at_level(logging.WARNING):
             caplog.clear()
             assert opened(single_writer=True).create_table(f"{uri}/{run}", SCHEMA)
-        assert "single writer was vouched for" in caplog.text
+        assert "single_writer=True says that only one process writes there" in caplog.text
 
 
 @pytest.mark.usefixtures("quick_race")

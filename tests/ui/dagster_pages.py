@@ -7,19 +7,22 @@ and the buttons that are pictures have no text.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.ui.browser import HEIGHT, WIDTH
+from tests.ui.pictures import Album
 
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
 RUN_MS = 400_000
 """A run starts an interpreter and a Spark session first, on a machine that may be busy."""
+TALL = 1340
 ZOOM_OUT = 9
 """Clicks on the button."""
-MOST_BYTES = 300_000
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,14 @@ class Ui:
 
     page: Page
     address: str
+    album: Album
     location: str = "statelake"
 
     def __post_init__(self) -> None:
-        # Dagster asks every new instance once.
+        # Dagster asks every new instance once. Something invisible may lie upon the button while it appears.
         self.page.add_locator_handler(
             self.page.get_by_text("Join the Dagster community"),
-            lambda: self.page.get_by_role("button", name="Skip").click(),
+            lambda: self.page.get_by_role("button", name="Skip").evaluate("one => one.click()"),
         )
 
     def go(self, path: str, **query: str) -> None:
@@ -47,6 +51,18 @@ class Ui:
         self.sees("checkpoint")
         for _ in range(zoom_out):
             self.page.get_by_label("zoom_out").click()
+
+    @contextmanager
+    def tall(self) -> Iterator[None]:
+        """A window in which a graph with many assets below one another is legible and whole."""
+        self.page.set_viewport_size({"width": WIDTH, "height": TALL})
+        yield
+        self.page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+
+    def partition(self, key: str) -> None:
+        """Choose one on the tab of partitions."""
+        self.page.get_by_placeholder("Filter by name…").fill(key)
+        self.shown(key).first.click()
 
     def asset(self, key: str, *, view: str = "overview") -> None:
         """A tab of the page of an asset."""
@@ -147,14 +163,8 @@ class Ui:
         self.page.get_by_role("checkbox").first.evaluate("one => one.click()")  # a drawing lies upon it
 
     def picture(self, name: str) -> None:
-        """Keep what is in sight as ``docs/pictures/<name>.png``, as soon as nothing moves or loads any more."""
-        self.page.wait_for_load_state("networkidle")
-        self.page.wait_for_function("!document.body.innerText.includes('Loading…')")
-        PICTURES.mkdir(parents=True, exist_ok=True)
-        taken: bytes = self.page.screenshot(animations="disabled", caret="hide")
-        assert taken.startswith(b"\x89PNG")
-        assert len(taken) < MOST_BYTES
-        (PICTURES / f"{name}.png").write_bytes(taken)
+        """Keep what is in sight for the documentation, or compare it with its picture."""
+        self.album.picture(self.page, name)
 
     def _confirm(self, following: Locator) -> None:
         """Say yes to Dagster's warning about what the same run is going to make, if there is one."""

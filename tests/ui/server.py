@@ -110,7 +110,7 @@ class Tables:
 
     def _statelake(self, *arguments: str) -> str:
         done = subprocess.run(
-            [_beside_python("statelake"), *arguments],
+            [beside_python("statelake"), *arguments],
             cwd=PROJECT,
             env={**self.site.variables, "COLUMNS": "250"},
             capture_output=True,
@@ -146,7 +146,7 @@ def server(
     name, *arguments = command
     with log.open("w") as output:
         process = subprocess.Popen(
-            [_beside_python(name), *arguments, "--host", "127.0.0.1", "--port", str(port)],
+            [beside_python(name), *arguments, "--host", "127.0.0.1", "--port", str(port)],
             cwd=directory,
             env=dict(variables),
             stdin=subprocess.DEVNULL,
@@ -194,5 +194,6 @@ def _descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _beside_python(name: str) -> str:
+def beside_python(name: str) -> str:
+    """The path of a command that is installed with this Python."""
     return str(Path(sys.executable).parent / name)

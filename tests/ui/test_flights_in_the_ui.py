@@ -80,9 +80,10 @@ def test_a_click_on_materialize_runs_micro_batches_and_checks_them(
     assert ui.plots("flights/checkpoint") >= 5
     ui.launchpad("flights__check")
     ui.ends_with("Success", ui.launch())
-    ui.lineage("flights", zoom_out=3)
-    ui.sees(re.compile("^Materialized"), "8 / 8 Passed")
-    ui.picture("dagster-lineage")
+    with ui.tall():
+        ui.lineage("flights", zoom_out=3)
+        ui.sees(re.compile("^Materialized"), "8 / 8 Passed")
+        ui.picture("dagster-lineage")
 
 
 def test_nonsense_in_the_launchpad_is_refused_in_words(ui: Ui, tables: Tables) -> None:
@@ -156,4 +157,6 @@ def test_partitions_are_chosen_run_and_run_again(ui: Ui, site: Site, tables: Tab
     assert (shown["partitions_done"], shown["partitions_stale"]) == ("3", "0")
     ui.asset("daily_delays/sinks/delays", view="partitions")
     ui.sees("Materialized (3)", "Missing (362)")
+    ui.partition("2013-01-02")
+    ui.sees("rows_out")
     ui.picture("dagster-partitions")

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import dagster as dg
 import pytest
 
 from tests.dagster.project import NAME, Project
 from tests.support.waiting import until
-from tests.ui.browser import opened
 from tests.ui.dagster_pages import RUN_MS, Ui
+from tests.ui.pictures import Album
 from tests.ui.server import server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.ui, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -31,13 +35,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 @pytest.fixture(scope="module")
-def ui(chromium: str, project: Project) -> Iterator[Ui]:
+def ui(page: Page, album: Album, project: Project) -> Iterator[Ui]:
     log = project.home / "dagster.log"
-    with (
-        server(["dg", "dev"], directory=project.directory, variables=project.variables, log=log) as address,
-        opened(chromium) as page,
-    ):
-        yield Ui(page, address, location=NAME)
+    command, variables = ["dg", "dev"], project.variables
+    with server(command, directory=project.directory, variables=variables, log=log) as address:
+        yield Ui(page, address, album, location=NAME)
 
 
 def test_assets_of_jobs_stand_beside_those_of_the_project(ui: Ui) -> None:

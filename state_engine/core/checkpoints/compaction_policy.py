@@ -86,9 +86,9 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     expired = sum(f.rows for f in _expired(path, uid, base))
     reason = ""
     if files >= policy.max_files:
-        reason = f"{files} files of changes, {policy.max_files} are allowed"
+        reason = f"{files} files of changes, the policy allows {policy.max_files}"
     elif rows and rows >= policy.max_ratio * max(entries, policy.min_entries):
-        reason = f"{rows:,} changes upon {entries:,} entries"
+        reason = f"{rows:,} changes on {entries:,} entries"
     elif expired and expired >= policy.max_expired * entries:
         reason = f"{expired:,} of {entries:,} entries have expired"
     return CompactionNeed(files, rows, entries, expired, reason)
@@ -131,7 +131,7 @@ class CompactionDue:
     Attributes:
         reasons: to compact, by operator; empty where there is none.
         positions: why the positions of sources should be stated whole; empty where there is no reason.
-        files: of changes upon one another, at the most in any key group of any operator.
+        files: of changes on one another, at the most in any key group of any operator.
         rows, entries: changes, and entries of bases, over all operators.
     """
 
@@ -150,7 +150,7 @@ class CompactionDue:
         if self:
             operators = [f"operator '{uid}': {reason}" for uid, reason in self.reasons.items()]
             return "; ".join([*operators, *filter(None, [self.positions])])
-        return f"{self.files} files of changes upon one another, {self.rows:,} changes upon {self.entries:,} entries"
+        return f"{self.files} files of changes on top of one another, {self.rows:,} changes on {self.entries:,} entries"
 
 
 def compaction_due(path: Sequence[CheckpointRow], policy: CompactionPolicy) -> CompactionDue:

@@ -39,9 +39,7 @@ class DeadLetterLimit:
         if self.rows is None and self.share is None:
             raise ConfigurationError("DeadLetterLimit needs rows, or share, or both")
         if self.rows is not None and (type(self.rows) is not int or self.rows < 0):
-            raise ConfigurationError(
-                f"rows of a DeadLetterLimit must be a number from 0 on, not {self.rows!r}"
-            )
+            raise ConfigurationError(f"rows of a DeadLetterLimit must be 0 or more, not {self.rows!r}")
         if self.share is not None and not 0 <= self.share <= 1:
             raise ConfigurationError(f"share of a DeadLetterLimit must be from 0 to 1, not {self.share!r}")
 

@@ -123,8 +123,8 @@ def steps_from(version: int, *, where: str) -> list[FormatStep]:
         raise newer(where, version)
     if version < STEPS[0].version - 1:
         raise RootError(
-            f"{where} has format {version} of an unreleased version, from which no upgrade leads: remove the root, or "
-            "take another one, and run the jobs anew"
+            f"{where} has format {version} of an unreleased version, which cannot be upgraded: remove the root, or "
+            "use another one, and run the jobs from the beginning"
         )
     return [step for step in STEPS if step.version > version]
 

@@ -56,7 +56,7 @@ class SavepointFile:
         parts = self.path.split("/")
         if "" in parts or "." in parts or ".." in parts or ":" in self.path or "\\" in self.path:
             raise ConfigurationError(
-                f"{self.path!r} is no path inside a savepoint: it must be relative, without '..'"
+                f"{self.path!r} is not a path inside a savepoint: it must be relative, without '..'"
             )
 
 
@@ -108,7 +108,7 @@ class SavepointManifest:
         for file in self.checkpoint.operator_state_files:
             place = file.path.rpartition("/")[0]
             if not _ID.fullmatch(place.removeprefix("write_id=")) or not place.startswith("write_id="):
-                raise self._unlike(f"{file.path!r} is no file of operator state")
+                raise self._unlike(f"{file.path!r} is not a file of operator state")
             self._check_file(OPERATOR_STATE, place, file, sizes)
 
     def _check_file(self, directory: str, place: str, file: DataFile, sizes: Mapping[str, int]) -> None:

@@ -43,7 +43,7 @@ def moment(as_of: datetime | str) -> datetime:
             as_of = datetime.fromisoformat(as_of)
         except ValueError:
             raise ConfigurationError(
-                f"'{as_of}' is no time: write it as 2026-03-01T12:30:00, in UTC, or with its offset as in +02:00"
+                f"'{as_of}' is not a time: write it as 2026-03-01T12:30:00, in UTC, or with its offset as in +02:00"
             ) from None
     return as_of.replace(tzinfo=UTC) if as_of.tzinfo is None else as_of.astimezone(UTC)
 

@@ -148,13 +148,12 @@ def refusal_of_changes(
             + _INSTEAD.get(shortcut, "")
             + (
                 f"As it is, it cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and "
-                "says accepts_changes = True, or one in front of it that makes inserts of them"
+                "says accepts_changes = True, or put one before it that turns them into inserts"
             )
         )
     if isinstance(function, VectorizedKeyedFunction):
         return what + (
-            "Functions over columns see no kinds: use a KeyedProcessFunction, or put one in front of it that puts out "
-            "inserts"
+            "Functions over columns see no kinds: use a KeyedProcessFunction, or put one before it that emits inserts"
         )
     if keeps_kinds(function):
         return what + (
@@ -162,8 +161,8 @@ def refusal_of_changes(
             f"once it allows for that, or make {own} of it, which sees ctx.row_kind()"
         )
     return what + (
-        "Handle each ctx.row_kind() in it and say accepts_changes = True on the class, or put a function in front of "
-        "it that does so and puts out inserts"
+        "Handle each ctx.row_kind() in it and say accepts_changes = True on the class, or put a function before "
+        "it that does so and emits inserts"
     )
 
 
@@ -204,7 +203,7 @@ def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
         )
     if not any(isinstance(function, kind) for kind in _MAKERS):
         raise ConfigurationError(
-            f"operator '{operator}': {function!r} is no function of a stream; "
+            f"operator '{operator}': {function!r} is not a function of a stream; "
             f"derive it from one of {', '.join(sorted(kind.__name__ for kind in (*_MAKERS, VectorizedKeyedFunction)))}"
         )
 

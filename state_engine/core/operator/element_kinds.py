@@ -63,9 +63,9 @@ def kept_kind(context: KeyContext) -> KindOf:
         if isinstance(output, Row):
             if output.get_row_kind() not in (kind, RowKind.INSERT):
                 raise ValueTypeError(
-                    f"{output!r} has the kind {output.get_row_kind()}, and what map, filter and flat_map put out has "
-                    f"that of its element, here {kind}. Give outputs a kind in a process function that says "
-                    "emits_changes = True"
+                    f"{output!r} has the kind {output.get_row_kind()}, but outputs of map, filter and "
+                    f"flat_map have the kind of their element, here {kind}. Give outputs a kind in a process "
+                    "function that says emits_changes = True"
                 )
             output = row_of_kind(output, RowKind.INSERT)
         return ElementChange(kind, output)

@@ -218,7 +218,7 @@ class VectorizedOperator(GuardedOperator):
             if d.name == KEY or d.name in batch.keys.column_names:
                 raise ConfigurationError(
                     f"{self._name}: state '{d.name}' has the name of a column of the key, beside which it would stand: "
-                    "rename the state, with renamed_from where it is stored already"
+                    "rename the state, with renamed_from if it is stored already"
                 )
 
     def _expired(self, descriptor: StateDescriptor, stored: StateColumn) -> pa.Array | None:

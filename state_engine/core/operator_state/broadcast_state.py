@@ -67,7 +67,7 @@ class ReadOnlyBroadcastState(MapAccess):
     def _refuse(self, method: str) -> NoReturn:
         raise StateAccessError(
             f"{self._where} is read-only here, so it has no {method}: "
-            "change it in process_broadcast_element, which runs on every subtask alike"
+            "change it in process_broadcast_element, which runs on every subtask"
         )
 
 

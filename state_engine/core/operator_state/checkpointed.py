@@ -75,7 +75,7 @@ class FunctionInitializationContext:
         return self._restored
 
     def get_restored_checkpoint_id(self) -> int | None:
-        """Id of the checkpoint that the operator continues from; None where it starts anew."""
+        """Id of the checkpoint that the operator continues from; None where it starts empty."""
         return self._restored_checkpoint_id
 
     def get_operator_state_store(self) -> OperatorStateStore:

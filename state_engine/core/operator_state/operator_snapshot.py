@@ -119,7 +119,8 @@ def declared_states(operator: str, snapshots: dict[int, SubtaskSnapshot]) -> dic
             if (known.scheme, known.type) != (state.scheme, state.type):
                 raise StateAccessError(
                     f"operator '{operator}': state '{state.name}' is {known.scheme} of {known.type} in subtask "
-                    f"{first} and {state.scheme} of {state.type} in subtask {subtask}; declare it alike in all of them"
+                    f"{first} and {state.scheme} of {state.type} in subtask {subtask}; declare it the same way in "
+                    "all of them"
                 )
     return {name: state for name, (_, state) in by_name.items()}
 

@@ -84,7 +84,7 @@ class StoredStates:
         if other is not None:
             raise StateMigrationError(
                 f"{what} is declared beside '{other}', and both stand for the stored state '{recorded.name}': "
-                "only one of them can be it. Give the other one another name"
+                "only one of them can. Give the other one another name"
             )
         earlier = self.earlier.get(recorded.column_name, ())
         evolution = evolve_state(recorded, descriptor, operator=self.operator, earlier=earlier)

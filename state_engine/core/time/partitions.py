@@ -127,13 +127,13 @@ class TimePartitions:
         """The partition that begins at an instant; None behind the last one.
 
         Raises:
-            ConfigurationError: none begins there: the job was sliced otherwise before.
+            ConfigurationError: none begins there: the job was sliced differently before.
         """
         partition, end_ms = self._containing(start_ms), self._end_ms()
         if partition.start_ms != start_ms:
             raise ConfigurationError(
                 f"no partition of every {self.every} in {self.timezone} begins at {instant(start_ms)}, where the last "
-                "one ended: the job was sliced otherwise before. Declare it as it was"
+                "one ended: the job was sliced differently before. Declare it as it was"
             )
         return None if end_ms is not None and partition.end_ms > end_ms else partition
 
@@ -209,7 +209,7 @@ class TimePartitions:
         if partition is None:
             looks = "2013-01-01" if self.every == "day" else "2013-01-01 or 2013-01-01-05:00"
             raise ConfigurationError(
-                f"{key!r} is no start of {self.every}s in {self.timezone}: they look like {looks}"
+                f"{key!r} is not a start of {self.every}s in {self.timezone}: they look like {looks}"
             )
         return partition
 

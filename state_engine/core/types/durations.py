@@ -173,6 +173,6 @@ def _of_text(text: str) -> int:
         if match := re.fullmatch(rf"(\d+)\s*(?:{unit})", text.strip()):
             return int(match[1]) * milliseconds
     raise ConfigurationError(
-        f"{text!r} is no span of time: write a whole number and a unit, such as '500 ms', '90 s', '30 min', '6 h' or "
-        "'2 d'"
+        f"{text!r} is not a span of time: write a whole number and a unit, such as '500 ms', '90 s', '30 min', '6 h' "
+        "or '2 d'"
     )

@@ -53,7 +53,7 @@ def json_value(value: Any, kind: TypeInformation) -> Any:
 
 def _record(value: Any, kind: StructType) -> tuple[Any, ...]:
     if not isinstance(value, dict):
-        raise ValueTypeError(f"{value!r} is no object with the fields {list(kind.names)}")
+        raise ValueTypeError(f"{value!r} is not an object with the fields {list(kind.names)}")
     parts = []
     for name, one in zip(kind.names, kind.types, strict=True):
         try:
@@ -70,7 +70,7 @@ def _date(value: Any, kind: TypeInformation) -> Any:
             return _EPOCH + timedelta(days=value)
         return date.fromisoformat(value)
     except (ValueError, TypeError, OverflowError):
-        raise ValueTypeError(f'{value!r} is no date such as "2026-01-02", and no number of days') from None
+        raise ValueTypeError(f'{value!r} is not a date such as "2026-01-02" or a number of days') from None
 
 
 def _timestamp(value: Any, kind: TypeInformation) -> Any:
@@ -82,7 +82,7 @@ def _timestamp(value: Any, kind: TypeInformation) -> Any:
     try:
         at = datetime.fromisoformat(value)
     except (ValueError, TypeError):
-        raise ValueTypeError(f'{value!r} is no time such as "2026-01-02T03:04:05Z"') from None
+        raise ValueTypeError(f'{value!r} is not a time such as "2026-01-02T03:04:05Z"') from None
     if kind.arrow.tz is None:
         return at if at.tzinfo is None else at.astimezone(UTC).replace(tzinfo=None)
     if at.tzinfo is None:
@@ -94,7 +94,7 @@ def _decimal(value: Any, kind: TypeInformation) -> Any:
     try:
         return Decimal(value) if isinstance(value, str) else value
     except InvalidOperation:
-        raise ValueTypeError(f"{value!r} is no decimal") from None
+        raise ValueTypeError(f"{value!r} is not a decimal") from None
 
 
 def _double(value: Any, kind: TypeInformation) -> Any:
@@ -105,7 +105,7 @@ def _bytes(value: Any, kind: TypeInformation) -> Any:
     try:
         return b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise ValueTypeError(f"{value!r} is no base64") from None
+        raise ValueTypeError(f"{value!r} is not base64") from None
 
 
 _CONVERTED: list[tuple[Callable[[pa.DataType], bool], Callable[[Any, TypeInformation], Any]]] = [

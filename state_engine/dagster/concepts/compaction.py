@@ -17,7 +17,7 @@ from state_engine.storage.layout import JobLayout
 ABOUT = """What the keyed state is folded into: one sorted file a key group, without what was deleted or has expired.
 
 A plain click compacts the operators that the policy of the job has a reason for. Micro-batches go on meanwhile
-and never fail by it; where the head moves to another path, the work is dropped."""
+and never fail by it; if the head moves to another path, the work is dropped."""
 
 
 class CompactConfig(dg.Config):
@@ -27,7 +27,7 @@ class CompactConfig(dg.Config):
         default=[], description="Uids of the operators to compact; all of them by default."
     )
     force: bool = Field(
-        default=False, description="Compact whatever changed, also where it is not worth it yet."
+        default=False, description="Compact whatever changed, even if it is not worth it yet."
     )
 
 

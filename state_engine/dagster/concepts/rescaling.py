@@ -14,10 +14,10 @@ from state_engine.dagster.metadata import markdown
 from state_engine.dagster.naming import pool_of
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
 
-ABOUT = """How many subtasks and key groups every operator has in force.
+ABOUT = """The number of subtasks and key groups in force for every operator.
 
 A plain click brings into force what the job declares. Another parallelism is one row, and not a byte of state is
-written; another max parallelism writes the state anew in the background."""
+written; another max parallelism rewrites the state in the background."""
 
 
 class RescaleConfig(dg.Config):

@@ -28,8 +28,10 @@ _LOGGED_EVERY_FILES = 1000
 class ExpireConfig(dg.Config):
     """What to keep; everything has a default."""
 
-    keep_last: int = Field(default=10, ge=1, description="Keep so many checkpoints of the head's path.")
-    keep_hours: float = Field(default=_WEEK_HOURS, ge=0, description="Keep all that are younger; 0 for none.")
+    keep_last: int = Field(default=10, ge=1, description="How many checkpoints of the head's path to keep.")
+    keep_hours: float = Field(
+        default=_WEEK_HOURS, ge=0, description="Also keep all that are younger than this; 0 for none."
+    )
     drop_branches: list[str] = Field(
         default=[], description="Branches of replays that nobody is going to promote."
     )

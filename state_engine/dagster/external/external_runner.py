@@ -160,7 +160,7 @@ def _reported(report: T | None) -> T:
     """What the call returned; raises ConfigurationError where the process did not say."""
     if report is None:
         raise ConfigurationError(
-            "the process that Dagster launched ended well and reported nothing: it has to call "
+            "the process that Dagster launched ended without an error and reported nothing: it must call "
             "state_engine.pipes.run_for_dagster, or to be `statelake run <job>`, with dagster-pipes installed"
         )
     return report

@@ -54,13 +54,13 @@ class PipesLaunch:
         """The client.
 
         Raises:
-            ConfigurationError: the resource is no Pipes client.
+            ConfigurationError: the resource is not a Pipes client.
         """
         client = self.client or dg.PipesSubprocessClient()
         if isinstance(client, str):
             resource: Any = getattr(context.resources, client)
             if not isinstance(resource, dg.PipesClient):
-                raise ConfigurationError(f"PipesLaunch: the resource '{client}' is no Pipes client")
+                raise ConfigurationError(f"PipesLaunch: the resource '{client}' is not a Pipes client")
             client = resource
         return client
 

@@ -187,7 +187,7 @@ def _assigner(
 
 def _from_column(column: TimestampColumn, batch: pa.RecordBatch) -> Timed:
     times, wrong = epoch_milliseconds(batch[column.name], column.unit)
-    text = f"{NO_TIME}: the number in the column '{column.name}' is no time in {column.unit} since 1970"
+    text = f"{NO_TIME}: the number in the column '{column.name}' is not a time in {column.unit} since 1970"
     return times, pc.if_else(wrong, pa.scalar(text), pa.scalar(None, pa.string()))
 
 

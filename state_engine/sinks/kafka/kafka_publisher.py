@@ -202,7 +202,7 @@ def _check_identity(admin: KafkaAdmin, staged: StagedSink, target: KafkaTarget) 
     now = " ".join(there[name].id for name in (target.topic, target.marker_topic) if name in there)
     if now != staged.identity:
         raise SinkIdentityError(
-            f"sink '{staged.name}': {target.shown}, or the topic of its markers, is gone, or was made anew, since rows "
+            f"sink '{staged.name}': {target.shown}, or the topic of its markers, is gone, or was recreated, since rows "
             "were staged for it. Restore the checkpoint's parent to drop these rows"
         )
 

@@ -360,11 +360,11 @@ def _envelope(text: bytes, kind: StructType) -> tuple[Any, Any, str | None]:
     try:
         envelope = json.loads(text.decode(), parse_float=Decimal)
     except (ValueError, RecursionError) as error:
-        raise ValueTypeError(f"the envelope is no JSON: {error}") from None
+        raise ValueTypeError(f"the envelope is not JSON: {error}") from None
     if isinstance(envelope, dict) and "op" not in envelope and isinstance(envelope.get("payload"), dict):
         envelope = envelope["payload"]
     if not isinstance(envelope, dict):
-        raise ValueTypeError("the envelope is no JSON object")
+        raise ValueTypeError("the envelope is not a JSON object")
     images = []
     for name in ("before", "after"):
         try:

@@ -142,7 +142,7 @@ def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
     """
     if not isinstance(format_, ChangeFormat):
         raise ConfigurationError(
-            f"source '{name}': {format_!r} is no format; use ChangeFormat.debezium(…) or ChangeFormat.columns(…)"
+            f"source '{name}': {format_!r} is not a format; use ChangeFormat.debezium(…) or ChangeFormat.columns(…)"
         )
     if source.changing:
         raise ConfigurationError(

@@ -156,7 +156,7 @@ class Decoding:
         if self.format == "avro":
             unfit = F.when(decoded.isNull() | decoded[_OK].isNull(), F.lit(fits))
         else:
-            unfit = F.when(~F.is_valid_utf8(value.cast("string")), F.lit("its value is no UTF-8")).when(
+            unfit = F.when(~F.is_valid_utf8(value.cast("string")), F.lit("its value is not UTF-8")).when(
                 decoded.isNull() | decoded[REFUSED_TEXT].isNotNull(), F.lit(fits)
             )
         return F.when(value.isNull(), tombstone).otherwise(unfit)

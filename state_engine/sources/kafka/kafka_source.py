@@ -124,7 +124,7 @@ class KafkaSource(Source):
                 re.compile(self.pattern)
             except re.error as error:
                 raise ConfigurationError(
-                    f"KafkaSource: pattern={self.pattern!r} is no regular expression: {error}"
+                    f"KafkaSource: pattern={self.pattern!r} is not a regular expression: {error}"
                 ) from None
         topics = () if self.topic is None else (self.topic,) if isinstance(self.topic, str) else self.topic
         object.__setattr__(self, "topic", tuple(topics))

@@ -101,7 +101,7 @@ class Offsets:
         start, lost, why = end, 0, ""
         if topic.id != known.topic_id:
             start = begin
-            why = f"{name} belongs to a topic that was made anew since offset {end} was reached"
+            why = f"{name} belongs to a topic that was recreated since offset {end} was reached"
         elif end < begin:
             start, lost = begin, begin - end
             why = f"{name}: offsets {end} to {begin - 1} ({lost}) are gone unread: they expired, or were deleted"
@@ -125,7 +125,7 @@ class Offsets:
             topic = self.topics.get(one.place)
             if topic is None or topic.id != one.topic_id:
                 raise SourceError(
-                    f"{name}: the topic is gone, or was made anew, since offsets {one.start} to {one.end} were planned "
+                    f"{name}: the topic is gone, or was recreated, since offsets {one.start} to {one.end} were planned "
                     "or read, so these cannot be read. Replay from a checkpoint after them"
                 )
             begin, end = self.begins[one.place], self.ends[one.place]
@@ -166,7 +166,7 @@ def left_over(before: Sequence[Element], recorded: Sequence[Element]) -> list[Of
         first = wanted.get(one.place, one)
         if first.topic_id != one.topic_id or known.get(one.place, one).topic_id != one.topic_id:
             raise SourceError(
-                f"{one.topic} was made anew, which has its place among the recorded cuts only: replay with these "
+                f"{one.topic} was recreated, which has its place among the recorded cuts only: replay with these "
                 "(rebatch=False)"
             )
         wanted[one.place] = replace(first, end=one.end)

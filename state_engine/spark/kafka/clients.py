@@ -102,8 +102,8 @@ class KafkaJava:
         ):
             setup = kafka_jars(installed_spark()).setup
             raise SessionError(
-                f"this session does not have Kafka's jars. Run `{setup}`, which fetches them, and start "
-                "this process anew; a session that you make yourself is given what "
+                f"this session does not have Kafka's jars. Run `{setup}`, which fetches them, and restart "
+                "this process. A session of your own needs the jars that "
                 "state_engine.spark.session.needed_jars() lists"
             )
 

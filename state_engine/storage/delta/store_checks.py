@@ -177,8 +177,8 @@ class StoreChecks:
         if verdict.put_if_absent:
             return
         lost = (
-            f"{verdict.store} with {verdict.log_store} lets several writers create one file: where two runners meet, "
-            "commits are lost without a word"
+            f"{verdict.store} with {verdict.log_store} lets several writers create one file. If two runners meet, "
+            "commits are lost silently"
         )
         if not self._single_writer:
             raise UnsafeStoreError(
@@ -186,7 +186,9 @@ class StoreChecks:
                 f"there. This was seen once and is written down in {self.path_of(verdict.store)}: statelake setup "
                 f"--store {uri} looks again"
             )
-        _LOG.warning("%s. It is used because a single writer was vouched for (single_writer=True)", lost)
+        _LOG.warning(
+            "%s. It is used because single_writer=True says that only one process writes there", lost
+        )
 
     def _known(self, store: str) -> Verdict | None:
         at = open_location(self.path_of(store))

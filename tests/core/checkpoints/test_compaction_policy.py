@@ -31,7 +31,7 @@ def test_files_of_two_subtasks_do_not_lie_upon_one_another() -> None:
     assert (need.files, need.rows, need.reason) == (2, 4, "")
     assert (
         compaction_need(batches(both, both, both), "counter", FEW).reason
-        == "3 files of changes, 3 are allowed"
+        == "3 files of changes, the policy allows 3"
     )
 
 
@@ -50,7 +50,7 @@ def test_what_a_base_holds_is_no_reason_any_more() -> None:
     path += batches([changes(0, (0, 127), rows=11)], first=5, bases=tuple(base.bases))
     assert compaction_need(path, "counter", FEW).reason == ""  # less than half of the entries
     path += batches([changes(0, (0, 127), rows=1)], first=6, bases=tuple(base.bases))
-    assert compaction_need(path, "counter", FEW).reason == "12 changes upon 24 entries"
+    assert compaction_need(path, "counter", FEW).reason == "12 changes on 24 entries"
 
 
 def test_few_changes_are_no_reason_whatever_the_ratio() -> None:
@@ -79,7 +79,7 @@ def test_many_files_of_source_positions_are_a_reason_of_their_own() -> None:
     path = with_positions([checkpoint(i, i - 1 or None) for i in range(1, 6)])
     due = compaction_due(path, FEW)
     assert (bool(due), due.positions) == (False, "")
-    assert due.reason == "0 files of changes upon one another, 0 changes upon 0 entries"
+    assert due.reason == "0 files of changes on top of one another, 0 changes on 0 entries"
     path += with_positions([checkpoint(6, 5)])
     due = compaction_due(path, FEW)
     assert (bool(due), due.reasons, due.reason) == (True, {}, "6 files of source positions")
@@ -96,8 +96,11 @@ def test_reasons_are_reported_by_operator() -> None:
         for i in (1, 2, 3)
     ]
     due = compaction_due(with_positions(rows * 2), FEW)
-    assert due.reasons == {"counter": "6 files of changes, 3 are allowed"}
-    assert due.reason == "operator 'counter': 6 files of changes, 3 are allowed; 6 files of source positions"
+    assert due.reasons == {"counter": "6 files of changes, the policy allows 3"}
+    assert (
+        due.reason
+        == "operator 'counter': 6 files of changes, the policy allows 3; 6 files of source positions"
+    )
     assert (due.files, due.rows, due.entries) == (6, 26, 0)
     assert not compaction_due([], FEW)
 

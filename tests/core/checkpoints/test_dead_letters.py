@@ -48,7 +48,7 @@ def test_limits_that_are_none(wrong: dict[str, Any]) -> None:
 def test_a_limit_belongs_to_a_job_with_dead_letters() -> None:
     job = StatefulJob("j", on_error="dead_letter", max_dead_letters=3)
     assert job.max_dead_letters == DeadLetterLimit(rows=3)
-    with pytest.raises(ConfigurationError, match="on_error='dead_letter' only"):
+    with pytest.raises(ConfigurationError, match="needs on_error='dead_letter'"):
         StatefulJob("j", max_dead_letters=3)
     with pytest.raises(ConfigurationError, match="a number of rows or a DeadLetterLimit"):
         StatefulJob("j", on_error="dead_letter", max_dead_letters=0.5)  # type: ignore[arg-type]

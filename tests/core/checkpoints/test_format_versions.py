@@ -25,7 +25,7 @@ def test_the_steps_lead_to_this_version_one_by_one() -> None:
 def test_other_formats_are_refused() -> None:
     with pytest.raises(RootError, match="r was written by a newer Statelake: it has format 99"):
         steps_from(99, where="r")
-    with pytest.raises(RootError, match="format 1 of an unreleased version, from which no upgrade leads"):
+    with pytest.raises(RootError, match="format 1 of an unreleased version, which cannot be upgraded"):
         older("r", 1)
     assert "statelake upgrade" in str(older("r", FORMAT_VERSION - 1))
     assert "Upgrade Statelake" in str(newer("r", 99))

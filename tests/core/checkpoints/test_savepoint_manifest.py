@@ -132,7 +132,7 @@ def test_of_many_damaged_files_some_are_reported() -> None:
     "path", ["", "/etc/passwd", "../x", "a/../../x", "s3://x/y", "a//b", "./a", "a\\..\\b"]
 )
 def test_no_path_leads_out_of_the_directory(path: str) -> None:
-    with pytest.raises(ConfigurationError, match="no path inside a savepoint"):
+    with pytest.raises(ConfigurationError, match="not a path inside a savepoint"):
         SavepointFile(path, 1, "x")
 
 

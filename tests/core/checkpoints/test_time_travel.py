@@ -65,7 +65,7 @@ def test_times_without_a_zone_are_utc() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"as_of": "noon"}, "'noon' is no time"),
+        ({"as_of": "noon"}, "'noon' is not a time"),
         (
             {"as_of": "2012-12-31"},
             "no checkpoint at 2012-12-31T00:00:00Z: its first one, 1, .* 2013-01-01T00:01:00Z",

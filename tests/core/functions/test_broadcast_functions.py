@@ -126,7 +126,7 @@ def test_functions_are_run_on_the_streams_they_are_for() -> None:
     with pytest.raises(ConfigurationError, match="takes no broadcast elements"):
         OperatorHarness(MapFunction.of(str, what="map")).process_broadcast([1])
     with pytest.raises(
-        ConfigurationError, match="is no function of a stream; derive it from one of Broadcast"
+        ConfigurationError, match="is not a function of a stream; derive it from one of Broadcast"
     ):
         OperatorHarness(object()).process([1])  # type: ignore[arg-type]
 

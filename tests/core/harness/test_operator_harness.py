@@ -121,7 +121,7 @@ def test_a_source_that_fails_has_collected_nothing() -> None:
     with pytest.raises(RuntimeError, match="on purpose"):
         harness.collect(3)
     assert harness.collect(1) == [[3]]
-    with pytest.raises(ConfigurationError, match="is no SourceFunction: use process"):
+    with pytest.raises(ConfigurationError, match="is not a SourceFunction: use process"):
         OperatorHarness(MapFunction.of(str, what="map")).collect(1)
 
 

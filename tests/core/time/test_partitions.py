@@ -114,7 +114,7 @@ def test_a_day_without_a_midnight_begins_with_its_first_hour() -> None:
     own = hours("2000-04-28", "Africa/Cairo")
     assert own.first().key == "2000-04-28-01:00"
     assert instant(own.first().start_ms) == "2000-04-27 22:00:00 UTC"
-    with pytest.raises(ConfigurationError, match="is no start of hours in Pacific/Apia"):
+    with pytest.raises(ConfigurationError, match="is not a start of hours in Pacific/Apia"):
         hours("2011-12-30", "Pacific/Apia")
 
 
@@ -155,7 +155,7 @@ def test_what_is_declared_wrongly() -> None:
         ({"nulls": "drop"}, "nulls of TimePartitions"),
         ({"timezone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
         ({"start": ""}, "need the start"),
-        ({"start": "January"}, "'January' is no start of days"),
+        ({"start": "January"}, "'January' is not a start of days"),
         ({"start": "2013-01-01", "end": "2013-01-01"}, "there are none"),
     ):
         with pytest.raises(ConfigurationError, match=message):

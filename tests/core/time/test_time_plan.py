@@ -70,5 +70,5 @@ def test_spans_as_text(text: str, milliseconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "30", "min", "-5 s", "1.5 h", "3 fortnights", "5 m"])
 def test_a_text_that_is_no_span_says_what_to_write(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"is no span of time: write .*'30 min'"):
+    with pytest.raises(ConfigurationError, match=r"is not a span of time: write .*'30 min'"):
         to_milliseconds(text)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, Self
+
+from pyspark.sql import SparkSession
 
 from benchmarks.workload import Results
 
@@ -27,9 +30,27 @@ class Taken:
 
 
 class Contender(ABC):
-    """An engine with the reference job on it. Its state lives as long as the object."""
+    """An engine with the reference job on it. Its state lives as long as the object.
 
-    name: str
+    Attributes:
+        name: as tables show it.
+        slow: whether a full batch takes so long that one is warm-up and one is counted.
+    """
+
+    name: ClassVar[str]
+    slow: ClassVar[bool] = False
+
+    @classmethod
+    def start(cls, spark: SparkSession, directory: Path, *, keep_outputs: bool) -> Self:
+        """A new one without state.
+
+        Args:
+            spark: session of the application that all contenders share.
+            directory: for all that it reads and writes; it is made.
+            keep_outputs: whether ``results`` will be asked for.
+        """
+        del keep_outputs  # most keep them in any case
+        return cls(spark, directory)  # type: ignore[call-arg]
 
     @abstractmethod
     def run(self, batch: Path) -> Taken:
@@ -39,6 +60,5 @@ class Contender(ABC):
     def results(self) -> Results:
         """Outputs of all batches so far, and the state after the last."""
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing in the background
         """Stop whatever runs in the background."""

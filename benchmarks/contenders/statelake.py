@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pyspark.sql import SparkSession
 
-from benchmarks.contender import Contender, Taken
+from benchmarks.contenders.contender import Contender, Taken
 from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, WINDOW, Results, hand_over
 from state_engine import (
     DeltaSink,
@@ -24,6 +24,7 @@ from state_engine import (
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
+    VectorizedKeyedFunction,
 )
 from state_engine.storage.durability import Durability
 
@@ -45,14 +46,16 @@ class CountWindowAverage(KeyedProcessFunction):
             self.window.update((count, total))
 
 
-def reference_job(directory: Path) -> StatefulJob:
+def reference_job(
+    directory: Path, function: type[KeyedProcessFunction | VectorizedKeyedFunction] = CountWindowAverage
+) -> StatefulJob:
     """The job of the reference workload, with input and sink below a directory."""
     job = StatefulJob("count_window_average", parallelism=PARALLELISM)
     source = FileSource(str(directory / "input"), schema=EVENT_SCHEMA, max_files_per_batch=FILES)
     averages = (
         job.source("events", source)
         .key_by("k")
-        .process(CountWindowAverage(), uid="averages", output_type="k bigint, a double")
+        .process(function(), uid="averages", output_type="k bigint, a double")
     )
     averages.sink("averages", DeltaSink(str(directory / "averages")))
     return job
@@ -68,12 +71,13 @@ class Statelake(Contender):
     """
 
     name = "statelake"
+    function: ClassVar[type[KeyedProcessFunction | VectorizedKeyedFunction]] = CountWindowAverage
 
     def __init__(self, spark: SparkSession, directory: Path, *, durability: Durability = "sync") -> None:
         self._spark, self._input = spark, directory / "input"
         self.root, self._sink = directory / "root", directory / "averages"
         self._input.mkdir(parents=True)
-        self.job = reference_job(directory)
+        self.job = reference_job(directory, self.function)
         self.engine = StateEngine(self.root, spark, durability=durability)
         self._batches = 0
 
@@ -93,7 +97,7 @@ class Statelake(Contender):
             context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
         seconds = time.perf_counter() - started
         if len(report.batches) != 1:
-            raise RuntimeError(f"statelake cut one batch into {len(report.batches)}")
+            raise RuntimeError(f"{self.name} cut one batch into {len(report.batches)}")
         one = report.batches[0]
         return Taken(
             seconds=seconds,

@@ -1,4 +1,4 @@
-"""Spark's ``transformWithState`` (rows) on the reference workload: one streaming query that runs all the time.
+"""Spark's ``transformWithState`` on the reference workload, by rows and by pandas: one query that runs all the time.
 
 State is in RocksDB with changelog checkpointing. Counted is the trigger's own ``triggerExecution``, without the time
 until it notices new files. Outputs go nowhere when time is taken; a sink would only add to it.
@@ -7,15 +7,16 @@ until it notices new files. Outputs go nowhere when time is taken; a sink would 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import pandas as pd
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from benchmarks.contender import Contender, Taken
+from benchmarks.contenders.contender import Contender, Taken
 from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, WINDOW, Results, hand_over
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -26,6 +27,7 @@ _OPTIONS = {
     # The query lists its directory again and again while others have their turn; once a second is no load.
     "spark.sql.streaming.pollingDelay": "1s",
 }
+_OUTPUT = "k bigint, a double"
 _TABLE = "transform_with_state_outputs"
 
 
@@ -35,15 +37,20 @@ class CountWindowAverage(StatefulProcessor):
     def init(self, handle: StatefulProcessorHandle) -> None:
         self.window = handle.getValueState("window", "count bigint, total double")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        for average in self.averages(row.v for row in rows):
+            yield Row(k=key[0], a=average)
+
+    def averages(self, values: Iterable[float]) -> Iterator[float]:
+        """Averages of the windows that these values of the key make full; the open one is stored."""
         # State is asked for once a key and batch and stored once: every use is a round trip to the JVM.
         before = self.window.get()
         count, total = before or (0, 0.0)
-        for row in rows:
+        for value in values:
             count += 1
-            total += row.v
+            total += value
             if count == WINDOW:
-                yield Row(k=key[0], a=total / count)
+                yield total / count
                 count, total = 0, 0.0
         if count:
             self.window.update((count, total))
@@ -52,6 +59,16 @@ class CountWindowAverage(StatefulProcessor):
 
     def close(self) -> None:
         pass
+
+
+class CountWindowAverageInPandas(CountWindowAverage):
+    """The same, for rows that come as data frames."""
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        averages = list(self.averages(value for frame in rows for value in frame["v"].tolist()))
+        yield pd.DataFrame({"k": key[0], "a": averages})
 
 
 class LoadedCountWindowAverage(CountWindowAverage):
@@ -93,24 +110,32 @@ class TransformWithState(Contender):
             .option("recursiveFileLookup", "true")
             .parquet(str(self._input))
         )
-        averages = events.groupBy("k").transformWithState(
-            CountWindowAverage() if initial is None else LoadedCountWindowAverage(),
-            "k bigint, a double",
-            outputMode="Update",
-            timeMode="None",
-            initialState=None if initial is None else initial.groupBy("k"),
-        )
+        averages = self._averages(events.groupBy("k"), initial)
         writer = averages.writeStream.outputMode("update").option("checkpointLocation", str(self._checkpoint))
         writer = writer.format("memory").queryName(_TABLE) if keep_outputs else writer.format("noop")
         self._query = (writer.trigger(availableNow=True) if once else writer).start()
         self._last_batch = -1
+
+    @classmethod
+    def start(cls, spark: SparkSession, directory: Path, *, keep_outputs: bool) -> Self:
+        # A session of its own in the same application: its own options, but the same JVM, cores and memory.
+        return cls(spark.newSession(), directory, keep_outputs=keep_outputs)
+
+    def _averages(self, events: GroupedData, initial: DataFrame | None) -> DataFrame:
+        return events.transformWithState(
+            CountWindowAverage() if initial is None else LoadedCountWindowAverage(),
+            _OUTPUT,
+            outputMode="Update",
+            timeMode="None",
+            initialState=None if initial is None else initial.groupBy("k"),
+        )
 
     def run(self, batch: Path) -> Taken:
         hand_over(batch, self._input)
         self._query.processAllAvailable()
         new = [p for p in self._query.recentProgress if p.batchId > self._last_batch and p.numInputRows]
         if len(new) != 1:
-            raise RuntimeError(f"transformWithState cut one batch into {len(new)}")
+            raise RuntimeError(f"{self.name} cut one batch into {len(new)}")
         self._last_batch = new[0].batchId
         took_ms = new[0].durationMs
         detail = {name: ms / 1000 for name, ms in took_ms.items()}
@@ -135,6 +160,18 @@ class TransformWithState(Contender):
 
     def close(self) -> None:
         self._query.stop()
+
+
+class TransformWithStateInPandas(TransformWithState):
+    """``transformWithStateInPandas``: a data frame in and out for each key."""
+
+    name = "transformWithState_pandas"
+    slow = True
+
+    def _averages(self, events: GroupedData, initial: DataFrame | None) -> DataFrame:
+        return events.transformWithStateInPandas(
+            CountWindowAverageInPandas(), _OUTPUT, outputMode="Update", timeMode="None"
+        )
 
 
 def state_at(spark: SparkSession, checkpoint: Path) -> pa.Table:

@@ -1,0 +1,274 @@
+"""What the figures are to reach, workload by workload, and what is known to be the floor where one is missed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from benchmarks.figures import Figures
+from benchmarks.large_state import keys_name, timers_name
+from benchmarks.parts.catch_up import BASELINE, THIS
+
+Figure = Callable[[Mapping[str, Figures]], float | None]
+"""One number of the figures of all parts; None where it was not measured."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A figure and its limit.
+
+    Attributes:
+        workload: which one, by its name in the list of parts.
+        what: the figure, in words.
+        figure: computes it.
+        sense: whether the limit is the least or the most; ``reported`` has none.
+        limit: of the figure.
+        unit: of both.
+        floor: what a profile shows to take the time, with the decision that says more.
+    """
+
+    workload: str
+    what: str
+    figure: Figure
+    sense: Literal["≥", "≤", "reported"]
+    limit: float = 0.0
+    unit: str = "×"
+    floor: str = ""
+
+    def verdict(self, value: float | None) -> str:
+        """Whether the target is met, or by how much it is missed.
+
+        Example:
+            >>> Target("A", "a ratio", lambda figures: None, "≥", 10).verdict(8)
+            'missed by 20 %'
+            >>> Target("A", "bytes", lambda figures: None, "≤", 0).verdict(12)
+            'missed by 12 ×'
+        """
+        if value is None:
+            return "not measured"
+        if self.sense == "reported":
+            return "reported"
+        short = self.limit - value if self.sense == "≥" else value - self.limit
+        if short <= 0:
+            return "met"
+        return (
+            f"missed by {short / self.limit:.0%}".replace("%", " %")
+            if self.limit
+            else (f"missed by {short:,.0f} {self.unit}")
+        )
+
+
+def ratio(part: str, comparison: str, over: str, under: str) -> Figure:
+    """The median of one series, divided by that of another one."""
+
+    def figure(figures: Mapping[str, Figures]) -> float | None:
+        above, below = (median_s(part, comparison, name)(figures) for name in (over, under))
+        return above / below if above is not None and below is not None else None
+
+    return figure
+
+
+def median_s(part: str, comparison: str, name: str) -> Figure:
+    """The median of a series, in seconds."""
+
+    def figure(figures: Mapping[str, Figures]) -> float | None:
+        of_part = figures.get(part)
+        return of_part.comparisons[comparison].median_s(name) if of_part else None
+
+    return figure
+
+
+def fact(part: str, name: str, *, per: str | None = None) -> Figure:
+    """A number of a part, divided by another one of the same part if that is asked for."""
+
+    def figure(figures: Mapping[str, Figures]) -> float | None:
+        if part not in figures:
+            return None
+        facts = figures[part].facts
+        return facts[name].value / (facts[per].value if per else 1)
+
+    return figure
+
+
+def rate(part: str, comparison: str, name: str) -> Figure:
+    """How many events, or keys, a series has in a second."""
+
+    def figure(figures: Mapping[str, Figures]) -> float | None:
+        seconds = median_s(part, comparison, name)(figures)
+        if seconds is None:
+            return None
+        return (
+            next(one.events for one in figures[part].comparisons[comparison].series if one.name == name)
+            / seconds
+        )
+
+    return figure
+
+
+_ELEMENTS = (
+    "Two subtasks of 500,000 events take 0.7 s of processor time each, in calls of Python for each element; they "
+    "share the cores with Spark's stage, the driver and commits (decisions 0070 and 0074)."
+)
+_ROW_GROUPS = (
+    "Keys drawn at random lie in almost every row group of the base, so it is read as a whole; smaller row groups cost "
+    "as much as they save (decision 0069)."
+)
+_TIMERS = (
+    "Of 0.22 s of a subtask with a million timers, Arrow decodes the base for 0.10 s, for a thousand keys lie in "
+    "almost every row group, and 0.06 s the column of times (decision 0074)."
+)
+_START = (
+    "Two thirds of the processor time are Java's: its start, Spark's session, code compiled at every start; "
+    "Python on the driver and in workers takes the rest (decision 0076)."
+)
+
+TARGETS = (
+    Target(
+        "A",
+        "`transformWithState_rows` ÷ `statelake`",
+        ratio("A", "full", "transformWithState_rows", "statelake"),
+        "≥",
+        10,
+        floor=_ELEMENTS,
+    ),
+    Target(
+        "A",
+        "`flink_sql_rocksdb` ÷ `statelake`",
+        ratio("A", "full", "flink_sql_rocksdb", "statelake"),
+        "≥",
+        1,
+        floor=_ELEMENTS,
+    ),
+    Target(
+        "A", "`pyflink` ÷ `statelake`", ratio("A", "full", "pyflink", "statelake"), "≥", 100, floor=_ELEMENTS
+    ),
+    Target(
+        "A",
+        "`statelake_columns` ÷ `polars`",
+        ratio("A", "full", "statelake_columns", "polars"),
+        "≤",
+        4,
+        floor="polars commits nothing and has no second process. What remains beside the function of a "
+        "micro-batch is Spark's stage, planning and commits, which do not depend on the rows (decision 0074).",
+    ),
+    Target(
+        "A",
+        "`flink_sql` (heap) ÷ `statelake_columns`",
+        ratio("A", "full", "flink_sql", "statelake_columns"),
+        "reported",
+    ),
+    Target(
+        "B",
+        "`transformWithState_rows` ÷ `statelake`",
+        ratio("B", "full", "transformWithState_rows", "statelake"),
+        "≥",
+        30,
+        floor="Each new key is a call of Python, an entry of the changelog and no output; see A for calls.",
+    ),
+    Target(
+        "C",
+        "`flink_sql_totals` (heap) ÷ `statelake`",
+        ratio("C", "full", "flink_sql_totals", "statelake"),
+        "≥",
+        2,
+        floor="A million rows take 0.5 to 0.64 s of the subtasks, a fifth of it writing (decision 0075). Every "
+        "event is read from a file, and gives a row that is written and published, where Flink's job makes its events "
+        "and drops its results.",
+    ),
+    Target(
+        "C",
+        "most memory of a worker after 10 micro-batches ÷ after one",
+        fact("C", "memory_last", per="memory_first"),
+        "≤",
+        1.5,
+        floor="A worker holds its share of a micro-batch and of the state that it touches (decision 0070).",
+    ),
+    Target(
+        "D",
+        "10,000 events: on 10,000,000 keys ÷ on 100,000",
+        ratio("D", "sizes", keys_name(10_000_000, 10_000), keys_name(100_000, 10_000)),
+        "≤",
+        2,
+        floor=_ROW_GROUPS,
+    ),
+    Target(
+        "D",
+        "1,000 events on 1,000,000 keys, warm",
+        median_s("D", "warm", keys_name(1_000_000, 1_000)),
+        "≤",
+        0.35,
+        "s",
+        floor=_ROW_GROUPS,
+    ),
+    Target(
+        "T",
+        "1,000,000 pending timers ÷ 10,000",
+        ratio("T", "sizes", timers_name(1_000_000), timers_name(10_000)),
+        "≤",
+        1.2,
+        floor=_TIMERS,
+    ),
+    Target(
+        "T",
+        "10,000,000 pending timers ÷ 10,000",
+        ratio("T", "sizes", timers_name(10_000_000), timers_name(10_000)),
+        "≤",
+        1.5,
+        floor=_TIMERS,
+    ),
+    Target(
+        "M",
+        "bytes of a changed entry: one of a map ÷ all of it",
+        fact("M", "one", per="every"),
+        "≤",
+        10,
+        floor="With one entry, the key and the hash of its row are not shared; columns of many rows compress better.",
+    ),
+    Target(
+        "S",
+        "`statelake` ÷ `transformWithState_rows`",
+        ratio("S", "wall", "statelake", "transformWithState_rows"),
+        "≤",
+        1,
+        floor=_START,
+    ),
+    Target(
+        "S", "start of the process to commit", median_s("S", "wall", "statelake"), "≤", 6, "s", floor=_START
+    ),
+    Target(
+        "U",
+        "batches a second ÷ those of 0.1.0",
+        ratio("U", "full", BASELINE, THIS),
+        "≥",
+        2,
+        floor="Of 0.14 s of a micro-batch, 0.04 s are commits and publication, run beside the next one. The rest is "
+        "plan, Spark job and subtasks, one after the other (decision 0082).",
+    ),
+    Target(
+        "micro_batches",
+        "last 50 ÷ first 50",
+        fact("micro_batches", "ratio"),
+        "≤",
+        1.2,
+        floor="Between compactions a micro-batch reads one more file for each one before it.",
+    ),
+    Target(
+        "operations",
+        "bytes below the keyed tables that a rescale writes",
+        fact("operations", "rescale_bytes"),
+        "≤",
+        0,
+        "bytes",
+    ),
+    Target(
+        "operations",
+        "compaction",
+        rate("operations", "full", "compaction"),
+        "≥",
+        1_000_000,
+        "keys/s",
+        floor="Every entry is read, sorted and written again: Parquet on two cores.",
+    ),
+)
+"""All of them, in the order of the page."""

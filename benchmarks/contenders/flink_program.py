@@ -1,0 +1,139 @@
+# mypy: disable-error-code="import-not-found"
+"""Runs one Flink job on the reference workload and prints the seconds that it took, or all of its results.
+
+Needs PyFlink, which cannot share an environment with PySpark: ``benchmarks.contenders.flink`` starts this file with the
+Python of ``.venv-flink``. It must import nothing else of this project.
+
+Usage: flink_program.py pyflink|averages|totals hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pyflink.common import Configuration, Types
+from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
+from pyflink.datastream.state import ValueStateDescriptor
+from pyflink.table import EnvironmentSettings, StreamTableEnvironment, TableEnvironment
+
+
+class CountWindowAverage(KeyedProcessFunction):
+    """Emit (key, average) for every ``window`` values of a key."""
+
+    def __init__(self, window: int) -> None:
+        self.size = window
+
+    def open(self, runtime_context: Any) -> None:
+        kind = Types.TUPLE([Types.LONG(), Types.DOUBLE()])
+        self.window = runtime_context.get_state(ValueStateDescriptor("window", kind))
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[tuple[int, float]]:
+        count, total = self.window.value() or (0, 0.0)
+        count += 1
+        total += value[1]
+        if count == self.size:
+            self.window.clear()
+            yield value[0], total / count
+        else:
+            self.window.update((count, total))
+
+
+def configuration(backend: str, parallelism: int) -> Configuration:
+    """Python in processes of its own, everything but the state backend as Flink comes."""
+    configuration = Configuration()
+    configuration.set_string("state.backend.type", backend)
+    configuration.set_string("python.execution-mode", "process")
+    configuration.set_string("parallelism.default", str(parallelism))
+    configuration.set_string("taskmanager.memory.process.size", "4g")
+    return configuration
+
+
+def create_source(tables: TableEnvironment, events: int) -> None:
+    """A table of event numbers, made as fast as they are taken."""
+    tables.execute_sql(
+        "CREATE TABLE numbers (i BIGINT) WITH ('connector' = 'datagen', 'rows-per-second' = '100000000', "
+        f"'fields.i.kind' = 'sequence', 'fields.i.start' = '0', 'fields.i.end' = '{events - 1}')"
+    )
+
+
+def events_query(keys: int) -> str:
+    """The same events as ``benchmarks.workload`` makes."""
+    return f"SELECT MOD(i * 7919, {keys}) AS k, CAST(MOD(MOD(i, {keys}), 1000) AS DOUBLE) AS v FROM numbers"
+
+
+class PyFlink:
+    """A keyed process function in Python.
+
+    Args:
+        aggregate: not used.
+    """
+
+    def __init__(
+        self, backend: str, aggregate: str, events: int, keys: int, window: int, parallelism: int
+    ) -> None:
+        environment = StreamExecutionEnvironment.get_execution_environment(
+            configuration(backend, parallelism)
+        )
+        environment.set_parallelism(parallelism)
+        self.tables = StreamTableEnvironment.create(environment)
+        create_source(self.tables, events)
+        stream = self.tables.to_data_stream(self.tables.sql_query(events_query(keys)))
+        self.averages = stream.key_by(lambda row: row[0], key_type=Types.LONG()).process(
+            CountWindowAverage(window), output_type=Types.TUPLE([Types.LONG(), Types.DOUBLE()])
+        )
+
+    def run(self) -> None:
+        """Run to the end, and keep nothing."""
+        self.tables.execute_sql("CREATE TABLE nowhere (k BIGINT, a DOUBLE) WITH ('connector' = 'blackhole')")
+        self.tables.from_data_stream(self.averages).execute_insert("nowhere").wait()
+
+    def results(self) -> list[list[Any]]:
+        """All outputs: key and average."""
+        with self.averages.execute_and_collect() as rows:
+            return [[row[0], row[1]] for row in rows]
+
+
+class GroupAggregate:
+    """A group aggregate in Java: the number of values of a key, and an aggregate of them, one update an event."""
+
+    def __init__(
+        self, backend: str, aggregate: str, events: int, keys: int, window: int, parallelism: int
+    ) -> None:
+        settings = EnvironmentSettings.new_instance().with_configuration(configuration(backend, parallelism))
+        self.tables = TableEnvironment.create(settings.in_streaming_mode().build())
+        create_source(self.tables, events)
+        self.query = f"SELECT k, COUNT(*) AS n, {aggregate}(v) AS a FROM ({events_query(keys)}) GROUP BY k"
+
+    def run(self) -> None:
+        """Run to the end, and keep nothing."""
+        columns = "(k BIGINT, n BIGINT, a DOUBLE)"
+        self.tables.execute_sql(f"CREATE TABLE nowhere {columns} WITH ('connector' = 'blackhole')")
+        self.tables.execute_sql(f"INSERT INTO nowhere {self.query}").wait()
+
+    def results(self) -> list[list[Any]]:
+        """The newest row of each key: key, number of values, aggregate."""
+        newest = {}
+        with self.tables.execute_sql(self.query).collect() as rows:
+            for row in rows:
+                newest[row[0]] = [row[0], row[1], row[2]]
+        return list(newest.values())
+
+
+JOBS: dict[str, tuple[Callable[..., Any], str]] = {
+    "pyflink": (PyFlink, ""),
+    "averages": (GroupAggregate, "AVG"),
+    "totals": (GroupAggregate, "SUM"),
+}
+
+
+if __name__ == "__main__":
+    kind, aggregate = JOBS[sys.argv[1]]
+    job = kind(sys.argv[2], aggregate, *map(int, sys.argv[4:8]))
+    started = time.perf_counter()
+    if sys.argv[3] == "results":
+        print(json.dumps({"rows": job.results()}), flush=True)
+    else:
+        job.run()
+        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)

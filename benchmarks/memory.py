@@ -1,0 +1,20 @@
+"""The memory that processes ever had, as Linux counts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import psutil
+
+
+def peaks() -> dict[str, int]:
+    """The largest memory that the driver, Java, and any of Spark's Python workers ever had, in MB."""
+    me, largest = psutil.Process(), dict[str, int]()
+    for process in [me, *me.children(recursive=True)]:
+        kind = "driver" if process == me else "java" if "java" in process.name() else "worker"
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        peak = re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE)  # none where it has ended
+        if peak is not None:
+            largest[kind] = max(int(peak[1]) // 1024, largest.get(kind, 0))
+    return largest

@@ -1,0 +1,105 @@
+"""``SubtaskOutputs``: the files of what one subtask puts out: for sinks, for chained operators, and dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.names import stored_name
+from state_engine.core.operator.element_kinds import split
+from state_engine.core.operator.outputs import Outputs
+from state_engine.core.types.columns import to_table
+from state_engine.microbatch.subtask.order_columns import order_of
+from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
+from state_engine.microbatch.subtask.received_rows import ReceivedRows
+from state_engine.microbatch.subtask.subtask_spec import OutputSpec
+from state_engine.microbatch.subtask.subtask_work import SubtaskWork
+from state_engine.sources.row_kinds import KIND_FIELD, kind_column
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import partition_path
+
+
+class SubtaskOutputs:
+    """Writes the outputs of one subtask.
+
+    Args:
+        work: its report lists the files.
+        rows: that the outputs came from.
+    """
+
+    def __init__(self, work: SubtaskWork, rows: ReceivedRows) -> None:
+        self._work, self._rows, self._spec = work, rows, work.spec
+
+    def write(self, out: Outputs) -> None:
+        """Write the files of all outputs, and the dead letters."""
+        for output in self._spec.outputs:
+            self._write_output(output, out)
+        for refusal in out.refused:
+            if refusal.broadcast and refusal.index is not None:
+                self._work.report.broadcast_refused.append(self._rows.number_of_broadcast(refusal.index))
+                if self._work.index:  # all subtasks had it: the first keeps its letter
+                    continue
+            self._work.refused.add(refusal, self._rows.that_hold(refusal))
+        self._write_dead_letters()
+
+    def _write_output(self, output: OutputSpec, out: Outputs) -> None:
+        part: Any = out if output.tag is None else out.side.get(output.name)
+        if output.tag is None:
+            self._work.report.rows_out = len(out.origins)
+        if part is None or not len(part.origins) or not (output.sinks or output.exchange):
+            return
+        spec, kind = self._spec, output.kind
+        kinds, values = split(part.values) if output.changing else (None, part.values)
+        whole = out.table if output.tag is None else None
+        table = to_table(values, kind.columns, scalar=kind.scalar) if whole is None else whole
+        for sink in output.sinks:
+            name = sink.file_name(spec.write_id, self._work.index, self._work.attempt_id)
+            rows = table if kinds is None else table.append_column(KIND_FIELD, kind_column(kinds))
+            self._work.report.sinks[sink.name] = [write_sink_file(rows, sink, name, self._work.index)]
+        if not output.exchange:
+            return
+        order = self._order_of(part.origins, merged=output.merged)
+        # a file that shows rows' attempts, or their kinds, has a column that the chained step must not see
+        names = (spec.uid, output.name)
+        plain = (s for s in output.sinks if s.format == "parquet" and s.lineage is None and kinds is None)
+        shared = next(plain, None)
+        written = None
+        if shared is not None:
+            file = self._work.report.sinks[shared.name][0]
+            written = replace(file, path=join(shared.uri, file.path))
+        self._work.report.exchange[output.name] = write_exchange_files(
+            table,
+            order if kinds is None else order.append_column(KIND_FIELD, kind_column(kinds)),
+            directory=join(spec.layout.exchange, spec.write_id),
+            name="-".join([*(stored_name(n, longest=62) for n in names if n), self._work.file_name]),
+            subtask=self._work.index,
+            written=written,
+        )
+
+    def _order_of(self, origins: list[Any], *, merged: bool) -> pa.Table:
+        spec, routed = self._spec, self._spec.routed
+        return order_of(
+            origins,
+            self._rows.events,
+            self._rows.broadcast,
+            order=routed.order,
+            event_time=routed.event_time,
+            timed_order=routed.timed_order,
+            clocks=spec.clocks,
+            merged=merged,
+            operator=spec.uid,
+        )
+
+    def _write_dead_letters(self) -> None:
+        self._work.report.rows_refused = len(self._work.refused)
+        if not len(self._work.refused):
+            return
+        path = partition_path(self._spec.write_id, self._work.file_name)
+        table = self._work.refused.table()
+        file = write_parquet(table, join(self._spec.layout.dead_letters, path))
+        self._work.report.dead_letters = [
+            DataFile(path, file.bytes, table.num_rows, self._work.index, footer=file.footer)
+        ]
