@@ -40,7 +40,7 @@ test-stores: $(VENV)/.s3 $(VENV)/.servers $(VENV)/.azurite ## put whole jobs, ma
 	$(BIN)/python -m pytest tests/stores -n 2 --dist loadgroup
 
 test-kafka: $(VENV)/.kafka ## put jobs between topics of a real Kafka broker, and kill driver, executor and broker
-	$(BIN)/python -m pytest tests/kafka
+	$(BIN)/python -m pytest tests/kafka -m "not long"
 
 test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with the root in a store and every kind of sink
 	$(BIN)/python -m pytest tests/cluster

@@ -239,6 +239,10 @@ class Publication:
         for one in map(self.places.located, sinks):
             self._publishers[one.kind].check_withdrawable(one)
 
+    def withdraws(self, sink: StagedSink) -> bool:
+        """Whether a sink can let go of outputs at all; see ``Publisher``."""
+        return self._publishers[sink.kind].withdraws(sink)
+
     def staged(self, row: CheckpointRow) -> Iterator[StagedSink]:
         """Everything that a row changes in sinks; dead letters are published like a sink."""
         yield from map(self.places.located, publications(row))

@@ -44,11 +44,15 @@ def replacing_stale(
 ) -> CheckpointRow:
     """The row of a micro-batch that takes the stale outputs of its partition out of the sinks of the job's code.
 
+    In a sink that never lets go of outputs nothing is stale: what is there was kept by the policy of a restore, and a
+    backfill that would leave stale outputs there was refused.
+
     Raises:
         SinkError: a sink cannot let go of them.
     """
     outputs = stale_of(history, row.parent_id, [row.partition])
-    stale = [sink for sink in outputs if publication.places.is_declared(sink, declared)]
+    declared_ones = (sink for sink in outputs if publication.places.is_declared(sink, declared))
+    stale = [sink for sink in declared_ones if publication.withdraws(sink)]
     if stale:
         publication.check_withdrawable(stale)
     return withdrawing(row, stale)

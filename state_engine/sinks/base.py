@@ -185,6 +185,10 @@ class Publisher(ABC):
             SinkIdentityError: it has.
         """
 
+    def withdraws(self, staged: StagedSink) -> bool:
+        """Whether the sink can let go of outputs at all; if not, those off the head's path were kept on purpose."""
+        return True
+
     @abstractmethod
     def check_withdrawable(self, staged: StagedSink) -> None:
         """Refuse, before a row is committed, a change of outputs that could not be published after it.

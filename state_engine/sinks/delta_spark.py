@@ -21,6 +21,9 @@ class SparkDeltaPublisher(LogPublisher):
             write_once(self._kernel, staged, app, checkpoint_id)
         check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
 
+    def withdraws(self, staged: StagedSink) -> bool:
+        return has_lineage(staged.schema)
+
     def check_withdrawable(self, staged: StagedSink) -> None:
         self._checked(staged)
         check_active(self._kernel, staged, lineage=True)

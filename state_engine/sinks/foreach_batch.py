@@ -131,6 +131,9 @@ class ForeachBatchPublisher(Publisher):
             self._call(staged, checkpoint_id)
             write_note(_marker(staged.path, checkpoint_id), {"files": note_of(staged)})
 
+    def withdraws(self, staged: StagedSink) -> bool:
+        return False
+
     def check_withdrawable(self, staged: StagedSink) -> None:
         _check_withdrawals(staged)
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")

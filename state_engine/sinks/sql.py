@@ -171,6 +171,9 @@ class SqlPublisher(Publisher):
         with _connected(target, staged.name) as table:
             table.is_published(staged, app, checkpoint_id)
 
+    def withdraws(self, staged: StagedSink) -> bool:
+        return target_of(staged).lineage
+
     def check_withdrawable(self, staged: StagedSink) -> None:
         target = target_of(staged)
         _check_withdrawals(staged, target)

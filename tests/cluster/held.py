@@ -107,9 +107,15 @@ class Gate:
 
 @dataclass(frozen=True)
 class Read:
-    """The step before the operator, in the tasks that read: it changes nothing."""
+    """The step before the operator, in the tasks that read: it changes nothing.
+
+    Attributes:
+        gate: where it is held up.
+        column: of whole numbers.
+    """
 
     gate: Gate
+    column: str
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         gate = self.gate
@@ -119,7 +125,7 @@ class Read:
             gate.pass_by(READING)
             return n
 
-        return rows.withColumn("n", read("n"))
+        return rows.withColumn(self.column, read(self.column))
 
 
 class HeldPicky(Picky):
@@ -130,14 +136,14 @@ class HeldPicky(Picky):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)
-        _hold_up_files(self.gate)
+        hold_up_files(self.gate)
 
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
         self.gate.pass_by(FUNCTION)
         yield from super().process_element(value, ctx)
 
 
-def _hold_up_files(gate: Gate) -> None:
+def hold_up_files(gate: Gate) -> None:
     """Have the subtasks of this worker pass by the gate when they have written files."""
     if _PATCHED in vars(subtask):  # by an earlier task
         return
@@ -190,7 +196,9 @@ def workload(rows: Sequence[tuple[str, int]], gate: Gate) -> Workload:
     """source → a step in Spark → key_by → sums → every sink."""
 
     def build(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
-        events = job.from_collection(rows, PAIR, name="events", max_rows_per_batch=cut).transform(Read(gate))
+        events = job.from_collection(rows, PAIR, name="events", max_rows_per_batch=cut).transform(
+            Read(gate, "n")
+        )
         stream = events.key_by("k").process(HeldPicky(gate), uid="sums", output_type=PAIR)
         return dict.fromkeys(SINKS, stream)
 

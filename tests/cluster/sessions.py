@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -15,15 +16,19 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from tests.cluster.held import SINKS, Gate
+import psutil
+
+from tests.cluster.held import COMMITTING, PUBLISHING, SINKS, Gate
 from tests.faults.child import REPOSITORY
 from tests.faults.workloads import Seen
 from tests.stores.many import expected, rows_of
-from tests.support.clusters import Cluster, python_program
+from tests.support.clusters import Cluster, executor_of, python_program
 from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.waiting import until
 
 WAIT_S = 600.0
+TASK, EXECUTOR, WORKER = "task", "executor", "worker"
+"""What can be killed."""
 OPTIONS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -80,6 +85,34 @@ class Session:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def held_up(gate: Gate, session: Session, number: int) -> int:
+    """Wait until a process is held up at a moment; its id."""
+
+    def process() -> int | None:
+        session.check_running()
+        return gate.reached(number)
+
+    return until(process, f"moment {number}", within_s=WAIT_S)
+
+
+def kill_at(cluster: Cluster, moment: str, victim: str, process: int) -> None:
+    """Kill what a process that is held up runs on; or if it is the driver, any executor or worker."""
+    if moment in (COMMITTING, PUBLISHING):
+        number = random.randrange(2)
+        until(lambda: cluster.executors(number), f"an executor of worker {number}", within_s=WAIT_S)
+        executor = cluster.executors(number)[0]
+    else:
+        executor = executor_of(process)
+        number = cluster.worker_of(executor)
+    if victim == WORKER:
+        cluster.kill_worker(number)
+        cluster.start_worker(number)
+        return
+    dead = psutil.Process(process) if victim == TASK else executor
+    os.kill(dead.pid, signal.SIGKILL)
+    psutil.wait_procs([dead], timeout=60)
 
 
 @dataclass

@@ -6,27 +6,21 @@ see at the end is what a plain loop computes.
 
 from __future__ import annotations
 
-import os
-import random
 import re
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.cluster.driver import CUT
 from tests.cluster.held import COMMITTING, COMPACTING, FUNCTION, IN_TASKS, OUTPUTS, PUBLISHING, STATE, WRITTEN
-from tests.cluster.sessions import WAIT_S, Place, Session, place
-from tests.support.clusters import executor_of
+from tests.cluster.sessions import EXECUTOR, TASK, WAIT_S, WORKER, Place, held_up, kill_at, place
 from tests.support.store_proxy import StoreProxy
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
-TASK, EXECUTOR, WORKER = "task", "executor", "worker"
 KILLS = [
     *((moment, victim) for moment in IN_TASKS for victim in (EXECUTOR, WORKER)),
     *((moment, TASK) for moment in (STATE, OUTPUTS)),  # some of its files are written, others are not
@@ -56,34 +50,6 @@ def site(store: StoreProxy, tmp_path: Path) -> Iterator[Place]:
         yield new_place
 
 
-def held_up(site: Place, session: Session, number: int) -> int:
-    """Wait until a process is held up at a moment; its id."""
-
-    def process() -> int | None:
-        session.check_running()
-        return site.gate.reached(number)
-
-    return until(process, f"moment {number}", within_s=WAIT_S)
-
-
-def kill(site: Place, moment: str, victim: str, process: int) -> None:
-    """Kill what a process that is held up runs on; or if it is the driver, any executor or worker."""
-    if moment in (COMMITTING, PUBLISHING):
-        number = random.randrange(2)
-        until(lambda: site.cluster.executors(number), f"an executor of worker {number}", within_s=WAIT_S)
-        executor = site.cluster.executors(number)[0]
-    else:
-        executor = executor_of(process)
-        number = site.cluster.worker_of(executor)
-    if victim == WORKER:
-        site.cluster.kill_worker(number)
-        site.cluster.start_worker(number)
-        return
-    dead = psutil.Process(process) if victim == TASK else executor
-    os.kill(dead.pid, signal.SIGKILL)
-    psutil.wait_procs([dead], timeout=60)
-
-
 def delete_shuffles(site: Place) -> int:
     """Delete all files of shuffles; how many."""
     files = [file for file in site.cluster.local.rglob("shuffle_*") if file.is_file()]
@@ -110,7 +76,7 @@ def killed_at_every_step(site: Place) -> Counter[str]:
     moments = [(number, moment) for number, (moment, _) in enumerate(KILLS)]
     with site.session(moments=moments) as session:
         for number, (moment, victim) in enumerate(KILLS):
-            kill(site, moment, victim, held_up(site, session, number))
+            kill_at(site.cluster, moment, victim, held_up(site.gate, session, number))
             killed[victim] += 1
             site.gate.let_go(number)
             session.wait_for("done", count=number + 1)
@@ -127,7 +93,7 @@ def run_twice(site: Place) -> int:
     over = site.directory / "over"
     with site.session(SPECULATION, moments=moments, stay=str(over)) as session:
         for count, (number, _) in enumerate(moments, 1):
-            held_up(site, session, number)
+            held_up(site.gate, session, number)
             session.wait_for("done", count=count)
             assert not site.gate.finished(number)
             site.gate.let_go(number)
@@ -143,7 +109,7 @@ def with_lost_shuffles(site: Place) -> int:
     deleted = 0
     with site.session(ONE_AFTER_THE_OTHER, moments=moments) as session:
         for count, (number, _) in enumerate(moments, 1):
-            held_up(site, session, number)
+            held_up(site.gate, session, number)
             files = delete_shuffles(site)
             assert files
             deleted += files

@@ -117,6 +117,8 @@ POINTS: Mapping[str, FaultPoint] = {
     **_both("rows of a Delta table", "state_engine.published.delta:DeltaStateTarget", "apply"),
     **_both("rows of an SQL table", "state_engine.published.sql:SqlStateTarget", "apply"),
     **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
+    **_inside("records for Kafka", "state_engine.spark.kafka.clients:TransactionalProducer", "send"),
+    **_both("transaction of Kafka", "state_engine.spark.kafka.clients:TransactionalProducer", "commit"),
     # of operations
     **_both("head published", "state_engine.operations.head_operations:HeadOperations", "published_head"),
     **_both("row committed", "state_engine.operations.head_operations:HeadOperations", "commit"),

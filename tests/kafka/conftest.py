@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.kafka.kafka_sites import Site
 from tests.kafka.topics import Topics
 from tests.support.kafka import Broker, kafka_broker
+from tests.support.postgres import PASSWORD_ENV, Server
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,3 +34,17 @@ def topics(spark: SparkSession, broker: Broker) -> Topics:
     if broker.process is None:
         broker.start()
     return Topics(spark, broker)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Server]:
+    """A running server of PostgreSQL."""
+    with Server.started() as server:
+        yield server
+
+
+@pytest.fixture
+def site(topics: Topics, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """New topics, a new directory and a new database."""
+    monkeypatch.setenv(PASSWORD_ENV, postgres.password)
+    return Site(topics, tmp_path, postgres.new_database())

@@ -27,7 +27,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import SourceError
+from state_engine.core.errors import ConfigurationError, SinkError, SourceError
 from tests.kafka.topics import Topics
 
 CLICKS = "id bigint, name string"
@@ -184,18 +184,44 @@ DDL = (
 )
 
 
-def test_what_a_sink_writes_a_source_reads(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+AVRO_OF_EVERY_TYPE = {
+    "id": "long", "text": "string", "yes": "boolean", "real": "double",
+    "price": {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 4},
+    "day": {"type": "int", "logicalType": "date"},
+    "at": {"type": "long", "logicalType": "timestamp-micros"},
+    "data": "bytes",
+    "several": {"type": "array", "items": "long"},
+    "named": {"type": "map", "values": ["null", "long"]},
+    "part": {"type": "record", "name": "Part", "fields": [{"name": "x", "type": ["long", "null"]}]},
+    "nothing": ["null", "string"],
+}  # fmt: skip
+
+
+def avro_record(fields: dict[str, Any]) -> str:
+    given = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return json.dumps({"type": "record", "name": "Row", "fields": given})
+
+
+@pytest.mark.parametrize("format", ["json", "avro"])
+def test_what_a_sink_writes_a_source_reads(
+    spark: SparkSession, tmp_path: Path, topics: Topics, format: Any
+) -> None:
     topic = topics.new()
     (tmp_path / "feed").mkdir()
     table = pa.table({name: pa.array([value], kind) for name, (kind, value) in EVERY_TYPE.items()})
     pq.write_table(table, tmp_path / "feed" / "1.parquet")
+    avro = avro_record(AVRO_OF_EVERY_TYPE)
+    written, read_by = ("", DDL) if format == "json" else (avro, avro)
     with StateEngine(tmp_path / "root", spark) as engine:
         there = StatefulJob("there")
         rows = there.source("rows", FileSource(str(tmp_path / "feed")))
-        rows.sink("out", KafkaSink(topics.servers, topic, timestamp="at", key=["id", "day"]))
+        sink = KafkaSink(
+            topics.servers, topic, format=format, schema=written, timestamp="at", key=["id", "day"]
+        )
+        rows.sink("out", sink)
         engine.run(there)
         back = StatefulJob("back")
-        read = back.source("rows", KafkaSource(topics.servers, topic, schema=DDL))
+        read = back.source("rows", KafkaSource(topics.servers, topic, format=format, schema=read_by))
         read.sink("out", DeltaSink(str(tmp_path / "back")))
         engine.run(back)
     assert (
@@ -205,7 +231,45 @@ def test_what_a_sink_writes_a_source_reads(spark: SparkSession, tmp_path: Path, 
     (record,) = topics.committed(topic)
     assert record["key"] == '{"id":7,"day":"2026-11-25"}'
     assert record["timestamp"] == datetime(2026, 11, 25, 1, 2, 3, 456000)
-    assert json.loads(record["value"])["real"] == "Infinity"
+    if format == "json":
+        assert json.loads(record["value"])["real"] == "Infinity"
+
+
+def test_avro_takes_the_columns_of_its_schema(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    """A key and a time may be left out of values; any other column may not, and none may be missing."""
+    topic = topics.new()
+    write_rows(tmp_path / "feed", id=[1, 2], name=["a", None], at=[datetime(2026, 1, 1, tzinfo=UTC)] * 2)
+    of_name = {"name": ["null", "string"]}
+
+    def run(fields: dict[str, Any], **options: Any) -> None:
+        job = StatefulJob("there")
+        sink = KafkaSink(topics.servers, topic, format="avro", schema=avro_record(fields), **options)
+        job.source("rows", FileSource(str(tmp_path / "feed"))).sink("out", sink)
+        with StateEngine(tmp_path / "root", spark) as engine:
+            engine.run(job)
+
+    with pytest.raises(
+        ConfigurationError, match=r"sink 'out': the schema has no field for the columns \['at'\]"
+    ):
+        run(of_name, key=["id"])
+    with pytest.raises(ConfigurationError, match=r"sink 'out': there is no column for the fields \['town'\]"):
+        run({**of_name, "town": "string"}, key=["id"], timestamp="at")
+    with pytest.raises(
+        ConfigurationError, match=r'sink \'out\': the column name is string, which the type "bytes"'
+    ):
+        run({"name": "bytes"}, key=["id"], timestamp="at")
+    with pytest.raises(
+        SinkError, match=r"a row does not fit the schema of topic .*name is null, and not in the schema"
+    ):
+        run({"name": "string"}, key=["id"], timestamp="at")
+    with StateEngine(tmp_path / "root", spark) as engine:
+        assert [row.rows_in for row in engine.checkpoints("there")] == [2], "staged, and waits"
+    assert topics.committed(topic) == []
+
+
+def write_rows(directory: Path, **columns: list[Any]) -> None:
+    directory.mkdir()
+    pq.write_table(pa.table(columns), directory / "1.parquet")
 
 
 class Latest(KeyedProcessFunction):
@@ -244,6 +308,23 @@ def test_deletes_become_tombstones(spark: SparkSession, tmp_path: Path, topics: 
         ("1", '{"id":1,"name":"b"}'),
         ("1", None),
     ]
+
+
+def test_deletes_become_tombstones_beside_avro(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    """What a delete has beside its key may be null, whatever the schema says."""
+    given, topic = topics.new(), topics.new()
+    for value in ('{"id": 1, "name": "a"}', None):
+        topics.send(given, ("1", value))
+    plain = avro_record({"id": "long", "name": "string"})
+    with StateEngine(tmp_path / "root", spark) as engine:
+        job = StatefulJob("copies")
+        source = KafkaSource(topics.servers, given, schema=CLICKS, changes=True, key=["id"], key_format="raw")
+        sink = KafkaSink(topics.servers, topic, format="avro", schema=plain, key=["id"], key_format="raw")
+        job.source("rows", source).sink("out", sink)
+        engine.run(job)
+    records = topics.committed(topic)
+    assert [one["key"] for one in records] == ["1", "1"]
+    assert [one["value"] for one in records] == ["\x02\x02a", None]
 
 
 def test_raw_rows_with_headers_are_sent_as_they_are(

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaJava, failures, kafka_admin
 from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.storage.delta.java_calls import java_class
 from tests.support.kafka import Broker
 
 Part = str | bytes | None
@@ -25,11 +26,12 @@ class Topics:
     Args:
         spark: session whose Java has Kafka's clients.
         broker: running.
+        access: ``options`` and ``options_env`` of sources and sinks, where the broker lets in its users only.
     """
 
-    def __init__(self, spark: SparkSession, broker: Broker) -> None:
-        self.spark, self.broker = spark, broker
-        self.cluster = KafkaCluster(broker.servers)
+    def __init__(self, spark: SparkSession, broker: Broker, access: Mapping[str, Any] | None = None) -> None:
+        self.spark, self.broker, self.access = spark, broker, access or {}
+        self.cluster = KafkaCluster(broker.servers, **self.access)
         self.java = KafkaJava(spark)
 
     @property
@@ -66,6 +68,20 @@ class Topics:
             place = self.java.kafka("common.TopicPartition")(topic, partition)
             admin._got(admin._client.deleteRecords(self.java.map([(place, at)])).all())
 
+    def configure(self, topic: str, **config: str) -> None:
+        """Change settings of a topic; with ``_`` for the dots of their names."""
+        entry, changes = (
+            self.java.kafka("clients.admin.ConfigEntry"),
+            self.java.kafka("clients.admin.AlterConfigOp"),
+        )
+        sets = java_class(self.java._jvm, f"{changes._fqn}$OpType").SET
+        resources = self.java.kafka("common.config.ConfigResource")
+        kind = java_class(self.java._jvm, f"{resources._fqn}$Type").TOPIC
+        given = [changes(entry(name.replace("_", "."), value), sets) for name, value in config.items()]
+        with self.admin() as admin, failures():
+            asked = self.java.map([(resources(kind, topic), self.java.list(given))])
+            admin._got(admin._client.incrementalAlterConfigs(asked).all())
+
     @contextmanager
     def producer(self, transactional_id: str | None = None) -> Iterator[Any]:
         """Kafka's own producer; with transactions where it is given an id."""
@@ -101,9 +117,10 @@ class Topics:
     def committed(self, topic: str) -> list[dict[str, Any]]:
         """Key, value and place of all committed records, in order; as texts."""
         options = {
-            "kafka.bootstrap.servers": self.servers, "subscribe": topic, "startingOffsets": "earliest",
-            "kafka.isolation.level": "read_committed", "includeHeaders": "true",
+            "subscribe": topic, "startingOffsets": "earliest", "includeHeaders": "true",
+            "kafka.isolation.level": "read_committed",
         }  # fmt: skip
+        options |= {f"kafka.{name}": value for name, value in self.cluster.properties().items()}
         frame = self.spark.read.format("kafka").options(**options).load()
         texts = [F.col(name).cast("string") for name in ("key", "value")]
         rows = frame.select(*texts, "partition", "offset", "timestamp", "headers")

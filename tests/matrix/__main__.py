@@ -51,6 +51,8 @@ SUITE = (
 )
 """What is pure, for Python; and what asks most of Spark and Kernel: sessions, catalogs, commits, reading, tasks."""
 LEFT_OUT = "not long and not faults and not ui and not servers and not cluster"
+TIMEOUT_S = "1800"
+"""Of a test. One that is ended while Java answers leaves the session useless to all tests behind it."""
 LEAKED = "ignore:unclosed <socket.socket:ResourceWarning"
 """PySpark 4.1 leaves sockets to workers open until they are collected."""
 
@@ -86,7 +88,8 @@ def _interpreter(version: str) -> str | None:
 def _passes(name: str, python: str, spark: str) -> bool:
     environment = ENVIRONMENTS / name
     interpreter = str(environment / "bin" / "python")
-    tests = ["-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-m", LEFT_OUT, "-W", LEAKED, *SUITE]
+    run = ["-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "--timeout", TIMEOUT_S]
+    tests = [*run, "-m", LEFT_OUT, "-W", LEAKED, *SUITE]
     return (
         _is_ready(environment, python, spark)
         and _run([str(environment / "bin" / "statelake"), "setup", "--s3"])

@@ -54,7 +54,16 @@ MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
     "a topic that is none": (lambda: sink(topic="my topic"), "'my topic' cannot name a topic"),
     "markers among the rows": (lambda: sink(marker_topic="totals"), "markers need a topic of their own"),
     "a sink's key as text": (lambda: sink(key="user"), r"must be a list of columns: \['user'\]"),
-    "a sink's unknown format": (lambda: sink(format="avro"), "format must be 'json' or 'raw', not 'avro'"),
+    "a sink's unknown format": (
+        lambda: sink(format="csv"), r"format must be one of \['json', 'avro', 'raw'\], not 'csv'",
+    ),
+    "a sink of Avro without a schema": (
+        lambda: sink(format="avro"), "KafkaSink of format 'avro' needs the schema of a record, as JSON",
+    ),
+    "a sink of Avro by a type that is no record": (
+        lambda: sink(format="avro", schema='"string"'), "KafkaSink of format 'avro' needs the schema of a record",
+    ),
+    "a sink of JSON with a schema": (lambda: sink(schema="{}"), "schema= is that of Avro: set format='avro'"),
     "a key of raw rows": (lambda: sink(format="raw", key=["k"]), "have their key in the column key"),
     "transactions without rows": (
         lambda: sink(max_rows_per_transaction=0), "max_rows_per_transaction must be at least 1, not 0",
@@ -70,14 +79,37 @@ def test_a_mistake_is_refused_with_what_to_do(mistake: str) -> None:
         make()
 
 
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+WHOLE = f'{LOGIN} username="me" password="a \\" secret;";'
+
+
 def test_a_secret_is_asked_for_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = KafkaCluster(SERVERS, {"security.protocol": "SASL_SSL"}, {"sasl.jaas.config": "LAKE_JAAS"})
     with pytest.raises(SetupError, match=r"the environment variable LAKE_JAAS, which holds sasl.jaas.config"):
         cluster.properties()
-    monkeypatch.setenv("LAKE_JAAS", "a secret")
-    assert cluster.properties()["sasl.jaas.config"] == "a secret"
-    assert "a secret" not in repr(cluster) + str(cluster.to_json())
+    monkeypatch.setenv("LAKE_JAAS", WHOLE)
+    assert cluster.properties()["sasl.jaas.config"] == WHOLE
+    assert "secret" not in repr(cluster) + str(cluster.to_json())
     assert KafkaCluster.from_json(cluster.to_json()) == cluster
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "a-secret",
+        "a-secret ;",
+        "me a-secret;",
+        WHOLE[:-1],
+        f"{LOGIN} a-secret;",
+        f'{LOGIN} password="a-secret;',
+    ],
+)
+def test_what_is_no_login_is_refused_without_showing_it(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka would quote parts of it: of a password, where that alone stands in the variable."""
+    monkeypatch.setenv("LAKE_JAAS", wrong)
+    with pytest.raises(SetupError, match=r"LAKE_JAAS must hold sasl.jaas.config as a whole") as caught:
+        KafkaCluster(SERVERS, {}, {"sasl.jaas.config": "LAKE_JAAS"}).properties()
+    assert "secret" not in str(caught.value)
 
 
 def test_only_a_sink_with_keys_takes_changes() -> None:

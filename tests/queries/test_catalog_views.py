@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import (
     DeltaStateTable,
@@ -138,6 +139,37 @@ def test_views_rest_on_bases_of_several_compactions(site: Site, lake: str) -> No
     check_views(site, lake)
     lists = dict(shown(site.spark.sql(f"SELECT k, value FROM {lake}.r__every")))
     assert lists == {key: [0, 100] if key in "abc" else [0] for key in keys}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_a_condition_on_the_key_reaches_the_files(site: Site, lake: str, state: str) -> None:
+    """Through the fold: each scan of the plan has it among the filters that it gives to Parquet."""
+    engine, job = site.engine(), remembering(site)
+    put(site, "0", a=1, b=2)
+    engine.run(job, clock=1000)
+    engine.compact(job)
+    put(site, "1", a=4, c=3)
+    engine.run(job, clock=1050)
+    engine.register("spark_catalog", lake)
+    of_view = site.spark.table(f"{lake}.r__{state}")
+    of_engine = engine.sql(job, f"SELECT * FROM {state}")
+    for frame in (of_view, of_engine, engine.read_state(job, "r", state)):
+        wanted = frame.where("k = 'a'")
+        filters = pushed_filters(wanted)
+        assert filters
+        assert all("EqualTo(key.k,a)" in one for one in filters), filters
+        assert wanted.count() == frame.count() // 3
+
+
+def pushed_filters(frame: DataFrame) -> list[str]:
+    """What each scan of files in a query's physical plan gives to the reader."""
+    name = "spark.sql.maxMetadataStringLength"
+    before = frame.sparkSession.conf.get(name)
+    frame.sparkSession.conf.set(name, "10000")
+    try:
+        return re.findall(r"PushedFilters: \[(.*?)\], ReadSchema", str(frame._jdf.queryExecution()))
+    finally:
+        frame.sparkSession.conf.set(name, str(before))
 
 
 def test_a_view_stays_as_it_is_until_it_is_registered_again(site: Site, lake: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from state_engine import (
     DeltaSink,
     DeltaSource,
     FileSource,
+    ForeachBatchSink,
     KeyedProcessFunction,
     RuntimeContext,
     SourceFunction,
@@ -294,6 +296,26 @@ def test_each_sink_has_its_policy(site: Site, mended: Site) -> None:
     assert site.outputs() == mended.outputs()
     mail = DeltaTable(str(site.directory / "mail")).to_pyarrow_table().select(["k", "v", "total"]).to_pylist()
     assert sorted(tuple(row.values()) for row in mail) == sorted(before + mended.outputs())
+
+
+def test_a_sink_that_kept_its_outputs_gets_them_again_when_the_partition_runs_again(site: Site) -> None:
+    """It can let go of none, so a restore that it kept its outputs in must not keep the job from running on."""
+    sent = Counter[str]()
+
+    def send(rows: pa.Table, checkpoint_id: int) -> None:
+        sent.update(rows["k"].to_pylist())
+
+    job = site.job()
+    job.stream(job.operators["sums"]).sink("mail", ForeachBatchSink(send, name="mail_of_days"))
+    site.run(job)
+    before, first = site.outputs(), sent.copy()
+    with pytest.raises(SinkError, match=r"sink 'mail'.*cannot be withdrawn.*outputs=\"keep\""):
+        site.engine().restore(job, checkpoint_id=1)
+    report = site.engine().restore(job, checkpoint_id=1, outputs={"mail": "keep"})
+    assert site.run(job) == DAYS[1:]
+    assert site.outputs() == before
+    again = sent - first
+    assert again.total() == report.rows_withdrawn["out"] == first.total() - 2, "the first day had two rows"
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,20 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
+from uuid import uuid4
 
 import pyspark
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from state_engine.machine.jars import JarSet, jars_of
 from state_engine.machine.java import find_java_home
@@ -44,6 +52,9 @@ BROKER_JARS = JarSet(
     ),
     setup="make test-kafka",
 )
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+_BROKER = "broker"
+"""The user that the broker is to itself."""
 _CLUSTER = "c3RhdGVsYWtlLXRlc3RzLQ"  # 16 bytes as base64, as Kafka writes the id of a cluster
 _JAVA = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
 _SETTINGS = {
@@ -67,17 +78,96 @@ _SETTINGS = {
 }
 
 
+@dataclass(frozen=True)
+class Security:
+    """Clients reach a broker by TLS, with a user's password (SASL/PLAIN).
+
+    Attributes:
+        authority: file with the certificate that clients trust.
+        own: file with key and certificate of the broker.
+        users: passwords by name.
+    """
+
+    authority: Path
+    own: Path
+    users: Mapping[str, str]
+
+    @staticmethod
+    def made(directory: Path, **users: str) -> Security:
+        """With a new authority, and a certificate for this machine."""
+        authority, own = directory / "authority.pem", directory / "broker.pem"
+        certificate, key = _certificate("an authority of the tests")
+        authority.write_bytes(certificate.public_bytes(Encoding.PEM))
+        of_broker, key_of_broker = _certificate("broker", issuer=certificate, issuer_key=key)
+        private = key_of_broker.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        own.write_bytes(private + of_broker.public_bytes(Encoding.PEM))
+        return Security(authority, own, {_BROKER: uuid4().hex} | users)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What is no secret, of clients."""
+        return {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "PLAIN",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority),
+        }
+
+    def login(self, user: str) -> str:
+        """The secret property ``sasl.jaas.config`` of a client."""
+        return f'{_PLAIN} required username="{user}" password="{self.users[user]}";'
+
+    def settings(self) -> dict[str, str]:
+        """Of the broker, which is a client of itself."""
+        known = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
+        return {
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "inter.broker.listener.name": "SASL_SSL",
+            "sasl.enabled.mechanisms": "PLAIN",
+            "sasl.mechanism.inter.broker.protocol": "PLAIN",
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{self.login(_BROKER)[:-1]} {known};",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.own),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.authority),
+        }
+
+
+def _certificate(
+    name: str, *, issuer: x509.Certificate | None = None, issuer_key: ec.EllipticCurvePrivateKey | None = None
+) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """A certificate for a day, and its key: of an authority, or by one."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject, now = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), datetime.now(UTC)
+    here = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if issuer is None else issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
+        .add_extension(here, critical=False)
+        .sign(issuer_key or key, hashes.SHA256())
+    )
+    return made, key
+
+
 @dataclass
 class Broker:
     """A broker on this machine only.
 
     Attributes:
         directory: where it keeps everything.
+        security: of its clients; None where they need none.
         port: that clients use; the same after each start.
         starts: how often it was started.
     """
 
     directory: Path
+    security: Security | None = None
     port: int = field(default_factory=free_port)
     controller_port: int = field(default_factory=free_port)
     starts: int = 0
@@ -135,13 +225,23 @@ class Broker:
         return True
 
     def _settings(self) -> dict[str, str]:
-        clients, controllers = f"PLAINTEXT://{self.servers}", f"CONTROLLER://127.0.0.1:{self.controller_port}"
-        return _SETTINGS | {
-            "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
-            "listeners": f"{clients},{controllers}",
-            "advertised.listeners": clients,
-            "log.dirs": str(self.directory / "data"),
-        }
+        protocol, secured = (
+            ("PLAINTEXT", {}) if self.security is None else ("SASL_SSL", self.security.settings())
+        )
+        clients, controllers = (
+            f"{protocol}://{self.servers}",
+            f"CONTROLLER://127.0.0.1:{self.controller_port}",
+        )
+        return (
+            _SETTINGS
+            | secured
+            | {
+                "controller.quorum.voters": f"1@127.0.0.1:{self.controller_port}",
+                "listeners": f"{clients},{controllers}",
+                "advertised.listeners": clients,
+                "log.dirs": str(self.directory / "data"),
+            }
+        )
 
     def _command(self, main: str, *arguments: str) -> list[str]:
         java = find_java_home(environ=os.environ)
@@ -151,9 +251,9 @@ class Broker:
 
 
 @contextmanager
-def kafka_broker(directory: Path) -> Iterator[Broker]:
+def kafka_broker(directory: Path, security: Security | None = None) -> Iterator[Broker]:
     """A running broker."""
-    broker = Broker(directory)
+    broker = Broker(directory, security)
     broker.start()
     try:
         yield broker

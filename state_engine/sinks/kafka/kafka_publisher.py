@@ -70,6 +70,9 @@ class KafkaPublisher(Publisher):
         if marker is not None and marker.checkpoint_id == checkpoint_id:
             check_continued(marker, Marker.before(staged, target, checkpoint_id), app=app, sink=staged.name)
 
+    def withdraws(self, staged: StagedSink) -> bool:
+        return False
+
     def check_withdrawable(self, staged: StagedSink) -> None:
         _check_withdrawals(staged)
         verify_files(staged.path, staged.files, what=f"sink '{staged.name}'")

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.types.avro_values import record_fields
 from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import Sink, SinkRequest, SinkTarget
@@ -31,11 +32,12 @@ from state_engine.sinks.kafka.markers import Markers
 from state_engine.sinks.keyed import columns_of
 from state_engine.sinks.staging import Staging, record_target
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, kafka_admin
-from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.spark.kafka.cluster import Format, KafkaCluster
 from state_engine.storage.files import join
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LIMIT = "transaction.max.timeout.ms"
+_CHOICES: dict[str, tuple[str, ...]] = {"format": ("json", "avro", "raw"), "key_format": ("json", "raw")}
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,10 @@ class KafkaSink(Sink):
     Args:
         servers: ``host:port`` of brokers, several with commas between them.
         topic: its name.
-        format: of the values: ``json``, an object of all columns; or ``raw``, the column ``value`` as it is (string or
-            binary), and the column ``key`` where there is one.
+        format: of the values: ``json``, an object of all columns; ``avro``, a record without a header; or ``raw``, the
+            column ``value`` as it is (string or binary), and the column ``key`` where there is one.
+        schema: of Avro, as JSON: a record with a field for every column, but for those of ``key``, ``headers`` and
+            ``timestamp``, which it may leave out.
         key: columns that make the key of a record. With it the sink takes streams that change: a delete becomes a
             record without a value (a tombstone), and the row that an update replaces none.
         key_format: ``json``, an object of these columns; or ``raw``, the text of the only one.
@@ -70,7 +74,8 @@ class KafkaSink(Sink):
 
     servers: str
     topic: str
-    format: Literal["json", "raw"] = field(default="json", kw_only=True)
+    format: Format = field(default="json", kw_only=True)
+    schema: str = field(default="", kw_only=True)
     key: Sequence[str] = field(default=(), kw_only=True)
     key_format: Literal["json", "raw"] = field(default="json", kw_only=True)
     headers: str | None = field(default=None, kw_only=True)
@@ -88,9 +93,13 @@ class KafkaSink(Sink):
         object.__setattr__(self, "key", columns_of(self.key, "KafkaSink: key="))
         object.__setattr__(self, "marker_topic", self.marker_topic or f"_statelake-{self.topic}")
         object.__setattr__(self, "accepts_changes", bool(self.key) or self.format == "raw")
-        for name in ("format", "key_format"):
-            if (given := getattr(self, name)) not in ("json", "raw"):
-                raise ConfigurationError(f"KafkaSink: {name} must be 'json' or 'raw', not {given!r}")
+        for name, allowed in _CHOICES.items():
+            if (given := getattr(self, name)) not in allowed:
+                raise ConfigurationError(f"KafkaSink: {name} must be one of {list(allowed)}, not {given!r}")
+        if self.format == "avro":
+            record_fields(self.schema, of="KafkaSink")
+        elif self.schema:
+            raise ConfigurationError("KafkaSink: schema= is that of Avro: set format='avro', or leave it out")
         if self.format == "raw" and self.key:
             raise ConfigurationError("KafkaSink: raw rows have their key in the column key: leave out key=")
         if self.key_format == "raw" and len(self.key) != 1:
@@ -124,6 +133,7 @@ class KafkaSink(Sink):
             topic=self.topic,
             marker_topic=self.marker_topic,
             format=self.format,
+            schema=self.schema,
             key=tuple(self.key),
             key_format=self.key_format,
             headers=self.headers,

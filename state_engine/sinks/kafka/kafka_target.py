@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal
@@ -16,14 +16,17 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
-from state_engine.core.errors import SinkError
+from state_engine.core.errors import ConfigurationError, SinkError, ValueTypeError
+from state_engine.core.types.avro_values import avro_writer, record_fields
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.json_values import for_json, scalar_text
 from state_engine.core.types.row import RowKind
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.spark.kafka.cluster import Format, KafkaCluster
 
+Values = Mapping[str, Any]
+"""Of a row, by column."""
 _NO_TIME = -1
 _KEY, _VALUE = "key", "value"
 _DELETES, _PASSED_OVER = RowKind.DELETE, RowKind.UPDATE_BEFORE
@@ -38,6 +41,7 @@ class KafkaTarget:
         topic: its name.
         marker_topic: of the topic that says what was published.
         format: of values.
+        schema: of Avro, as JSON; else empty.
         key: columns that make the key of a record.
         key_format: how it holds them.
         headers, timestamp: columns of the record's headers and time; None where it has none of its own.
@@ -48,7 +52,8 @@ class KafkaTarget:
     cluster: KafkaCluster
     topic: str
     marker_topic: str
-    format: Literal["json", "raw"]
+    format: Format
+    schema: str
     key: tuple[str, ...]
     key_format: Literal["json", "raw"]
     headers: str | None
@@ -88,6 +93,7 @@ class KafkaTarget:
 
         Raises:
             SinkError: a column is missing, or of a type that it cannot have.
+            ConfigurationError: the schema of Avro does not fit them.
         """
         kinds = {field.name: field.type for field in schema if field.name != ROW_KIND}
         needed = dict.fromkeys(self.key, "key")
@@ -108,6 +114,17 @@ class KafkaTarget:
                 raise SinkError(
                     f"sink '{sink}': the column '{name}' must be {wanted}, not {ddl_text(kinds[name])}"
                 )
+        if self.format == "avro":
+            self._check_avro(kinds, needed, sink)
+
+    def _check_avro(self, kinds: Mapping[str, pa.DataType], needed: Mapping[str, str], sink: str) -> None:
+        fields = record_fields(self.schema, of=f"sink '{sink}'")
+        if extra := [name for name in kinds if name not in {*fields, *needed}]:
+            raise ConfigurationError(
+                f"sink '{sink}': the schema has no field for the columns {extra}: give it one, or leave them out of "
+                "the output"
+            )
+        avro_writer(self.schema, kinds, of=f"sink '{sink}'")
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -115,49 +132,66 @@ class KafkaTarget:
         """The records of rows; what an update replaces has none, and what is deleted has no value.
 
         Raises:
-            SinkError: a row that replaces or deletes another one has no key.
+            SinkError: a row that replaces or deletes another one has no key, or one does not fit the schema of Avro.
         """
-        names = [name for name in rows.column_names if name != ROW_KIND]
         changing = ROW_KIND in rows.column_names
-        kinds: Sequence[RowKind | None] = kinds_of(rows) if changing else [None] * rows.num_rows
-        columns = {name: rows[name].to_pylist() for name in names}
-        convert = {name: for_json(rows.schema.field(name).type) for name in names}
+        row_kinds: Sequence[RowKind | None] = kinds_of(rows) if changing else [None] * rows.num_rows
+        rows = rows.drop_columns([ROW_KIND]) if changing else rows
+        columns = {name: rows[name].to_pylist() for name in rows.column_names}
+        kinds = {field.name: field.type for field in rows.schema}
+        key_of, value_of = self._key_writer(kinds), self._value_writer(kinds, sink)
         packed = bytearray()
-        for row, kind in enumerate(kinds):
+        for row, kind in enumerate(row_kinds):
             if kind is _PASSED_OVER:
                 continue
             values = {name: column[row] for name, column in columns.items()}
-            key, value = self._parts(values, convert)
+            key = key_of(values)
             if changing and key is None:
                 raise SinkError(
                     f"sink '{sink}': a row of a stream that changes has no key for {self.shown}, so nothing says which "
                     "row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
                 )
-            packed += _frame(
-                key, None if kind is _DELETES else value, self._time(values), self._headers(values)
-            )
+            try:
+                value = None if kind is _DELETES else value_of(values)
+            except ValueTypeError as error:
+                raise SinkError(
+                    f"sink '{sink}': a row does not fit the schema of {self.shown}: {error}. Restore the checkpoint's "
+                    "parent to drop these rows, and filter such out, or set another schema"
+                ) from error
+            packed += _frame(key, value, self._time(values), self._headers(values))
         return bytes(packed)
 
-    def _parts(self, values: dict[str, Any], convert: dict[str, Any]) -> tuple[bytes | None, bytes | None]:
-        """Key and value of a record."""
+    def _key_writer(self, kinds: Mapping[str, pa.DataType]) -> Callable[[Values], bytes | None]:
+        """What gives the key of a row."""
         if self.format == "raw":
-            return _bytes(values.get(_KEY)), _bytes(values[_VALUE])
-        plain = {name: convert[name](value) for name, value in values.items() if name != self.headers}
-        value = _json(plain)
+            return lambda row: _bytes(row.get(_KEY))
         if not self.key:
-            return None, value
+            return lambda _: None
+        convert = {name: for_json(kinds[name]) for name in self.key}
         if self.key_format == "json":
-            return _json({name: plain[name] for name in self.key}), value
-        own = values[self.key[0]]
-        if own is None or isinstance(own, bytes):
-            return own, value
-        return scalar_text(plain[self.key[0]]).encode(), value
+            return lambda row: _json({name: one(row[name]) for name, one in convert.items()})
+        ((name, plain),) = convert.items()
 
-    def _time(self, values: dict[str, Any]) -> int:
+        def text(row: Values) -> bytes | None:
+            own = row[name]
+            return own if own is None or isinstance(own, bytes) else scalar_text(plain(own)).encode()
+
+        return text
+
+    def _value_writer(self, kinds: Mapping[str, pa.DataType], sink: str) -> Callable[[Values], bytes | None]:
+        """What gives the value of a row."""
+        if self.format == "raw":
+            return lambda row: _bytes(row[_VALUE])
+        if self.format == "avro":
+            return avro_writer(self.schema, kinds, of=f"sink '{sink}'")
+        convert = {name: for_json(kind) for name, kind in kinds.items() if name != self.headers}
+        return lambda row: _json({name: one(row[name]) for name, one in convert.items()})
+
+    def _time(self, values: Values) -> int:
         at = values[self.timestamp] if self.timestamp else None
         return _NO_TIME if at is None else int(at.timestamp() * 1000)
 
-    def _headers(self, values: dict[str, Any]) -> list[tuple[str, bytes | None]]:
+    def _headers(self, values: Values) -> list[tuple[str, bytes | None]]:
         given = values[self.headers] if self.headers else None
         pairs = [one if isinstance(one, tuple) else (one["key"], one["value"]) for one in given or []]
         return [(name, _bytes(value)) for name, value in pairs]

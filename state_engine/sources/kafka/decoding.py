@@ -22,12 +22,12 @@ from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.changes.decoded_source import REFUSED_ROWS
 from state_engine.sources.records import REFUSED_TEXT, with_refused_text
 from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.spark.kafka.cluster import Format
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Format = Literal["json", "avro", "raw"]
 RECORD_FIELDS = (
     ("key", "binary"),
     ("value", "binary"),

@@ -17,11 +17,11 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.types.avro_values import record_fields
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, Source, SourceFrame
 from state_engine.sources.kafka.decoding import (
     RECORD_FIELDS,
     Decoding,
-    Format,
     record_schema,
     records_again,
 )
@@ -46,7 +46,7 @@ from state_engine.spark.kafka.clients import (
     kafka_admin,
     matching,
 )
-from state_engine.spark.kafka.cluster import KafkaCluster
+from state_engine.spark.kafka.cluster import Format, KafkaCluster
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class KafkaSource(Source):
                 "KafkaSource: raw rows are the records as they are: leave out schema, key and with_metadata"
             )
         if self.format == "avro":
-            _check_avro(self.schema)
+            record_fields(self.schema, of="KafkaSource")
         if self.format == "json" and not self.schema:
             raise ConfigurationError(
                 "KafkaSource of format 'json' needs a schema, for example 'user string, at timestamp'"
@@ -393,18 +393,6 @@ def _place_columns(bases: Mapping[str, int]) -> list[Column]:
         base = F.when(F.col("topic") == topic, F.lit(first)).otherwise(base)
     place = (base + F.col("partition")).cast("int")
     return [place.alias(FILE_COLUMN), F.col("offset").alias(ROW_COLUMN)]
-
-
-def _check_avro(schema: str) -> None:
-    try:
-        kind = json.loads(schema)
-    except ValueError:
-        kind = None
-    if not isinstance(kind, dict) or kind.get("type") != "record":
-        raise ConfigurationError(
-            "KafkaSource of format 'avro' needs the schema of a record, as JSON: "
-            '\'{"type": "record", "name": "Click", "fields": […]}\''
-        )
 
 
 def _check_starting(starting: object) -> None:

@@ -10,12 +10,22 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SetupError
 
+Format = Literal["json", "avro", "raw"]
+"""What values of records are, to sources and sinks."""
 _SERVER = re.compile(r"[^\s,:/@]+:\d{1,5}|\[[0-9a-fA-F:]+\]:\d{1,5}")
 _SECRET = re.compile(r"password|jaas|secret|keystore\.key|credential", re.IGNORECASE)
+_JAAS = "sasl.jaas.config"
+_LOGIN = re.compile(
+    r"""\s*[\w.$]+\s+(?:required|requisite|sufficient|optional)  # the login module
+    (?:\s+[\w.$-]+\s*=\s*(?:"(?:\\.|[^"\\])*"|[^\s;"=]+))*     # its options
+    \s*;\s*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+"""Kafka's messages about other values of ``sasl.jaas.config`` quote parts of them."""
 _OURS = frozenset(
     {
         "acks",
@@ -75,7 +85,7 @@ class KafkaCluster:
         """For any client of Kafka.
 
         Raises:
-            SetupError: an environment variable is not set.
+            SetupError: an environment variable is not set, or holds no login where that is wanted.
         """
         secrets = {}
         for name, variable in self.options_env.items():
@@ -85,6 +95,11 @@ class KafkaCluster:
                 raise SetupError(
                     f"{self.of}: the environment variable {variable}, which holds {name}, is not set. Set it and run "
                     "again; nothing is lost"
+                )
+            if name == _JAAS and not _LOGIN.fullmatch(value):
+                raise SetupError(
+                    f"{self.of}: the environment variable {variable} must hold {name} as a whole, for example: "
+                    'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="…";'
                 )
             secrets[name] = value
         given = {name: str(value) for name, value in self.options.items()}

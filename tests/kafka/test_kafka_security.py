@@ -1,0 +1,130 @@
+"""A broker that speaks TLS and lets in its users only; and where their passwords are not."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import KafkaSink, KafkaSource, StateEngine, StatefulJob
+from state_engine.core.errors import SinkError, SourceError
+from state_engine.sources.file import FileSource
+from tests.kafka.kafka_sites import Site
+from tests.kafka.topics import Topics
+from tests.sources.runs import write_ids
+from tests.support.kafka import Broker, Security, kafka_broker
+from tests.support.postgres import PASSWORD_ENV, Server
+
+LOGIN = "STATELAKE_TEST_KAFKA_LOGIN"
+"""The environment variable that jobs name."""
+PASSWORD = "correct-horse-battery"
+QUICK = {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"}
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with TLS and a user ``lake``."""
+    directory = tmp_path_factory.mktemp("secured")
+    with kafka_broker(directory, Security.made(directory, lake=PASSWORD)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def topics(spark: SparkSession, secured: Broker, monkeypatch: pytest.MonkeyPatch) -> Topics:
+    """Its topics, for its user."""
+    assert secured.security is not None
+    monkeypatch.setenv(LOGIN, secured.security.login("lake"))
+    return Topics(
+        spark, secured, {"options": secured.security.options, "options_env": {"sasl.jaas.config": LOGIN}}
+    )
+
+
+@pytest.fixture
+def site(topics: Topics, tmp_path: Path, postgres: Server, monkeypatch: pytest.MonkeyPatch) -> Site:
+    monkeypatch.setenv(PASSWORD_ENV, postgres.password)
+    return Site(topics, tmp_path, postgres.new_database())
+
+
+def test_a_job_between_topics_of_a_secured_broker_keeps_its_secrets(site: Site, spark: SparkSession) -> None:
+    """Source, function and sink in a process of its own, which logs what Java has to say."""
+    site.send(60)
+    process = site.process(log_level="INFO")
+    assert process.wait(timeout=240) == 0, site.log()
+    site.send(30)
+    site.run_here(spark)
+    site.check()
+    log = (site.directory / "driver.log").read_text(errors="replace")
+    assert "security.protocol = SASL_SSL" in log, "Kafka's clients show their settings"
+    with StateEngine(site.directory / "root", spark) as engine:
+        engine.savepoints("counts").create("kept")
+        views = [
+            engine.sql("counts", f"SELECT * FROM {view}") for view in ("checkpoints", "sources", "sinks")
+        ]
+        shown = repr(engine.checkpoints("counts")) + repr([view.collect() for view in views])
+    plan = KafkaSource(site.topics.servers, site.given, schema="id bigint", **site.topics.access)
+    shown += repr(plan) + log
+    assert PASSWORD not in shown
+    assert LOGIN in shown, "the name of the variable is no secret"
+    files = [file for at in ("root", "table") for file in (site.directory / at).rglob("*") if file.is_file()]
+    assert len(files) > 20
+    assert [file for file in files if PASSWORD.encode() in file.read_bytes()] == []
+    assert any(LOGIN.encode() in file.read_bytes() for file in files)
+
+
+def reads(topics: Topics, topic: str, **access: Any) -> StatefulJob:
+    job = StatefulJob("reads")
+    source = KafkaSource(topics.servers, topic, schema="id bigint", **access)
+    job.source("ids", source).sink("out", KafkaSink(topics.servers, "copies", **access))
+    return job
+
+
+def writes(topics: Topics, topic: str, directory: Path, **access: Any) -> StatefulJob:
+    write_ids(directory / "feed" / "a.parquet", 0, 1)
+    job = StatefulJob("writes")
+    job.source("ids", FileSource(str(directory / "feed"))).sink(
+        "out", KafkaSink(topics.servers, topic, **access)
+    )
+    return job
+
+
+WRONG = {
+    "another password": '{module} required username="lake" password="wrong-horse-battery";',
+    "another user": '{module} required username="wrong-horse-battery" password="x";',
+    "no password": '{module} required username="wrong-horse-battery";',
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_login_is_an_error_that_does_not_show_it(
+    wrong: str, topics: Topics, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, module = topics.new(), os.environ[LOGIN].split()[0]
+    monkeypatch.setenv(LOGIN, WRONG[wrong].replace("{module}", module))
+    access = {**topics.access, "options": {**topics.access["options"], **QUICK}}
+    jobs = {SourceError: reads(topics, topic, **access), SinkError: writes(topics, topic, tmp_path, **access)}
+    for kind, job in jobs.items():
+        with StateEngine(tmp_path / "root", spark) as engine, pytest.raises(kind) as caught:
+            engine.run(job)
+        if wrong != "no password":  # which no client gets as far as to send
+            assert "SaslAuthenticationException" in str(caught.value)
+        assert "horse" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_broker_whose_authority_is_unknown_is_refused(
+    topics: Topics, spark: SparkSession, tmp_path: Path
+) -> None:
+    other = Security.made(tmp_path)
+    access = {
+        **topics.access,
+        "options": {**topics.access["options"], **QUICK, "ssl.truststore.location": str(other.authority)},
+    }
+    with (
+        StateEngine(tmp_path / "root", spark) as engine,
+        pytest.raises(SourceError, match="SslAuthenticationException"),
+    ):
+        engine.run(reads(topics, topics.new(), **access))
