@@ -58,10 +58,6 @@ class JobOptions:
     Example:
         >>> JobOptions(automation=["new_data", "compaction"]).operations
         frozenset({'base'})
-        >>> JobOptions(operations=["vacuum"])
-        Traceback (most recent call last):
-        state_engine.core.errors.ConfigurationError: JobOptions, operations: there is no 'vacuum'. Known are ['base', \
-'head', 'layout', 'savepoints', 'retention', 'tables']
     """
 
     operations: Collection[Operation] = ()

@@ -41,9 +41,6 @@ def spark_version(version: str) -> SparkVersion:
     Example:
         >>> spark_version("4.1.3").hadoop
         '3.4.2'
-        >>> spark_version("4.0.1")
-        Traceback (most recent call last):
-        state_engine.core.errors.SetupError: Spark 4.0.1 does not work with Statelake...
     """
     known = SPARK_VERSIONS.get(".".join(version.split(".")[:2]))
     if known is None:

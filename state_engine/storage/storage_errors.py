@@ -57,10 +57,12 @@ def storage_errors(path: str, doing: str) -> Iterator[None]:
         doing: what is done to it, for "cannot be …".
 
     Example:
-        >>> with storage_errors("/state/a", "written"):
-        ...     raise OSError(errno.ENOSPC, "No space left on device")
-        Traceback (most recent call last):
-        state_engine.core.errors.StorageError: /state/a cannot be written: the disk, or the quota on it, is full ...
+        >>> try:
+        ...     with storage_errors("/state/a", "written"):
+        ...         raise OSError(errno.ENOSPC, "No space left on device")
+        ... except StorageError as error:
+        ...     print(str(error)[:56])
+        /state/a cannot be written: the disk, or the quota on it
     """
     try:
         yield

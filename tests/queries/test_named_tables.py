@@ -97,7 +97,7 @@ def test_outputs_go_to_no_table_of_another_kind(
 ) -> None:
     put(spark, lake, ("a", 1))
     spark.sql(f"CREATE TABLE {lake}.{name} (k STRING) USING parquet")
-    with pytest.raises(ConfigurationError, match=f"{lake}.{name} is no Delta table .parquet."):
+    with pytest.raises(ConfigurationError, match=f"{lake}.{name} is not a Delta table .parquet."):
         engine.run(job(lake))
     assert not engine.checkpoints("named")
     assert rows_of(spark, f"{lake}.{name}") == []

@@ -48,8 +48,8 @@ def test_a_new_table_is_going_to_be_in_its_schema(lake: str, spark: SparkSession
     ("name", "says"),
     [
         ("{lake}.absent", "has no table .*absent: check the name, or create the table first"),
-        ("{lake}.rows", "is no Delta table .parquet.: name another one; or copy its rows"),
-        ("{lake}.shown", "is no Delta table .view."),
+        ("{lake}.rows", "is not a Delta table .parquet.: name another one; or copy its rows"),
+        ("{lake}.shown", "is not a Delta table .view."),
         ("nowhere.absent", "has no table nowhere.absent"),
         ("nowhere.lake.t", "nowhere"),
     ],

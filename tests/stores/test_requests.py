@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from state_engine.microbatch import coordinator
 from state_engine.storage.delta.java_calls import background_thread
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import open_location
@@ -28,8 +29,9 @@ WRITTEN = re.compile(r"/(changelog|dead_letters|sinks/delta|sinks/delta_too)/[^_
 
 
 def test_a_micro_batch_makes_a_known_number_of_requests(
-    store: StoreProxy, uri: str, tmp_path: Path, spark: SparkSession
+    store: StoreProxy, uri: str, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(coordinator, "may_look_ahead", lambda job, batch: False)  # one after the other
     marks = []
 
     def mark(_: object) -> None:

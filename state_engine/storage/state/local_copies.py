@@ -181,7 +181,9 @@ class LocalCopy:
 
     def timers(self, domain: str, first: int, last: int) -> TimerColumns:
         """Timers of a domain, with all those from a first to a last time among them; see ``rows``."""
-        table = self._read(lambda b: b.between(domain, first, last) if domain in b.runs else _NO_TIMERS)
+        table = self._read(
+            lambda b: b.between(domain, first, last) if domain in b.runs else _TIMERS.empty_table()
+        )
         if table is None:
             return _timers_in(open_state_file(self._file.listed).read())
         times = table["time"].to_numpy()
@@ -225,7 +227,7 @@ class LocalCopy:
 
 
 _NONE = np.array([], np.int64)
-_NO_TIMERS = pa.table({"time": _NONE, "key_hash": _NONE})
+_TIMERS = pa.schema([("time", pa.int64()), ("key_hash", pa.int64())])
 
 
 def _timers_in(table: pa.Table) -> TimerColumns:
