@@ -97,7 +97,7 @@ def test_a_target_that_is_missed_says_by_how_much_and_what_the_floor_is() -> Non
         "10,000,000 pending timers ÷ 10,000": ["", "≤ 1.50 ×", "not measured"],
     }
     (floor,) = re.findall(r"^\* T, 1,000,000 pending timers ÷ 10,000: (.*)$", text, re.MULTILINE)
-    assert "decision 0074" in floor
+    assert "decision 0079" in floor
 
 
 def test_every_target_that_can_be_missed_has_a_floor_of_a_decision_that_is_there() -> None:
