@@ -145,7 +145,7 @@ class CheckpointCoordinator:
         self._declarations_checked = False
         self._next_id = 1
         self._settling = Spent()
-        self._ahead = LookAhead(self._executed_after, lambda attempt: self._give_up(attempt, in_logs=False))
+        self._ahead = LookAhead(self._executed_after, self._drop_executed)
 
     def run_batch(self, *, more: bool = False) -> BatchReport | None:
         """All steps of one micro-batch; None where the sources have nothing new.
@@ -431,6 +431,11 @@ class CheckpointCoordinator:
                 operators=self._job.operators,
                 in_logs=in_logs,
             )
+
+    def _drop_executed(self, attempt: Executed) -> None:
+        """Remove all of an attempt that nobody finishes."""
+        self._drop_exchange(attempt.batch.write_id)
+        self._give_up(attempt, in_logs=False)
 
     def _drop_exchange(self, write_id: str) -> None:
         """Remove files between operators, which are of no use after the attempt; a crash leaves them as orphans."""

@@ -102,15 +102,15 @@ class LookAhead:
         Raises:
             Exception: the one that the attempt ended with.
         """
-        ahead, self._ahead = self._ahead, None
-        if ahead is None:
+        if self._ahead is None:
             return None
         known = list(path)
         while known and known[-1].kind.is_in_background:
             known.pop()
-        if not known or known[-1].write_id != ahead.upon:
-            self._drop(ahead)
+        if not known or known[-1].write_id != self._ahead.upon:
+            self._drop()
             return None
+        ahead, self._ahead = self._ahead, None
         if ahead.error is not None:
             raise ahead.error
         if ahead.attempt is None:
@@ -118,15 +118,14 @@ class LookAhead:
         batch = replace(ahead.attempt.batch, path=known, checkpoint_id=next_id)
         return replace(ahead.attempt, batch=batch)
 
-    def _drop(self, ahead: _Ahead) -> None:
-        if ahead.attempt is not None:
+    def _drop(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.attempt is not None:
             self._give_up(ahead.attempt)
 
     def close(self) -> None:
         """Give up what nobody asked for, and wait for a commit that an interrupt left alone."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None:
-            self._drop(ahead)
+        self._drop()
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None

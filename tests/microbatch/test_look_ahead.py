@@ -15,7 +15,7 @@ from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.core.errors import CommitFailedError, UserFunctionError
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.microbatch.reports import BatchReport
-from tests.support.tiny import ROWS, Site, Sum
+from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 pytestmark = pytest.mark.spark
 
@@ -187,6 +187,22 @@ def test_a_run_that_ends_in_between_leaves_nothing(
     assert left_behind(site) == set()
     site.engine().run(job_of(site))
     check_all(site)
+
+
+def test_files_between_operators_go_with_what_was_executed_ahead(tmp_path: Path, spark: SparkSession) -> None:
+    site = site_of(tmp_path, spark)
+    job = site.job(
+        batch_rows=4, through=lambda rows: rows.key_by("k").process(Sum(), uid="first", output_type=OUTPUT)
+    )
+
+    def stop(report: BatchReport) -> None:
+        assert len(list(exchange.iterdir())) == 1, "of the micro-batch that was executed ahead"
+        raise KeyError("that will do")
+
+    exchange = tmp_path / "root" / "tiny" / "exchange"
+    with pytest.raises(KeyError):
+        site.engine().run(job, on_progress=stop)
+    assert list(exchange.iterdir()) == []
 
 
 def test_a_commit_goes_on_to_its_end_where_somebody_interrupts_the_next_one(
