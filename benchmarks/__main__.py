@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from benchmarks import comparison, report
 from benchmarks.comparison import Plan
 from benchmarks.contenders import CONTENDERS, Statelake, TransformWithState, flink
+from benchmarks.figures import chosen_of
 from benchmarks.unequal import UnequalResultsError
 
 ALL = (*CONTENDERS, *flink.NAMES)
@@ -33,9 +34,7 @@ def run(
 ) -> None:
     """Compare this engine with its peers on the reference workload."""
     console = Console()
-    chosen = [name.strip() for name in only.split(",") if name.strip()]
-    if unknown := [name for name in chosen if name not in ALL]:
-        raise typer.BadParameter(f"there is no engine {unknown}; there are {', '.join(ALL)}")
+    chosen = chosen_of(only, ALL, what="engine")
     plan = Plan(events=events, keys=keys, rounds=rounds, warm_up=warm_up)
     full: list[comparison.Series] = []
     small: list[comparison.Series] = []

@@ -11,6 +11,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import typer
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -109,6 +111,22 @@ class Figures:
     facts: dict[str, Fact] = field(default_factory=dict)
     curves: dict[str, list[float]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+
+
+def chosen_of(text: str, names: Sequence[str], *, what: str) -> list[str]:
+    """Names in a list with commas; all of them where it is empty.
+
+    Raises:
+        typer.BadParameter: one is not known.
+
+    Example:
+        >>> chosen_of("b, a", ["a", "b", "c"], what="part"), chosen_of("", ["a", "b"], what="part")
+        (['b', 'a'], ['a', 'b'])
+    """
+    given = [name.strip() for name in text.split(",") if name.strip()] or list(names)
+    if unknown := [name for name in given if name not in names]:
+        raise typer.BadParameter(f"there is no {what} {unknown}; there are {', '.join(names)}")
+    return given
 
 
 def load_of_machine() -> str:

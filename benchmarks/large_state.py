@@ -102,6 +102,8 @@ def measure_timers(
     with _site() as (spark, directory):
         jobs = {n: _given(spark, directory, Waiting(), n, done) for n in sizes}
         took = _in_turn(jobs, lambda job: job.run(events, due=due), rounds, warm_up, done)
+        for job in jobs.values():
+            job.close()
     for size, of_job in took.items():
         for one in of_job:
             if one.rows_out != due:

@@ -11,9 +11,7 @@ of the process and its children by then. The last line is ``ratio transformWithS
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,6 +26,7 @@ import typer
 from benchmarks.bootstrap import check
 from benchmarks.comparison import SMALL_BATCH
 from benchmarks.figures import Spread, load_of_machine
+from benchmarks.processes import answer_of
 from benchmarks.started import STATELAKE, TRANSFORM_WITH_STATE
 from benchmarks.workload import PARALLELISM, Feed, Workload, hand_over
 from state_engine import open_state
@@ -100,25 +99,13 @@ def started(work: str, directory: Path) -> Started:
     Raises:
         RuntimeError: it failed; with what it wrote.
     """
-    java = find_java_home(environ=os.environ, explicit=None)
     environment = {
-        **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[1]),
-        "JAVA_HOME": str(java.path),
         "PYSPARK_PYTHON": sys.executable,
         "STATELAKE__SPARK__DRIVER_MEMORY": _MEMORY,
     }
     began_at = time.time()
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.started", work, str(directory)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"{work} failed:\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
-    record = json.loads(done.stdout.splitlines()[-1])
+    record = answer_of(["-m", "benchmarks.started", work, str(directory)], what=work, environment=environment)
     return Started(record["done_at"] - began_at, record["processor_s"])
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
 from benchmarks.workload import Results
 
 
@@ -11,15 +15,25 @@ class UnequalResultsError(Exception):
 
 def check(name: str, results: Results, expected: Results) -> None:
     """Compare all outputs as multisets, and the whole state; raises UnequalResultsError."""
-    missing, extra = expected.outputs - results.outputs, results.outputs - expected.outputs
+    check_rows(name, "outputs", results.outputs, expected.outputs)
+    check_by_key(name, "state", results.state, expected.state)
+
+
+def check_rows(name: str, what: str, actual: Counter[Any], expected: Counter[Any]) -> None:
+    """Compare rows, in no order; raises UnequalResultsError."""
+    missing, extra = expected - actual, actual - expected
     if missing or extra:
         raise UnequalResultsError(
-            f"{name}: {missing.total()} outputs are missing, {extra.total()} are wrong or too many; for example "
+            f"{name}: {missing.total()} {what} are missing, {extra.total()} are wrong or too many; for example "
             f"missing {missing.most_common(3)}, wrong {extra.most_common(3)}"
         )
-    differ = [k for k in {*expected.state, *results.state} if expected.state.get(k) != results.state.get(k)]
+
+
+def check_by_key(name: str, what: str, actual: Mapping[int, Any], expected: Mapping[int, Any]) -> None:
+    """Compare what each key has; raises UnequalResultsError."""
+    differ = [key for key in {*expected, *actual} if expected.get(key) != actual.get(key)]
     if differ:
-        shown = [(k, expected.state.get(k), results.state.get(k)) for k in sorted(differ)[:3]]
+        shown = [(key, expected.get(key), actual.get(key)) for key in sorted(differ)[:3]]
         raise UnequalResultsError(
-            f"{name}: the state of {len(differ)} keys is wrong; for example (key, expected, actual) {shown}"
+            f"{name} differs in the {what} of {len(differ)} keys; for example (key, expected, actual) {shown}"
         )

@@ -17,7 +17,7 @@ import typer
 
 from benchmarks.all import page, records
 from benchmarks.all.parts import PARTS
-from benchmarks.figures import load_of_machine
+from benchmarks.figures import chosen_of, load_of_machine
 
 OUTPUT = Path(".benchmarks")
 _REPOSITORY = Path(__file__).parents[2]
@@ -33,9 +33,7 @@ def run(
     output: Annotated[Path, typer.Option(help="Directory for figures, page and pictures.")] = OUTPUT,
 ) -> None:
     """Run all benchmarks, or some, and write one page."""
-    chosen = [name.strip() for name in only.split(",") if name.strip()] or list(PARTS)
-    if unknown := [name for name in chosen if name not in PARTS]:
-        raise typer.BadParameter(f"there is no part {unknown}; there are {', '.join(PARTS)}")
+    chosen = chosen_of(only, list(PARTS), what="part")
     output.mkdir(parents=True, exist_ok=True)
     kept = records.read(output, quick=quick) if resume else {}
     waiting = [name for name in PARTS if name in chosen and name not in kept]

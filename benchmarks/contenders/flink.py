@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.unequal import UnequalResultsError
+from benchmarks.unequal import check_rows
 from benchmarks.workload import PARALLELISM, WINDOW, Workload
 from state_engine.machine.java import find_java_home
 
@@ -122,12 +122,7 @@ def check(name: str, rows: list[list[Any]], events: int, keys: int) -> None:
         wanted = Counter(
             (k, n, n * value if total else value) for k, (n, value) in workload.values_of(events).items()
         )
-    actual = Counter(tuple(row) for row in rows)
-    if actual != wanted:
-        raise UnequalResultsError(
-            f"{name}: {(wanted - actual).total()} results are missing, {(actual - wanted).total()} are wrong or too "
-            f"many; for example missing {(wanted - actual).most_common(3)}, wrong {(actual - wanted).most_common(3)}"
-        )
+    check_rows(name, "results", Counter(tuple(row) for row in rows), wanted)
 
 
 def _run(peer: _Peer, what: str, events: int, keys: int) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from pyflink.common import Configuration, Types
@@ -64,15 +65,9 @@ def events_query(keys: int) -> str:
 
 
 class PyFlink:
-    """A keyed process function in Python.
+    """A keyed process function in Python."""
 
-    Args:
-        aggregate: not used.
-    """
-
-    def __init__(
-        self, backend: str, aggregate: str, events: int, keys: int, window: int, parallelism: int
-    ) -> None:
+    def __init__(self, backend: str, events: int, keys: int, window: int, parallelism: int) -> None:
         environment = StreamExecutionEnvironment.get_execution_environment(
             configuration(backend, parallelism)
         )
@@ -99,7 +94,7 @@ class GroupAggregate:
     """A group aggregate in Java: the number of values of a key, and an aggregate of them, one update an event."""
 
     def __init__(
-        self, backend: str, aggregate: str, events: int, keys: int, window: int, parallelism: int
+        self, aggregate: str, backend: str, events: int, keys: int, window: int, parallelism: int
     ) -> None:
         settings = EnvironmentSettings.new_instance().with_configuration(configuration(backend, parallelism))
         self.tables = TableEnvironment.create(settings.in_streaming_mode().build())
@@ -121,16 +116,15 @@ class GroupAggregate:
         return list(newest.values())
 
 
-JOBS: dict[str, tuple[Callable[..., Any], str]] = {
-    "pyflink": (PyFlink, ""),
-    "averages": (GroupAggregate, "AVG"),
-    "totals": (GroupAggregate, "SUM"),
+JOBS: dict[str, Callable[..., Any]] = {
+    "pyflink": PyFlink,
+    "averages": partial(GroupAggregate, "AVG"),
+    "totals": partial(GroupAggregate, "SUM"),
 }
 
 
 if __name__ == "__main__":
-    kind, aggregate = JOBS[sys.argv[1]]
-    job = kind(sys.argv[2], aggregate, *map(int, sys.argv[4:8]))
+    job = JOBS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[4:8]))
     started = time.perf_counter()
     if sys.argv[3] == "results":
         print(json.dumps({"rows": job.results()}), flush=True)

@@ -6,10 +6,6 @@ runs with it on the module path.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -18,9 +14,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.comparison import OnStep
 from benchmarks.figures import Comparison, Figures, Timed
+from benchmarks.processes import answer_of
 from benchmarks.unequal import check
 from benchmarks.workload import PARALLELISM, WINDOW, Feed, Results, Workload
-from state_engine.machine.java import find_java_home
 
 THIS, BASELINE = "statelake", "statelake 0.1.0"
 NO_BASELINE = "0.1.0: `--baseline DIR` names a checkout of it"
@@ -79,15 +75,10 @@ def one_run(name: str, place: Path, batches: int, events: int, keys: int, warm_u
 
 
 def _started(name: str, place: Path, directory: Path) -> dict[str, float]:
-    java = find_java_home(environ=os.environ, explicit=None)
-    environment = {**os.environ, "PYTHONPATH": str(place), "JAVA_HOME": str(java.path)}
-    environment["STATELAKE__SPARK__MASTER"] = f"local[{PARALLELISM}]"
+    environment = {"PYTHONPATH": str(place), "STATELAKE__SPARK__MASTER": f"local[{PARALLELISM}]"}
     # -P: the directory of the program is not a place of modules
-    command = [sys.executable, "-P", str(_PROGRAM), *map(str, (directory, PARALLELISM, WINDOW))]
-    run = subprocess.run(command, env=environment, cwd=directory, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise RuntimeError(f"{name} failed:\n{run.stdout[-1000:]}\n{run.stderr[-4000:]}")
-    return dict(json.loads(run.stdout.splitlines()[-1]))
+    arguments = ["-P", str(_PROGRAM), *map(str, (directory, PARALLELISM, WINDOW))]
+    return answer_of(arguments, what=name, environment=environment, directory=directory)
 
 
 def _results(directory: Path) -> Results:
