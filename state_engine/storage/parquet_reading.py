@@ -53,12 +53,25 @@ class OpenParquet:
         self.row_groups: int = file.num_row_groups
         of_file = self.metadata.schema
         self._places = {of_file.column(at).path: at for at in range(len(of_file))}
+        self._limits: dict[str, list[tuple[Any, Any] | None]] = {}
+        self._keeps_rows = False
+        self._rows: pa.Table | None = None
+        self.kept_bytes = 0
+
+    def keep_rows(self) -> None:
+        """Keep all rows, once they are read, for the file is read again and again; ``kept_bytes`` is their size."""
+        self._keeps_rows = True
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows. Raises DamagedFileError."""
+        if columns is None and self._rows is not None:
+            return self._rows
         with _parsing(self._uri, self._of, in_memory=self._in_memory):
             table = self._file.read(columns=None if columns is None else list(columns), use_threads=False)
-        return self._whole(table, self.metadata.num_rows)
+        whole = self._whole(table, self.metadata.num_rows)
+        if columns is None and self._keeps_rows:
+            self._rows, self.kept_bytes = whole, whole.nbytes
+        return whole
 
     def read_row_groups(self, numbers: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of some row groups, in the order of the file. Raises DamagedFileError."""
@@ -92,6 +105,11 @@ class OpenParquet:
         Args:
             column: path of a column without columns in it, such as ``key.name``.
         """
+        if column not in self._limits:
+            self._limits[column] = self._read_limits(column)
+        return self._limits[column]
+
+    def _read_limits(self, column: str) -> list[tuple[Any, Any] | None]:
         at = self._places.get(column)
         if at is None:
             return [None] * self.row_groups

@@ -245,10 +245,10 @@ def test_a_base_that_is_read_the_first_time_gets_no_copies(site: Site, copies: L
 def test_small_files_get_none_and_where_many_rows_are_wanted_the_file_is_read(
     site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_copies, "_LARGE_ROWS", 10_000)
+    monkeypatch.setattr(local_copies, "LARGE_ROWS", 10_000)
     site.load(FEW, copies)
     assert stored_in(copies) == []
-    monkeypatch.setattr(local_copies, "_LARGE_ROWS", 0)
+    monkeypatch.setattr(local_copies, "LARGE_ROWS", 0)
     monkeypatch.setattr(local_copies, "_FEW", 1000)
     site.load(FEW, copies)
     assert stored_in(copies) == []
@@ -276,7 +276,7 @@ def test_copies_go_though_the_files_are_not_worth_any_more(
     site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site.load(FEW, copies)
-    monkeypatch.setattr(local_copies, "_LARGE_ROWS", 10_000)
+    monkeypatch.setattr(local_copies, "LARGE_ROWS", 10_000)
     site.load(FEW, copies)
     assert stored_in(copies) == []
 

@@ -21,7 +21,7 @@ def forced(directory: Path, *, block_rows: int = 2) -> Iterator[LocalCopies]:
     """Every file of a base is copied into a directory, whatever its size, and its copy is read, whatever is wanted."""
     copies = LocalCopies(str(directory))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_copies, "_LARGE_ROWS", 0)
+        patch.setattr(local_copies, "LARGE_ROWS", 0)
         patch.setattr(local_copies, "_FEW", 0)
         patch.setattr(sorted_blocks, "BLOCK_ROWS", block_rows)
         patch.setattr(copy_directory, "_LEFT_FREE", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
+from state_engine.storage.kept_files import OF_THIS_PROCESS
 from state_engine.storage.state.changelog import Hashes, KeyHashes, ListedFile, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
-from state_engine.storage.state.local_copies import OperatorCopies
+from state_engine.storage.state.local_copies import LARGE_ROWS, OperatorCopies
 from state_engine.storage.state.located_files import StateFile
 
 _KEYS_AT_ONCE = 20_000
@@ -155,11 +157,23 @@ class SubtaskKeyedState:
 
 
 def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
-    """The files of the path that may hold entries of a subtask's key groups, with their local copies."""
-    copies = OperatorCopies(spec.local_copies, spec.layout, spec.uid, spec.state_files, spec.max_parallelism)
-    return copies.attached(
-        [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
-    )
+    """The files of the path that may hold entries of a subtask's key groups, with their local copies.
+
+    Little ones are kept by the process, and those that the path does not list any more are not.
+    """
+    layout, uid = spec.layout, spec.uid
+    listed = {f.listed.uri for f in spec.state_files}
+    OF_THIS_PROCESS.keep_only(listed, below=[layout.base(uid), layout.changelog(uid)])
+    copies = OperatorCopies(spec.local_copies, layout, uid, spec.state_files, spec.max_parallelism)
+    own_ones = [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
+    return [_kept(f) for f in copies.attached(own_ones)]
+
+
+def _kept(file: StateFile) -> StateFile:
+    """The file, to be kept by the process where it is a little one."""
+    if file.listed.rows >= LARGE_ROWS:
+        return file
+    return replace(file, listed=replace(file.listed, kept=True))
 
 
 def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:

@@ -42,6 +42,7 @@ def without_archives(path: list[str]) -> list[str]:
 
 def preload() -> None:
     """Imports what workers need, once for all that are forked."""
+    import pandas  # noqa: F401  # pyarrow imports it for an array of numpy's
     import pyspark.worker  # noqa: F401
 
     import state_engine.microbatch.subtask.subtask  # noqa: F401

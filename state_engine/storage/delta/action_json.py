@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.storage.files import join
@@ -72,12 +72,34 @@ def recorded_rows(add: Action) -> int | None:
     return rows_left(add, json.loads(add["stats"]).get("numRecords") if add.get("stats") else None)
 
 
-def statistics_text(file: DataFile, partition: Collection[str]) -> str:
-    """The ``stats`` of a file of ours, by which readers skip files.
+def add_action(file: DataFile, partition: Mapping[str, str | int]) -> Action:
+    """What adds a file of ours, which is in place, to a table.
 
     Args:
-        partition: columns that stand in no file.
+        file: its path is relative to the table.
+        partition: value of each partition column; these stand in no file.
+
+    Example:
+        >>> add = add_action(DataFile("id=a/b c.parquet", 70, 3, 0, 5, 5, -1, 8), {"id": "a", "key_group": 5})["add"]
+        >>> add["path"], add["partitionValues"], add["size"]
+        ('id=a/b%20c.parquet', {'id': 'a', 'key_group': '5'}, 70)
+        >>> add["stats"]
+        '{"numRecords": 3, "minValues": {"key_hash": -1}, "maxValues": {"key_hash": 8}}'
     """
+    return {
+        "add": {
+            "path": quote(file.path, safe="/:=@"),
+            "partitionValues": {name: str(value) for name, value in partition.items()},
+            "size": file.bytes,
+            "modificationTime": int(time.time() * 1000),
+            "dataChange": True,
+            "stats": _statistics_text(file, partition),
+        }
+    }
+
+
+def _statistics_text(file: DataFile, partition: Collection[str]) -> str:
+    """The ``stats`` of a file of ours, by which readers skip files; ``partition`` are columns that stand in no file."""
     stats: dict[str, Any] = {"numRecords": file.rows}
     if file.key_group_min is not None:
         least = {"key_group": file.key_group_min, "key_hash": file.key_hash_min}

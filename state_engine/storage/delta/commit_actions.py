@@ -10,11 +10,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.storage.delta.action_json import Action, statistics_text
+from state_engine.storage.delta.action_json import Action, add_action
 from state_engine.storage.delta.commit_ends import InactiveFilesError
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
-from state_engine.storage.files import join
 
 
 @dataclass(frozen=True)
@@ -36,22 +35,13 @@ class CommitActions:
     def __init__(self, classes: KernelClasses, engines: KernelEngines) -> None:
         self._classes, self._engines = classes, engines
 
-    def append(self, uri: str, txn: Any, group: FileGroup) -> Any:
-        """Actions that add files which are in place."""
-        classes, engine = self._classes, self._engines.of(uri)
-        state = txn.getTransactionState(engine)
-        literal = classes.literal
-        literals = {
-            k: literal.ofLong(v) if isinstance(v, int) else literal.ofString(v)
-            for k, v in group.partition.items()
-        }
-        context = classes.transaction.getWriteContext(engine, state, classes.map(literals))
-        schema, now_ms = txn.getSchema(engine), int(time.time() * 1000)
-        statuses = classes.array_list()
-        for file in group.files:
-            stats = classes.statistics.deserializeFromJson(statistics_text(file, group.partition), schema)
-            statuses.add(classes.file_status(join(uri, file.path), file.bytes, now_ms, stats))
-        return classes.transaction.generateAppendActions(engine, state, classes.iterator(statuses), context)
+    def append(self, groups: Sequence[FileGroup]) -> Any:
+        """Actions that add files which are in place.
+
+        Written as Delta's protocol has them: Kernel's own way to make them takes twenty calls for each partition, and a
+        base has a partition for each key group.
+        """
+        return self.rows([add_action(file, group.partition) for group in groups for file in group.files])
 
     def remove(self, uri: str, snapshot: Any, remove: Sequence[str]) -> Any:
         """Actions that remove active files; Kernel has only internal ways to make them, which stay in here.
@@ -92,10 +82,8 @@ class CommitActions:
             actions: each names its kind, ``add`` or ``remove``, and holds what Delta's protocol says.
         """
         classes = self._classes
-        schema = classes.single_action.FULL_SCHEMA
-        return classes.iterator(
-            classes.list(classes.scan_rows.rowFromJson(json.dumps(one), schema) for one in actions)
-        )
+        parse, schema = classes.scan_rows.rowFromJson, classes.all_actions
+        return classes.iterator(classes.list(parse(json.dumps(one), schema) for one in actions))
 
     def scan(self, uri: str, snapshot: Any) -> Iterator[tuple[str, Any]]:
         """Path, relative to the table, and scan row of every active file."""

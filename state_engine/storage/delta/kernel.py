@@ -402,16 +402,10 @@ class DeltaKernel:
                 builder = builder.withTransactionId(transaction.app, transaction.version)
             return builder.build(engine)
 
-        def actions(txn: Any) -> Any:
-            changes = self._actions.remove(uri, before, remove) if remove else None
-            for group in add:
-                more = self._actions.append(uri, txn, group)
-                changes = more if changes is None else changes.combine(more)
-            return (
-                classes.iterable.emptyIterable()
-                if changes is None
-                else classes.iterable.inMemoryIterable(changes)
-            )
+        def actions(_: Any) -> Any:
+            added = self._actions.append(add)
+            changes = self._actions.remove(uri, before, remove).combine(added) if remove else added
+            return classes.iterable.inMemoryIterable(changes)
 
         return self._commit(uri, begin, actions, upon=before)
 

@@ -29,15 +29,15 @@ class KernelClasses:
         def kernel(name: str) -> Any:
             return known(f"io.delta.kernel.{name}")
 
-        self.table, self.transaction = kernel("Table"), kernel("Transaction")
+        self.table = kernel("Table")
         self.create_table, self.write = kernel("Operation").CREATE_TABLE, kernel("Operation").WRITE
         self.default_engine = kernel("defaults.engine.DefaultEngine")
-        self.iterable, self.file_status = kernel("utils.CloseableIterable"), kernel("utils.DataFileStatus")
-        self.literal, self.statistics = kernel("expressions.Literal"), kernel("statistics.DataFileStatistics")
+        self.iterable = kernel("utils.CloseableIterable")
         self.type_json = kernel("internal.types.DataTypeJsonSerDe")
         self.utils, self.scan_files = kernel("internal.util.Utils"), kernel("internal.InternalScanFileUtils")
         self.add_file = kernel("internal.actions.AddFile")
         self.single_action = kernel("internal.actions.SingleAction")
+        self.all_actions = self.single_action.FULL_SCHEMA
         self.scan_rows = kernel("defaults.internal.json.JsonUtils")
         self.file_names = kernel("internal.util.FileNames")
         self.checkpointer = kernel("internal.checkpoints.Checkpointer")

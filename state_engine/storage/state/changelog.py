@@ -27,6 +27,7 @@ from state_engine.core.state.descriptors import MapStateDescriptor, StateDescrip
 from state_engine.core.state.state_table import APPEND, PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
+from state_engine.storage import kept_files
 from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet, check_footer, open_parquet
@@ -126,6 +127,7 @@ class ListedFile:
         of: which checkpoint wrote it, of what, as text.
         max_parallelism: by which its key groups were numbered; None where that is not known.
         copy: of its rows on this machine, where there may be one.
+        kept: whether the process keeps it for the next micro-batch, if it is little.
     """
 
     uri: str
@@ -136,6 +138,7 @@ class ListedFile:
     of: str = ""
     max_parallelism: int | None = None
     copy: LocalCopy | None = None
+    kept: bool = False
 
     @classmethod
     def recorded(
@@ -250,8 +253,12 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
         MissingFilesError: it is gone, or has another number of rows.
         DamagedFileError: it is not what was written.
     """
+
+    def opening() -> OpenParquet:
+        return open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
+
     with _missing(listed):
-        file = open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
+        file = kept_files.OF_THIS_PROCESS.opened(listed.uri, coded, opening) if listed.kept else opening()
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
             f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "

@@ -45,7 +45,7 @@ from state_engine.storage.state.timer_columns import TIMERS_COLUMN, TimerColumns
 
 _LOG = logging.getLogger(__name__)
 
-_LARGE_ROWS = 4096
+LARGE_ROWS = 4096
 """Of a file with fewer rows all of them are read at once, which costs no more than a copy."""
 _FEW = 2
 """Where so many blocks for each key that is wanted are more than a file has, the file itself is read."""
@@ -239,7 +239,7 @@ def _timers_in(table: pa.Table) -> TimerColumns:
 def _may_have(file: StateFile) -> bool:
     """Whether a file is worth a copy: a large one of a base, of which it is recorded what it must be."""
     listed = file.listed
-    return file.is_base and listed.rows >= _LARGE_ROWS and None not in (listed.footer, listed.bytes)
+    return file.is_base and listed.rows >= LARGE_ROWS and None not in (listed.footer, listed.bytes)
 
 
 def _name_of(file: StateFile) -> str:

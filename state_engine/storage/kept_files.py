@@ -1,0 +1,103 @@
+"""``KeptFiles``: little files that this process has read, kept for micro-batches that read them again. Decision 0084.
+
+A worker runs one micro-batch after the other, and each of them reads the files of its path, which never change. Opening
+and decoding a little file takes a hundred times as long as to look whether it is still there. So that is all that is
+done to a file that is kept: one that is gone, or whose size or time of change is another one, is opened and checked
+anew, and is the same error as ever. Plays the part of RocksDB's table cache and block cache under Flink's backend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from threading import Lock
+
+from pyarrow.fs import FileType
+
+from state_engine.storage.files import open_location
+from state_engine.storage.parquet_reading import OpenParquet
+
+_MAX_BYTES = 64 << 20
+"""Of all files that a process keeps, decoded."""
+_LARGEST_BYTES = 1 << 20
+"""Decoded size of the largest file that is kept."""
+_UNUSED_S = 600.0
+"""A file that was used in the last ten minutes makes no room for another one."""
+
+_Stamp = tuple[int, int]
+"""Size in bytes, and time of last change in nanoseconds."""
+
+
+@dataclass
+class _Kept:
+    """A file that is open, how it was when it was opened, and when it was last used."""
+
+    file: OpenParquet
+    stamp: _Stamp
+    used_s: float
+
+
+class KeptFiles:
+    """See the module docstring. May be used by several threads.
+
+    Args:
+        max_bytes: of all files; others are opened each time.
+    """
+
+    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
+        self._max_bytes, self._lock = max_bytes, Lock()
+        self._files: dict[tuple[str, tuple[str, ...]], _Kept] = {}
+
+    def opened(self, uri: str, coded: Collection[str], opening: Callable[[], OpenParquet]) -> OpenParquet:
+        """A file, as it was opened before if it is the same one.
+
+        Args:
+            coded: see ``open_parquet``.
+            opening: opens and checks it.
+
+        Raises:
+            FileNotFoundError: it is gone.
+            StatelakeError: of ``opening``.
+        """
+        key, stamp, now_s = (uri, tuple(coded)), _stamp_of(uri), time.monotonic()
+        kept = self._files.get(key)
+        if kept is not None and kept.stamp == stamp:
+            kept.used_s = now_s
+            return kept.file
+        file = opening()
+        if file.decoded_bytes(range(file.row_groups)) <= _LARGEST_BYTES:
+            with self._lock:
+                self._files.pop(key, None)
+                if self._has_room(stamp[0], now_s):
+                    file.keep_rows()
+                    self._files[key] = _Kept(file, stamp, now_s)
+        return file
+
+    def _has_room(self, size: int, now_s: float) -> bool:
+        """Whether another file may be kept, once those have gone that nobody uses."""
+        if self.bytes + size > self._max_bytes:
+            self._files = {key: one for key, one in self._files.items() if now_s - one.used_s < _UNUSED_S}
+        return self.bytes + size <= self._max_bytes
+
+    @property
+    def bytes(self) -> int:
+        """Size of what is kept."""
+        return sum(one.stamp[0] + one.file.kept_bytes for one in self._files.values())
+
+    def keep_only(self, uris: Collection[str], *, below: Collection[str]) -> None:
+        """Let go of the files in some directories but for those that are named."""
+        starts = tuple(f"{directory}/" for directory in below)
+        with self._lock:
+            for key in [k for k in self._files if k[0] not in uris and k[0].startswith(starts)]:
+                del self._files[key]
+
+
+OF_THIS_PROCESS = KeptFiles()
+
+
+def _stamp_of(uri: str) -> _Stamp:
+    info = open_location(uri).info()
+    if info.type == FileType.NotFound:
+        raise FileNotFoundError(uri)
+    return int(info.size or 0), int(info.mtime_ns or 0)
