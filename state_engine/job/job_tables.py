@@ -30,7 +30,7 @@ from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.layout import (
     DEAD_LETTERS_SCHEMA,
     OPERATOR_STATE_SCHEMA,
-    TABLE_PROPERTIES,
+    STATE_TABLE_PROPERTIES,
     WRITE_ID,
     JobLayout,
     changelog_schema,
@@ -203,7 +203,7 @@ class JobTables:
                 uri,
                 pa.schema([*schema, *partitions]),
                 partition_by=partitions.names,
-                properties=TABLE_PROPERTIES,
+                properties=STATE_TABLE_PROPERTIES,
             )
             self._ready.add(uri)
 

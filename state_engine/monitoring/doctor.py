@@ -30,6 +30,7 @@ from state_engine.storage.file_systems import mount_of, mounts, refuse_network_r
 from state_engine.storage.files import is_local, local_path, normal_uri
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, read_marker
+from state_engine.storage.state.copy_directory import LocalCopies
 
 MINIMUM_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 * 1024**3
@@ -66,6 +67,7 @@ def examine(settings: Settings, *, environ: Mapping[str, str]) -> list[Check]:
         lambda: check_file_system(root),
         lambda: check_disk(root),
         lambda: check_root(root),
+        lambda: check_local_copies(settings.local_copies.described()),
     ]
     return [*(check() for check in checks), *other_checks()]
 
@@ -166,6 +168,18 @@ def check_disk(root: str) -> Check:
         return Check(name="Disk", status="ok", detail=detail)
     fix = "free some space: state, shuffles and spills need it"
     return Check(name="Disk", status="warning", detail=detail, fix=fix)
+
+
+def check_local_copies(copies: LocalCopies) -> Check:
+    """Where this machine keeps copies of large files of state, how much room they take, and how much they may."""
+    name, place = "Local copies", copies.place
+    if not copies.max_bytes:
+        return Check(name=name, status="ok", detail="none are kept: local_copies.max_size is 0")
+    if place.exists() and not copies.is_usable():
+        fix = "make it a directory that only you can write to (chmod 700), or set local_copies.directory"
+        return Check(name=name, status="warning", detail=f"{place}: none are kept there", fix=fix)
+    used, most = copies.used_bytes() / 1024**3, copies.max_bytes / 1024**3
+    return Check(name=name, status="ok", detail=f"{place}: {used:.1f} of at most {most:.1f} GiB")
 
 
 def check_root(root: str) -> Check:

@@ -28,7 +28,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism, remaining
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.operations.changed_groups import as_ranges
-from state_engine.spark.execution import execution
+from state_engine.spark.execution import described
 from state_engine.spark.task_reports import Report, reports_of_tasks, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
@@ -116,7 +116,7 @@ def write_base(
         listing=tuple(listing),
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
-    with execution(spark, label):
+    with described(spark, label):
         # a task each, so that progress can be reported
         fold = partial(_fold, spec, chunks)
         reports = reports_of_tasks(spark, len(chunks), fold, prefix=f"job '{layout.job}': ")

@@ -48,6 +48,8 @@ def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
 def reports_of_tasks(spark: SparkSession, tasks: int, work: Work, *, prefix: str) -> list[Report]:
     """Run work that needs no rows, so many tasks of it, and give their reports, in the order of the tasks.
 
+    There is no query to plan, and the workers are those that ran the subtasks of few rows.
+
     Args:
         prefix: what the message of an error begins with.
 
@@ -56,7 +58,12 @@ def reports_of_tasks(spark: SparkSession, tasks: int, work: Work, *, prefix: str
     """
     if runs_in_this_process(spark):
         return _checked([_report(work, (), attempt_here(task)) for task in range(tasks)], prefix)
-    return reports_of(spark.range(0, tasks, 1, tasks), work, prefix=prefix)
+
+    def run(_: Iterable[int]) -> Iterator[str]:
+        yield _report(work, (), this_task())
+
+    numbers = spark.sparkContext.parallelize(range(tasks), tasks)
+    return _checked(numbers.mapPartitions(run).collect(), prefix)
 
 
 def _report(work: Work, batches: Iterable[pa.RecordBatch], attempt: TaskAttempt) -> str:

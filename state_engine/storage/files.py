@@ -34,6 +34,8 @@ from state_engine.storage.storage_errors import storage_errors
 
 _LOCAL = pafs.LocalFileSystem()
 _TO_PYARROW = {"abfss": "abfs"}
+_FEW_ROWS = 100
+"""Of so few rows zstd takes longer to begin each column than to compress it, and saves nothing; so does its reader."""
 _WRITERS = 8
 """Files of one subtask that are on their way to a store at once."""
 
@@ -308,7 +310,7 @@ def write_parquet(
     pq.write_table(
         table,
         out,
-        compression="zstd",
+        compression="zstd" if table.num_rows > _FEW_ROWS else "snappy",
         use_dictionary=_dictionary(table),
         write_page_checksum=True,
         row_group_size=row_group,

@@ -1,9 +1,9 @@
 """``KeptFiles``: little files that this process has read, kept for micro-batches that read them again. Decision 0084.
 
-A worker runs one micro-batch after the other, and each of them reads the files of its path, which never change. Opening
-and decoding a little file takes a hundred times as long as to look whether it is still there. So that is all that is
-done to a file that is kept: one that is gone, or whose size or time of change is another one, is opened and checked
-anew, and is the same error as ever. Plays the part of RocksDB's table cache and block cache under Flink's backend.
+A worker runs one micro-batch after the other, and each of them reads the files of its path, which never change. To open
+and decode a little file takes a hundred times as long as to look whether it is still there, and no more is done where
+it is kept. One that is gone, or that has another size or time of change, is opened and checked anew, and is the same
+error as ever. Plays the part of RocksDB's table cache and block cache under Flink's backend.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from threading import Lock
-
-from pyarrow.fs import FileType
 
 from state_engine.storage.files import open_location
 from state_engine.storage.parquet_reading import OpenParquet
@@ -97,7 +95,5 @@ OF_THIS_PROCESS = KeptFiles()
 
 
 def _stamp_of(uri: str) -> _Stamp:
-    info = open_location(uri).info()
-    if info.type == FileType.NotFound:
-        raise FileNotFoundError(uri)
+    info = open_location(uri).info()  # without size and time where it is gone, which opening it says
     return int(info.size or 0), int(info.mtime_ns or 0)

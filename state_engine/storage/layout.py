@@ -33,6 +33,12 @@ TABLE_PROPERTIES = {
     "delta.logRetentionDuration": "interval 1 days",
 }
 
+STATE_TABLE_PROPERTIES = TABLE_PROPERTIES | {
+    # a commit needs the newest checksum of their logs; nobody who opens a job reads the list of their files
+    "delta.checkpointInterval": "30",
+}
+"""Of tables of state: all of a job's own but that of checkpoints."""
+
 ROOT_PROPERTY = "statelake.root"
 """Of tables of checkpoints: the id of the root that they are of."""
 

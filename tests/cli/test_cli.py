@@ -25,6 +25,7 @@ from state_engine.publication.publication import Publication
 from state_engine.storage.file_systems import Mount, mount_of, refuse_network_root
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, write_marker
+from state_engine.storage.state.copy_directory import SUFFIX, LocalCopies
 from tests.support.tiny import ROWS, Site
 
 PROJECT = Path(__file__).parents[2]
@@ -117,6 +118,29 @@ def test_the_root_is_new_known_newer_foreign_or_broken(tmp_path: Path) -> None:
     broken = root_check(tmp_path)
     assert "is damaged" in broken.detail
     assert "statelake doctor --repair" in broken.fix
+
+
+def test_where_local_copies_are_and_how_much_room_they_take(tmp_path: Path) -> None:
+    place = tmp_path / "copies"
+    of_operator = place / "job" / "operator"
+    check = doctor.check_local_copies(LocalCopies(str(place), 2 << 30))
+    assert (check.status, check.detail) == ("ok", f"{place}: 0.0 of at most 2.0 GiB")
+    assert not place.exists()  # a check writes nothing
+    of_operator.mkdir(mode=0o700, parents=True)
+    place.chmod(0o700)
+    with (of_operator / f"one{SUFFIX}").open("wb") as copy:
+        copy.truncate(1 << 30)
+    (of_operator / "other").write_bytes(b"no copy")
+    assert (
+        doctor.check_local_copies(LocalCopies(str(place), 2 << 30)).detail
+        == f"{place}: 1.0 of at most 2.0 GiB"
+    )
+    place.chmod(0o777)
+    check = doctor.check_local_copies(LocalCopies(str(place), 2 << 30))
+    assert (check.status, "local_copies.directory" in check.fix) == ("warning", True)
+    assert "max_size is 0" in doctor.check_local_copies(LocalCopies(str(place), 0)).detail
+    done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__LOCAL_COPIES__MAX_SIZE="3g")
+    assert "of at most 3.0 GiB" in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs", "fuse", "lustre", "9p"])

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from state_engine.core.errors import CommitUnknownError, StorageError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.storage.delta.action_json import statistics_text
+from state_engine.storage.delta.action_json import add_action
 from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import (
     DeltaKernel,
@@ -155,20 +155,7 @@ class LogKernel(DeltaKernel):
                 actions.append({"txn": {"appId": transaction.app, "version": transaction.version}})
             removed = {"deletionTimestamp": 0, "dataChange": True}
             actions += [{"remove": {"path": path, **removed}} for path in remove]
-            actions += [
-                {
-                    "add": {
-                        "path": file.path,
-                        "partitionValues": {k: str(v) for k, v in group.partition.items()},
-                        "size": file.bytes,
-                        "modificationTime": 0,
-                        "dataChange": True,
-                        "stats": statistics_text(file, group.partition),
-                    }
-                }
-                for group in add
-                for file in group.files
-            ]
+            actions += [add_action(file, group.partition) for group in add for file in group.files]
             return self._write(uri, log.version, actions)
 
     def _write(self, uri: str, before: int, actions: Sequence[dict[str, Any]]) -> int:

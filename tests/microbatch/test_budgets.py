@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from benchmarks.sized_jobs import Counting, SizedJob, Waiting
 from state_engine import DeltaSink, DeltaStateTable, FileSource, StatefulJob
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.storage import parquet_reading
+from state_engine.storage.kept_files import OF_THIS_PROCESS
 from state_engine.storage.state import copy_directory
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from tests.support.costs import SparkRecords, counting_files, delta_commits
@@ -146,6 +148,20 @@ def test_the_jobs_of_a_micro_batch_are_named_and_its_commits_reported(
     assert batch.delta_commits == delta_commits(tmp_path) - commits
 
 
+@pytest.mark.spark_tasks
+def test_a_compaction_is_one_job_and_no_query(tmp_path: Path, spark: SparkSession) -> None:
+    """A query is planned, and its Python workers are others than those of subtasks."""
+    site = Site(tmp_path, spark).put(ROWS)
+    engine, job = site.engine(), site.job()
+    engine.run(job)
+    state: Any = spark._jsparkSession.sharedState()
+    records, queries = SparkRecords(spark), state.statusStore().executionsCount()
+    assert engine.compact(job).entries == {"sums": 2}
+    assert records.descriptions() == {"tiny: base of operator sums as of checkpoint 1": 1}
+    assert records.stages() == {"completed": 1, "skipped": 0, "failed": 0, "failed tasks": 0}
+    assert state.statusStore().executionsCount() == queries
+
+
 # -- files -------------------------------------------------------------------------------------------------------------
 
 CHANGES, STATE = "root/tiny/operators/sums/changelog", "root/tiny/operator_state"
@@ -165,8 +181,8 @@ def test_files_of_a_micro_batch_of_a_few_rows(tmp_path: Path, spark: SparkSessio
     assert files.opened == {
         # its rows; and its ends, whose digest says later whether it is the same file
         "feed": 2,
-        # those of the two micro-batches before; a compaction makes them one base when they are many
-        CHANGES: 2,
+        # that of the micro-batch before; the process keeps the one before that, which it has read
+        CHANGES: 1,
         # that no other root writes to the table is looked up in its log by the process that made the job: the entry of
         # its creation and one each of two micro-batches
         SINK_LOG: 3,
@@ -179,8 +195,8 @@ def test_files_of_a_micro_batch_of_a_few_rows(tmp_path: Path, spark: SparkSessio
     }  # one key, so one subtask writes
     input_bytes = (site.feed / "2.parquet").stat().st_size
     assert files.bytes_of("feed") <= 3 * input_bytes  # the footer, the rows, the ends
-    before = [p for p in (tmp_path / CHANGES).rglob("*.parquet") if batch_of(p) != batch_of_newest(tmp_path)]
-    assert files.bytes_of(CHANGES) == sum(p.stat().st_size for p in before)  # each of them once
+    _, before, _ = sorted((tmp_path / CHANGES).rglob("*.parquet"), key=batch_of)
+    assert files.bytes_of(CHANGES) == before.stat().st_size  # once
     # a row of three columns, a change and the position of a file: nearly all of it are footers
     assert batch.bytes_written <= 8_192
 
@@ -188,10 +204,6 @@ def test_files_of_a_micro_batch_of_a_few_rows(tmp_path: Path, spark: SparkSessio
 def batch_of(file: Path) -> str:
     """The directory of the micro-batch that wrote a file."""
     return file.parent.name
-
-
-def batch_of_newest(directory: Path) -> str:
-    return max(batch_of(p) for p in (directory / CHANGES).rglob("*.parquet"))
 
 
 def test_files_of_a_run_without_input(tmp_path: Path, spark: SparkSession) -> None:
@@ -224,9 +236,17 @@ def test_files_opened_follow_touched_keys(tmp_path: Path, spark: SparkSession, k
     assert files.opened[base] == 1  # that of its key group
     with counting_files(tmp_path) as files:
         took = job.run(1_000, keys=np.arange(1_000))
-    assert files.opened[base] == 128  # a thousand keys are in all of them
+    assert files.opened[base] == 127  # a thousand keys are in all of them, and the process kept the one
     assert files.opened["root/sized/operators/kept/changelog"] == 1  # of the one key, that its subtask wrote
     assert files.opened["input/batch-0002"] == 2  # its rows; and its ends, to know it again
+    with counting_files(tmp_path) as files:
+        job.run(1_000, keys=np.arange(1_000))
+    assert files.opened[base] == 0  # all are kept
+    assert files.opened["root/sized/operators/kept/changelog"] == 2  # that each subtask wrote
+    job.engine.compact(job.job)
+    job.run(1, keys=np.array([7]))
+    kept = [uri for uri, _ in OF_THIS_PROCESS._files if uri.startswith(f"file://{tmp_path}")]
+    assert len(kept) == 1  # that of its key group in the new base: nobody reads the others again
     # a change is a key, its hash, a number and what says so: some 25 bytes, and a footer for each of two subtasks
     assert took.changelog_bytes <= 30 * 1_000 + 2 * 4_096
     assert took.changed_entries == 1_000

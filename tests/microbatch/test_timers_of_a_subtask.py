@@ -14,7 +14,7 @@ from state_engine.core.checkpoints.checkpoint import FirstTimers
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.time.timers import EVENT, TIMERS
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout
 from state_engine.microbatch.routing.routing import nothing_new
@@ -32,7 +32,8 @@ from state_engine.sources.frames import EVENT_TIME, WATERMARK, order_name
 from state_engine.sources.output_type import OutputType
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import ListedFile
+from state_engine.storage.state.changelog import KeyHashes, ListedFile
+from state_engine.storage.state.stored_timers import StoredTimers
 
 KEY = KeySchema(("k",), (pa.string(),))
 ORDER = (order_name(0), order_name(1))
@@ -179,6 +180,41 @@ def test_of_many_timers_only_keys_with_due_ones_are_decoded(
     assert site.run(row, LAYOUT, BatchClocks(0, 109, 109)) == [("k50000", 109)]
     assert decoded.keys == 1
     assert site.first_timers[0].times_ms == {EVENT: 110}
+
+
+def test_the_next_first_timer_is_looked_for_behind_those_that_fire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the millisecond after the watermark on: not from the first one, whose keys are touched, and not later."""
+    searched, original = list[int](), StoredTimers.first
+
+    def first(stored: StoredTimers, domain: str, since_ms: int, *, without: KeyHashes) -> int | None:
+        searched.append(since_ms)
+        return original(stored, domain, since_ms, without=without)
+
+    monkeypatch.setattr(StoredTimers, "first", first)
+    site = Site(tmp_path)
+    rows = events(("a", 0), ("b", 5), ("c", 6), watermarks=[MIN_TIMESTAMP] * 3)
+    site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, -1))
+    empty = nothing_new(1, event_time=True)
+    assert isinstance(empty.rows, list)
+    assert site.run(empty.rows[0], empty.layout, BatchClocks(0, -1, 14)) == [("a!", 10)]
+    assert site.first_timers == (FirstTimers(0, 127, {EVENT: 15}),)
+    assert searched == [15]
+    drained = BatchClocks(0, 14, 14, drain=True)
+    assert site.run(empty.rows[0], empty.layout, drained) == [("b!", 15), ("c!", 16)]
+    assert site.first_timers == (FirstTimers(0, 127, {}),)
+    assert searched == [15, MAX_TIMESTAMP]
+
+
+def test_without_functions_of_timers_it_is_looked_for_from_the_first_one_on(tmp_path: Path) -> None:
+    """Nobody touches the keys whose timers are due."""
+    site = Site(tmp_path)
+    rows = events(("a", 0), ("b", 0), watermarks=[MIN_TIMESTAMP] * 2)
+    site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, -1))
+    site.function = Silent()
+    site.run(events(("a", 20), watermarks=[-1]), LAYOUT, BatchClocks(0, -1, 20))
+    assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
 
 
 def test_an_older_row_that_knows_no_first_timers_loses_none(tmp_path: Path) -> None:

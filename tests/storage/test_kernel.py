@@ -153,6 +153,39 @@ def test_files_of_several_partitions_in_one_commit(kernel: DeltaKernel, uri: str
     assert sorted((r["who"], r["part"]) for r in stored) == [("a", "a"), ("b", "b")]
 
 
+def test_what_the_log_says_of_a_file(spark: SparkSession, kernel: DeltaKernel, uri: str) -> None:
+    """Values of partitions as text, a path that readers decode, and statistics of columns that stand in the file."""
+    columns = pa.schema([("key_hash", pa.int64()), ("base_id", pa.string()), ("key_group", pa.int64())])
+    kernel.create_table(uri, columns, partition_by=["base_id", "key_group"])
+    size = write_parquet(pa.table({"key_hash": [-3, 8]}), f"{uri}/part=1/a b%ü.parquet").bytes
+    file = DataFile("part=1/a b%ü.parquet", size, 2, 0, 5, 5, -3, 8)
+    version = kernel.change(uri, add=[FileGroup([file], {"base_id": "one", "key_group": 5})])
+    (add,) = DeltaLog(uri).commit(version).of("add")
+    assert add.pop("modificationTime") == pytest.approx(time.time() * 1000, abs=60_000)
+    assert {name: value for name, value in add.items() if value is not None} == {
+        "path": "part=1/a%20b%25%C3%BC.parquet",
+        "partitionValues": {"base_id": "one", "key_group": "5"},
+        "size": size,
+        "dataChange": True,
+        "stats": '{"numRecords": 2, "minValues": {"key_hash": -3}, "maxValues": {"key_hash": 8}}',
+    }
+    read = spark.read.format("delta").load(uri)
+    assert {tuple(row) for row in read.collect()} == {(-3, "one", 5), (8, "one", 5)}
+    assert read.where("key_hash > 8").count() == 0
+    assert DeltaTable(uri.removeprefix("file://")).to_pyarrow_table().num_rows == 2
+    assert kernel.active_files(uri) == [file.path]
+
+
+@pytest.mark.parametrize("partition", [{}, {"part": "a", "more": "b"}, {"other": "a"}])
+def test_files_of_other_partition_columns_are_refused(
+    kernel: DeltaKernel, uri: str, partition: dict[str, str]
+) -> None:
+    kernel.create_table(uri, pa.schema([*SCHEMA, ("part", pa.string())]), partition_by=["part"])
+    with pytest.raises(CommitFailedError, match=r"partitioned by \[part\].*Nothing was written"):
+        kernel.append(uri, [file(uri, "a", 1)], partition=partition)
+    assert kernel.version(uri) == 0
+
+
 def test_files_to_remove_that_are_not_there_stop_the_commit(kernel: DeltaKernel, uri: str) -> None:
     kernel.create_table(uri, SCHEMA)
     append(kernel, uri, "old", 1)

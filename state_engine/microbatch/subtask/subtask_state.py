@@ -21,6 +21,7 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
+from state_engine.storage.files import is_local
 from state_engine.storage.kept_files import OF_THIS_PROCESS
 from state_engine.storage.state.changelog import Hashes, KeyHashes, ListedFile, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
@@ -159,7 +160,7 @@ class SubtaskKeyedState:
 def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
     """The files of the path that may hold entries of a subtask's key groups, with their local copies.
 
-    Little ones are kept by the process, and those that the path does not list any more are not.
+    The process keeps little ones on a disk, until the path does not list them any more.
     """
     layout, uid = spec.layout, spec.uid
     listed = {f.listed.uri for f in spec.state_files}
@@ -170,8 +171,8 @@ def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
 
 
 def _kept(file: StateFile) -> StateFile:
-    """The file, to be kept by the process where it is a little one."""
-    if file.listed.rows >= LARGE_ROWS:
+    """The file, to be kept by the process where it is a little one on a disk."""
+    if file.listed.rows >= LARGE_ROWS or not is_local(file.listed.uri):
         return file
     return replace(file, listed=replace(file.listed, kept=True))
 

@@ -403,6 +403,7 @@ class DeltaKernel:
             return builder.build(engine)
 
         def actions(_: Any) -> Any:
+            _check_partitions(uri, before, add)
             added = self._actions.append(add)
             changes = self._actions.remove(uri, before, remove).combine(added) if remove else added
             return classes.iterable.inMemoryIterable(changes)
@@ -487,3 +488,18 @@ class DeltaKernel:
         if not kept and "checkpointProtection" not in facts.features:
             retention_ms = int(self._classes.log_retention.fromMetadata(snapshot.getMetadata()))
             clean_log(uri, keep_ms=retention_ms, delete=None if is_local(uri) else self._stores.delete)
+
+
+def _check_partitions(uri: str, snapshot: Any, add: Sequence[FileGroup]) -> None:
+    """Refuse files without a value for each partition column of their table, or with others: readers would fail.
+
+    Raises:
+        CommitFailedError: the table has other partition columns.
+    """
+    columns = snapshot.getPartitionColumnNames().toString()  # a round trip for all of them
+    wrong = next((g for g in add if f"[{', '.join(g.partition)}]" != columns), None)
+    if wrong is not None:
+        raise CommitFailedError(
+            f"the commit to table {uri} failed: it is partitioned by {columns}, and the files have values of "
+            f"[{', '.join(wrong.partition)}]: somebody made another table of it. Nothing was written"
+        )

@@ -98,6 +98,10 @@ class LocalCopies:
             used -= status.st_size
         return max(limit - used, 0)
 
+    def used_bytes(self) -> int:
+        """Size of all copies in the directory, of all jobs."""
+        return sum(status.st_size for _, status in self._stored())
+
     def _stored(self) -> Iterator[tuple[Path, os.stat_result]]:
         """All copies in the directory, of all jobs."""
         for copy in self.place.glob(f"*/*/*{SUFFIX}"):
