@@ -326,7 +326,7 @@ class VectorizedOperator(GuardedOperator):
                 )
         if table is not None and name in table.column_names:
             keys = self._numbers(table[KEY], KEY, number, "state")
-            if len(np.unique(keys)) != len(keys):
+            if len(keys) and np.bincount(keys).max() > 1:
                 raise ConfigurationError(
                     f"{self._method} gave two rows of one key as state: give each '{KEY}' once, with its last value"
                 )

@@ -31,7 +31,7 @@ from state_engine.microbatch.subtask.subtask_state import files_holding, own_fil
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.sources.frames import EVENT_TIME, WATERMARK
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.changelog import KeyHashes, StoredState
+from state_engine.storage.state.changelog import KeyHashes
 from state_engine.storage.state.changelog_write import (
     StateChanges,
     changelog_of,
@@ -39,6 +39,7 @@ from state_engine.storage.state.changelog_write import (
     write_changes,
 )
 from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.storage.state.newest_entries import NewestEntries
 
 
 @dataclass(frozen=True)
@@ -119,18 +120,17 @@ class VectorizedKeyedState:
             StateMigrationError: the stored type cannot become the declared one.
         """
         stored, number = self._stored.of(descriptor), len(self._keys.hashes)
-        table = None if stored.read is None else self._entries.table(stored.descriptor, stored.read)
+        found = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
         stamped = descriptor.ttl is not None
-        if table is None:
+        if found is None:
             no_times = pa.nulls(number, pa.int64()) if stamped else None
             return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
-        at = self._last_rows(table)
-        rows = pa.array(np.maximum(at, 0), mask=at < 0)
-        values = one_chunk(table[state_column(stored.descriptor.stored_as)]).take(rows)
+        rows = pa.array(np.maximum(found.row_of, 0), mask=found.row_of < 0)
+        values = one_chunk(found.rows[state_column(stored.descriptor.stored_as)]).take(rows)
         values = in_form(values, descriptor.value_type, by_name=False)
         if not stamped:
             return StateColumn(values)
-        micros = one_chunk(table["updated_at"]).take(rows).cast(pa.int64())
+        micros = one_chunk(found.rows["updated_at"]).take(rows).cast(pa.int64())
         return StateColumn(values, pc.divide(micros, 1000))
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
@@ -173,28 +173,10 @@ class VectorizedKeyedState:
         )
 
     @cached_property
-    def _entries(self) -> StoredState:
-        spec, hashes = self._spec, self._keys.hashes
-        assert spec.key_schema is not None
-        files = files_holding(self._files, hashes, spec.max_parallelism)
-        return StoredState(files, KeyHashes.of(hashes), spec.key_schema)
-
-    def _last_rows(self, table: pa.Table) -> np.ndarray:
-        """For each key the row of a table in path order that holds its value; -1 where it has none."""
-        stored = [
-            pa.concat_arrays([column.cast(own.type), own])
-            for column, own in zip(one_chunk(table["key"]).flatten(), self._keys.columns, strict=True)
-        ]
-        codes, rows = entry_codes(stored), table.num_rows
-        key_of = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
-        key_of[codes[rows:]] = np.arange(len(codes) - rows)
-        keys = key_of[codes[:rows]]
-        touched = np.flatnonzero(keys >= 0)
-        last = np.full(len(self._keys.hashes), -1)
-        last[keys[touched]] = touched  # of several, the last one stays
-        put = pc.equal(table["op"], PUT).to_numpy()
-        last[(last >= 0) & ~put[last]] = -1
-        return last
+    def _entries(self) -> NewestEntries:
+        keys = self._keys
+        files = files_holding(self._files, keys.hashes, self._spec.max_parallelism)
+        return NewestEntries(files, keys.hashes, keys.columns)
 
 
 def _declared(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -94,30 +94,42 @@ def changelog_of(
         key_type, {part.descriptor.stored_as: part.descriptor.column_type for part in parts}
     )
     at = np.concatenate([part.at for part in parts])
-    row_hashes = hashes[at]
+    ops = pa.chunked_array([part.op for part in parts], pa.string())
+    order = _file_order(hashes[at], np.mod(hashes[at], max_parallelism), ops)
+    in_order, at = pa.array(order), at[order]
+    names = _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
-        "key_hash": pa.array(row_hashes),
+        "key_group": pa.array(np.mod(hashes[at], max_parallelism)),
+        "key_hash": pa.array(hashes[at]),
         "key": keys.take(pa.array(at)),
-        "state": _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts]),
-        "op": pa.chunked_array([part.op for part in parts], pa.string()),
-        "updated_at": pa.chunked_array([part.updated_at for part in parts], _TIMESTAMP),
+        "state": names if len(parts) == 1 else names.take(in_order),
+        "op": ops.take(in_order),
+        "updated_at": pa.chunked_array([p.updated_at for p in parts], _TIMESTAMP).take(in_order),
     }
     start = 0
     for part in parts:
         before, after = start, total - start - len(part.at)
         kind = part.descriptor.column_type
         padded = pa.chunked_array([pa.nulls(before, kind), part.column, pa.nulls(after, kind)], kind)
-        columns[state_column(part.descriptor.stored_as)] = padded
+        columns[state_column(part.descriptor.stored_as)] = padded.combine_chunks().take(in_order)
         start += len(part.at)
-    return in_file_order(pa.table([columns[f.name] for f in schema], schema=schema))
+    return pa.table([columns[f.name] for f in schema], schema=schema)
 
 
 def in_file_order(changes: pa.Table) -> pa.Table:
     """Rows of a changelog by key group and hash, a key's clear in front of its appends and puts, else as they came."""
-    later = pc.not_equal(changes["op"], CLEAR).to_numpy()
-    places = (later, changes["key_hash"].to_numpy(), changes["key_group"].to_numpy())
-    return changes.take(pa.array(np.lexsort(places)))
+    hashes, groups = changes["key_hash"].to_numpy(), changes["key_group"].to_numpy()
+    return changes.take(pa.array(_file_order(hashes, groups, changes["op"])))
+
+
+def _file_order(
+    hashes: np.ndarray[Any, Any], groups: np.ndarray[Any, Any], ops: pa.ChunkedArray
+) -> np.ndarray[Any, Any]:
+    """The order of rows in a file of changes. Groups are below 32,768, so that sorting them takes no comparisons."""
+    order = np.argsort(hashes)
+    if (np.diff(hashes[order]) == 0).any():  # the order of equal ones matters
+        order = np.lexsort((pc.not_equal(ops, CLEAR).to_numpy(), hashes))
+    return cast(np.ndarray[Any, Any], order[np.argsort(groups[order].astype(np.uint16), kind="stable")])
 
 
 def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, attempt: int) -> DataFile:
