@@ -35,6 +35,7 @@ from state_engine.storage.state.changelog import KeyHashes
 from state_engine.storage.state.changelog_write import (
     StateChanges,
     changelog_of,
+    file_order,
     timestamps_ms,
     write_changes,
 )
@@ -44,7 +45,7 @@ from state_engine.storage.state.newest_entries import NewestEntries
 
 @dataclass(frozen=True)
 class VectorizedKeys:
-    """The keys of a batch, each once, in the order of their first rows.
+    """The keys of a batch, each once, in the order of files of changes: then they are found and written as they stand.
 
     Attributes:
         of_rows: number of every row's key.
@@ -63,15 +64,17 @@ class VectorizedKeys:
         columns, hashes = key_columns_of(events, spec, report)
         codes = entry_codes(columns)
         number = int(codes.max()) + 1 if len(codes) else 0
-        first = np.empty(number, np.int64)
-        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several, the last one stays
-        by_first = np.argsort(first, kind="stable")
+        row_of = np.empty(number, np.int64)
+        row_of[codes] = np.arange(len(codes))
+        of_keys = hashes[row_of]
+        order = file_order(of_keys, np.mod(of_keys, spec.max_parallelism))
+        row_of = row_of[order]
         place = np.empty(number, np.int64)
-        place[by_first] = np.arange(number)
-        rows = pa.array(first[by_first])
+        place[order] = np.arange(number)
+        rows = pa.array(row_of)
         stored = [c.take(rows).cast(f.type) for c, f in zip(columns, spec.key_schema.storage, strict=True)]
         report.keys = number
-        return cls(place[codes], stored, hashes[first[by_first]])
+        return cls(place[codes], stored, hashes[row_of])
 
     def declared(self, schema: KeySchema) -> pa.Table:
         """The keys as the job declares them, a column for each of theirs."""
@@ -125,12 +128,11 @@ class VectorizedKeyedState:
         if found is None:
             no_times = pa.nulls(number, pa.int64()) if stamped else None
             return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
-        rows = pa.array(np.maximum(found.row_of, 0), mask=found.row_of < 0)
-        values = one_chunk(found.rows[state_column(stored.descriptor.stored_as)]).take(rows)
+        values = found.in_order(state_column(stored.descriptor.stored_as))
         values = in_form(values, descriptor.value_type, by_name=False)
         if not stamped:
             return StateColumn(values)
-        micros = one_chunk(found.rows["updated_at"]).take(rows).cast(pa.int64())
+        micros = found.in_order("updated_at").cast(pa.int64())
         return StateColumn(values, pc.divide(micros, 1000))
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:

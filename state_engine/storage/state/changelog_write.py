@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
+from state_engine.core.types.columns import one_chunk
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, partition_path, state_column
 
@@ -95,40 +96,50 @@ def changelog_of(
     )
     at = np.concatenate([part.at for part in parts])
     ops = pa.chunked_array([part.op for part in parts], pa.string())
-    order = _file_order(hashes[at], np.mod(hashes[at], max_parallelism), ops)
+    order = file_order(hashes[at], np.mod(hashes[at], max_parallelism), ops)
     in_order, at = pa.array(order), at[order]
-    names = _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts])
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "key_group": pa.array(np.mod(hashes[at], max_parallelism)),
-        "key_hash": pa.array(hashes[at]),
-        "key": keys.take(pa.array(at)),
-        "state": names if len(parts) == 1 else names.take(in_order),
-        "op": ops.take(in_order),
-        "updated_at": pa.chunked_array([p.updated_at for p in parts], _TIMESTAMP).take(in_order),
+        "state": _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts]),
+        "op": ops,
+        "updated_at": pa.chunked_array([part.updated_at for part in parts], _TIMESTAMP),
     }
     start = 0
     for part in parts:
         before, after = start, total - start - len(part.at)
         kind = part.descriptor.column_type
         padded = pa.chunked_array([pa.nulls(before, kind), part.column, pa.nulls(after, kind)], kind)
-        columns[state_column(part.descriptor.stored_as)] = padded.combine_chunks().take(in_order)
+        columns[state_column(part.descriptor.stored_as)] = one_chunk(padded)
         start += len(part.at)
+    if (np.diff(order) != 1).any():
+        columns = {name: column.take(in_order) for name, column in columns.items()}
+    columns["key"] = keys if np.array_equal(at, np.arange(len(keys))) else keys.take(pa.array(at))
+    columns["key_hash"] = pa.array(hashes[at])
+    columns["key_group"] = pa.array(np.mod(hashes[at], max_parallelism))
     return pa.table([columns[f.name] for f in schema], schema=schema)
 
 
 def in_file_order(changes: pa.Table) -> pa.Table:
     """Rows of a changelog by key group and hash, a key's clear in front of its appends and puts, else as they came."""
     hashes, groups = changes["key_hash"].to_numpy(), changes["key_group"].to_numpy()
-    return changes.take(pa.array(_file_order(hashes, groups, changes["op"])))
+    return changes.take(pa.array(file_order(hashes, groups, changes["op"])))
 
 
-def _file_order(
-    hashes: np.ndarray[Any, Any], groups: np.ndarray[Any, Any], ops: pa.ChunkedArray
+def file_order(
+    hashes: np.ndarray[Any, Any], groups: np.ndarray[Any, Any], ops: pa.ChunkedArray | None = None
 ) -> np.ndarray[Any, Any]:
-    """The order of rows in a file of changes. Groups are below 32,768, so that sorting them takes no comparisons."""
-    order = np.argsort(hashes)
-    if (np.diff(hashes[order]) == 0).any():  # the order of equal ones matters
+    """The order of rows in a file of changes, by key groups, the hashes of their keys and what they do.
+
+    Example:
+        >>> file_order(np.array([7, 5, 4]), np.array([1, 1, 0])).tolist()
+        [2, 1, 0]
+    """
+    rising = (groups[1:] > groups[:-1]) | ((groups[1:] == groups[:-1]) & (hashes[1:] > hashes[:-1]))
+    if rising.all():
+        return np.arange(len(hashes))
+    order = np.argsort(hashes, kind="stable")
+    if ops is not None and (np.diff(hashes[order]) == 0).any():  # what rows of one key do matters
         order = np.lexsort((pc.not_equal(ops, CLEAR).to_numpy(), hashes))
+    # numbers of 16 bits are sorted without comparisons, and there are at most 32,768 key groups
     return cast(np.ndarray[Any, Any], order[np.argsort(groups[order].astype(np.uint16), kind="stable")])
 
 
