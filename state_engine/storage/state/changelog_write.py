@@ -107,8 +107,8 @@ def changelog_of(
     for part in parts:
         before, after = start, total - start - len(part.at)
         kind = part.descriptor.column_type
-        padded = pa.chunked_array([pa.nulls(before, kind), part.column, pa.nulls(after, kind)], kind)
-        columns[state_column(part.descriptor.stored_as)] = one_chunk(padded)
+        padded = [pa.nulls(before, kind), part.column, pa.nulls(after, kind)]
+        columns[state_column(part.descriptor.stored_as)] = pa.concat_arrays(a for a in padded if len(a))
         start += len(part.at)
     if (np.diff(order) != 1).any():
         columns = {name: column.take(in_order) for name, column in columns.items()}

@@ -100,7 +100,9 @@ class NewestEntries:
             left = left[at[left] < len(self._hashes)]
             left = left[self._hashes[at[left]] == hashes[left]]
             candidates = self._order[at[left]]
-            same = equal_rows([c.take(pa.array(left)) for c in columns], [c.take(pa.array(candidates)) for c in self._keys])
+            same = equal_rows(
+                [c.take(pa.array(left)) for c in columns], [c.take(pa.array(candidates)) for c in self._keys]
+            )
             numbers[left[same]] = candidates[same]
             left = left[~same]
             at[left] += 1  # another key with the same hash
