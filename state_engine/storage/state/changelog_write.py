@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
-from state_engine.core.types.columns import one_chunk
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, partition_path, state_column
 
