@@ -12,10 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.core.state.state_table import PUT
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.state.changelog import Hashes, KeyHashes, ListedFile, Part, Read, parts_of
 from state_engine.storage.state.entry_codes import equal_rows
@@ -27,7 +25,7 @@ class FoundEntries:
 
     Attributes:
         rows: as ``Part.rows`` gives them.
-        row_of: of each key the row with its entry; -1 where it has none.
+        row_of: of each key the row with its entry, or of its deletion, which has no value; -1 where it has none.
     """
 
     rows: pa.Table
@@ -77,10 +75,7 @@ class NewestEntries:
                 break
         if not tables:
             return None
-        found = pa.concat_tables(tables)
-        put = pc.equal(found["op"], PUT).to_numpy()
-        row_of[(row_of >= 0) & ~put[row_of]] = -1
-        return FoundEntries(found, row_of)
+        return FoundEntries(pa.concat_tables(tables), row_of)
 
     def _newest_first(self) -> Iterator[Part]:
         """Parts from the newest one on; each is read once, for all states."""
