@@ -115,8 +115,7 @@ class OpenParquet:
         if (column, number) not in self._limits:
             at = self._places.get(column)
             known = None if at is None else self.metadata.row_group(number).column(at).statistics
-            has_limits = known is not None and known.has_min_max
-            self._limits[column, number] = (known.min, known.max) if has_limits else None
+            self._limits[column, number] = (known.min, known.max) if known and known.has_min_max else None
         return self._limits[column, number]
 
     def sorted_row_groups(self, column: str, first: Any, last: Any) -> range:

@@ -213,6 +213,7 @@ def test_without_functions_of_timers_it_is_looked_for_from_the_first_one_on(tmp_
     rows = events(("a", 0), ("b", 0), watermarks=[MIN_TIMESTAMP] * 2)
     site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, -1))
     site.function = Silent()
+    site.know()
     site.run(events(("a", 20), watermarks=[-1]), LAYOUT, BatchClocks(0, -1, 20))
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
 
