@@ -156,7 +156,7 @@ def test_a_compaction_is_one_job_and_no_query(tmp_path: Path, spark: SparkSessio
     engine.run(job)
     state: Any = spark._jsparkSession.sharedState()
     records, queries = SparkRecords(spark), state.statusStore().executionsCount()
-    assert engine.compact(job).entries == {"sums": 2}
+    assert engine.compact(job).entries == {"sums": 3}
     assert records.descriptions() == {"tiny: base of operator sums as of checkpoint 1": 1}
     assert records.stages() == {"completed": 1, "skipped": 0, "failed": 0, "failed tasks": 0}
     assert state.statusStore().executionsCount() == queries
