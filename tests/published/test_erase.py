@@ -355,7 +355,7 @@ def test_the_command_says_what_left_and_until_when_the_rest_stays(
     monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     given = ["state", "erase-keys", "shops", "--key", json.dumps({"k": ERASED})]
     planned = CliRunner().invoke(app, [*given, "--dry-run"], catch_exceptions=False)
-    assert "table balance: 1 rows would leave it; " in planned.output
+    assert "table balance: 1 row would leave it; " in planned.output
     done = CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False)
     tables = {table["name"]: table for table in json.loads(done.stdout)["tables"]}
     assert tables["balance"]["rows"] == 1

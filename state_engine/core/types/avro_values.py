@@ -29,6 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.ddl import ddl_text
 
@@ -233,7 +234,7 @@ def _enum(symbols: list[str], path: str) -> Write:
 def _fixed(size: int, path: str) -> Write:
     def write(value: bytes) -> bytes:
         if len(value) != size:
-            raise ValueTypeError(f"{path} has {len(value)} bytes, and {size} in the schema")
+            raise ValueTypeError(f"{path} has {counted(len(value), 'byte')}, and {size} in the schema")
         return value
 
     return write

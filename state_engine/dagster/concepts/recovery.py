@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 import dagster as dg
 from pydantic import Field, model_validator
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -137,5 +138,5 @@ def _verified(run: OperationRun) -> dict[str, Any]:
             f"job '{run.job.name}': the head {history.path[-1].checkpoint_id} is not whole: {summary_of(problems)}. "
             "Restore an older checkpoint or a savepoint"
         )
-    run.log(f"{files.looked_at} files are what was recorded, all outputs are published")
+    run.log(f"{counted(files.looked_at, 'file is', 'files are')} as recorded, all outputs are published")
     return {"verified_files": files.looked_at}

@@ -10,6 +10,7 @@ from pydantic import Field
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.counted_nouns import counted
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
@@ -118,4 +119,6 @@ class _Progress:
     def __call__(self, file: Disposal) -> None:
         self._count += 1
         if self._count % _LOGGED_EVERY_FILES == 0:
-            self._run.log(f"{self._count:,} files are done, {file.path} the last of them")
+            self._run.log(
+                f"{counted(self._count, 'file is', 'files are')} done, {file.path} the last of them"
+            )

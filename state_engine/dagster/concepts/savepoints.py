@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -119,7 +120,7 @@ def _partitions_sensor(dagster_job: DagsterJob, key: dg.AssetKey) -> dg.SensorDe
             requests.append(partitions.build_delete_request(sorted(gone)))
         return dg.SensorResult(
             dynamic_partitions_requests=requests,
-            skip_reason=None if requests else f"{len(there)} savepoints, all of them shown",
+            skip_reason=None if requests else f"{counted(len(there), 'savepoint')}, all of them shown",
         )
 
     return in_step

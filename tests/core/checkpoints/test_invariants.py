@@ -61,7 +61,7 @@ BROKEN = [
         checkpoint(
             4, 3, clock_ms=100, watermark_ms=50, operators=[operator(changes(0, (0, 1)), changed_entries=2)]
         ),
-        "1 rows in its files, 2 entries counted",
+        "1 row in its files, 2 entries counted",
     ),
 ]
 
