@@ -40,8 +40,8 @@ def oddly_said(source: str) -> list[tuple[int, str]]:
 
 COUNTED = "state_engine", "orchestration", "jobs"
 NOUN = re.compile(
-    r" (?:(?:more|dead|key|other) )?(rows|files|bytes|entries|keys|key groups|micro-batches|tasks|partitions|letters|checkpoints|timers|"
-    r"elements|inputs|fields|values|sources|savepoints|slots|offsets|changes|subtasks|expectations|minutes|hours)\b"
+    r" (?:(?:more|dead|key|other) )?(rows|files|bytes|entries|keys|key groups|micro-batches|tasks|partitions|letters|"
+    r"checkpoints|timers|elements|inputs|fields|values|sources|savepoints|slots|offsets|changes|subtasks|expectations|minutes|hours)\b"
 )
 """What texts count; "1 rows" is none of their sentences."""
 NO_COUNT_OF_ONE = {

@@ -38,7 +38,7 @@ def restore(
     savepoint: Annotated[
         str | None,
         typer.Option(
-            help="In place of a checkpoint: the name of a savepoint of the job, or the directory of any savepoint."
+            help="Instead of a checkpoint: the name of a savepoint of the job, or the directory of any savepoint."
         ),
     ] = None,
     allow_non_restored_state: Annotated[
@@ -190,7 +190,7 @@ def move_lines(job: str, done: RestoreReport) -> Iterator[str]:
     for sink in done.left_alone:
         yield f"sink {sink.name} at {sink.path} is left alone: it is as it was"
     if done.committed_id is not None:
-        yield f"checkpoint {done.committed_id} says so; run the job to go on from there"
+        yield f"checkpoint {done.committed_id} records this; run the job to continue from there"
 
 
 def _rescaled(done: RescaleReport) -> str:

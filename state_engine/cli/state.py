@@ -115,7 +115,7 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     if not done.changes:
         yield f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys"
     if done.committed_id is not None:
-        yield f"{report.job}: checkpoint {done.committed_id} says so"
+        yield f"{report.job}: checkpoint {done.committed_id} records this"
     for erased in report.tables:
         yield from _erased_table(erased, dry_run=dry_run)
     if report.expired:
@@ -125,7 +125,7 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     if report.traces:
         yield "still held by:"
     elif not any(one.older_files for one in report.tables):
-        yield "nothing that was looked at holds them any more"
+        yield "nothing that was searched holds them now"
 
 
 def _erased_table(erased: ErasedTable, *, dry_run: bool) -> Iterator[str]:

@@ -113,7 +113,7 @@ def notes(one: JobStatus) -> list[str]:
         gone.append(
             f"the head needs {counted(len(one.missing_files), 'file')} that changed or vanished since they were "
             "written. Put them back from a "
-            f"copy; or go back to the newest checkpoint whose files are there: {way_out}"
+            f"copy; or go back to the newest checkpoint whose files all exist: {way_out}"
         )
     waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
     if len(one.files_waiting) > _MOST_FILES:

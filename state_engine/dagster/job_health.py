@@ -73,7 +73,7 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
         return (
             f"the head needs {counted(len(status.missing_files), 'missing or truncated file')}, first "
             f"{status.missing_files[0]}; `statelake status {status.job}` lists them, and the newest checkpoint whose "
-            "files are there"
+            "files all exist"
         )
     if status.state in ("unpublished", "changed") and any(table.changed for table in status.tables):
         return next(table.changed for table in status.tables if table.changed)

@@ -147,7 +147,7 @@ class _Run:
     def _run(self, wanted: Sequence[str], states: Mapping[str, PartitionStatus]) -> Outcome:
         done = [key for key, one in states.items() if one.state == "done"]
         if not wanted:
-            self._log("what was asked for was run already, so there is nothing to do")
+            self._log("these partitions were run already, so there is nothing to do")
             return Outcome()
         if len(wanted) == 1 and wanted[0] not in done:
             return self._ordinary(wanted[0])

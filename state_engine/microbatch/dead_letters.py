@@ -217,9 +217,9 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         return ""
     operator, source, place = letter.place
     if operator is None:
-        return "" if source in job.sources else f"the job has no source '{source}' any more"
+        return "" if source in job.sources else f"the job no longer has a source '{source}'"
     if operator not in job.operators:
-        return f"the job has no operator '{operator}' any more"
+        return f"the job no longer has an operator '{operator}'"
     inputs = job.operators[operator].inputs
     if place is None or place >= len(inputs):
         return f"the operator '{operator}' has {counted(len(inputs), 'input')} now"

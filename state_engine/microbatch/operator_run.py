@@ -175,8 +175,8 @@ def run_subtasks(
         raise StatelakeError(
             f"job '{job}', operator '{spec.uid}': a broadcast element was refused by some subtasks and taken by others "
             f"({[len(r.broadcast_refused) for r in reports]} refused, by subtask), so their copies of the state would "
-            "differ. Nothing of this micro-batch was committed. What the function does with a broadcast element must "
-            "not depend on the subtask"
+            "differ. Nothing of this micro-batch was committed. The function must do the same with a broadcast "
+            "element in every subtask"
         )
     return reports
 

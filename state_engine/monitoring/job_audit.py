@@ -25,7 +25,7 @@ from state_engine.storage.in_threads import in_threads
 from state_engine.storage.parquet_reading import open_recorded
 
 _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
-_ONE_CHILD = ("ids grow", "on the branch", "continues what is there")
+_ONE_CHILD = ("ids grow", "on the branch", "continues existing rows")
 _SAMPLED_FILES = 32
 """Files of an operator whose keys are looked at: the newest ones."""
 
@@ -187,7 +187,7 @@ def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None
     problem = (
         f"{uri}: {wrong:,} of {counted(len(expected), 'row is', 'rows are')} in another key group than their "
         "hash says, first the hash "
-        f"{table['key_hash'][first].as_py()} in group {recorded[first]} in place of {expected[first]}"
+        f"{table['key_hash'][first].as_py()} in group {recorded[first]} instead of {expected[first]}"
     )
     return table.num_rows, problem if wrong else ""
 

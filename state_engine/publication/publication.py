@@ -201,11 +201,11 @@ class Publication:
         staged, waits = change.staged, change.checkpoint_id == newest_id
         _LOG.log(
             logging.WARNING if waits else logging.INFO,
-            "job '%s': the code has no sink '%s' at %s any more, so it is left alone%s",
+            "job '%s': the code no longer has the sink '%s' at %s, so it is left alone%s",
             self._tables.layout.job,
             staged.name,
             staged.path,
-            f"; whether it shows checkpoint {newest_id} was not looked up" if waits else "",
+            f"; nobody checked whether it shows checkpoint {newest_id}" if waits else "",
             extra={"job": self._tables.layout.job, "checkpoint_id": newest_id, "sink": staged.name},
         )
 

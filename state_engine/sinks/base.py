@@ -72,7 +72,7 @@ class SinkRequest:
             raise SinkIdentityError(
                 f"sink '{self.name}': {where} is written to by the same job of another root, '{others[0]}', so "
                 "its rows would come twice. Give each root its own table; or, if this root takes over from that "
-                "one, or both are to append, say so with shared=True"
+                "one, or both append to it, set shared=True"
             )
 
 

@@ -212,7 +212,7 @@ def test_a_job_is_operated_from_the_command_line(
     before = site.outputs()
     assert "the head would go from checkpoint 2 to 1" in shown("restore", "tiny", "1", "--dry-run")
     assert site.outputs() == before
-    assert "sink out: 2 rows out, 0 rows back checkpoint 3 says so" in shown("restore", "tiny", "1")
+    assert "sink out: 2 rows out, 0 rows back checkpoint 3 records this" in shown("restore", "tiny", "1")
     assert len(site.outputs()) == len(before) - 2
     assert "sums: would write" in shown("compact", "tiny", "--dry-run", "--full")
     assert "sums: 2 entries" in shown("compact", "tiny")

@@ -274,7 +274,7 @@ def test_tables_that_were_published_to_once_are_named(site: Site) -> None:
     assert {table.name for table in report.tables} == {"per_shop", "all_numbers"}
     (trace,) = (trace for trace in report.traces if trace.kind == "table")
     assert (trace.name, trace.rows) == ("balance", 1)
-    assert trace.remedy.startswith("no state is published to it any more")
+    assert trace.remedy.startswith("no state is published to it now")
     assert [row for row in rows_of(pl.read_delta(site.table("balance"))) if row[0] == ERASED]
 
 

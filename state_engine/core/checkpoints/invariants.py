@@ -230,7 +230,7 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
 _TREE_RULES: dict[str, Callable[[CheckpointRow, History], str]] = {
     "ids are new": _ids_are_new,
     "on the branch": _on_the_branch,
-    "continues what is there": _continues_what_is_there,
+    "continues existing rows": _continues_what_is_there,
     "expires nothing needed": _expires_nothing_needed,
     "compactions fit the path": _compactions_fit_the_path,
 }

@@ -117,7 +117,7 @@ class SavepointManifest:
         if folder != place or not _FILE_NAME.fullmatch(name):
             raise self._unlike(f"{file.path!r} is not below {place!r}")
         if sizes.get(f"{directory}/{file.path}") != file.bytes:
-            raise self._unlike(f"{file.path!r}, of {counted(file.bytes, 'byte')}, is none of its files")
+            raise self._unlike(f"{file.path!r}, of {counted(file.bytes, 'byte')}, does not belong to it")
 
     def _unlike(self, why: str) -> MissingFilesError:
         return MissingFilesError(

@@ -32,7 +32,7 @@ class RecoverConfig(dg.Config):
 
     checkpoint_id: int | None = Field(default=None, ge=1, description="Checkpoint to go back to.")
     savepoint: str | None = Field(
-        default=None, min_length=1, description="In place of a checkpoint: name or directory of a savepoint."
+        default=None, min_length=1, description="Instead of a checkpoint: name or directory of a savepoint."
     )
     outputs: str = Field(
         default="withdraw",
@@ -41,7 +41,7 @@ class RecoverConfig(dg.Config):
     )
     outputs_of_sinks: dict[str, str] = Field(
         default={},
-        description="In place of outputs: withdraw or keep by name of a sink, follow, keep or rebuild by that of a "
+        description="Instead of outputs: withdraw or keep by name of a sink, follow, keep or rebuild by that of a "
         "published table; the others withdraw, or follow.",
     )
     dry_run: bool = Field(default=True, description="Only show what going back would do.")

@@ -103,7 +103,7 @@ def _partitions_sensor(dagster_job: DagsterJob, key: dg.AssetKey) -> dg.SensorDe
 
     @dg.sensor(
         name=f"{name}__savepoint_partitions",
-        description="Keeps the partitions in step with the existing savepoints, whoever made or deleted them.",
+        description="Keeps the partitions in step with the existing savepoints, also those of other tools.",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.STOPPED,
         asset_selection=dg.AssetSelection.assets(key),

@@ -26,7 +26,7 @@ class TablesConfig(dg.Config):
     """Configuration of the operation on tables; all of it is optional."""
 
     rebuild: list[str] = Field(
-        default=[], description="Tables to rebuild from the state, whoever wrote them."
+        default=[], description="Tables to rebuild from the state, even if others changed them."
     )
     accept: list[str] = Field(
         default=[], description="Tables to leave as others changed them, until the state of a key changes."
