@@ -174,6 +174,7 @@ def test_words_and_long_sentences_are_noticed() -> None:
         "This the engine does by itself.",
         "Beside the picture stands a record.",
         "Below each picture is its record.",
+        "Of a large base, it needs a few rows.",
         "Had it failed, nothing was committed.",
         "The column is to be declared.",
         "| state | Where it is open, rows are late. |",
