@@ -174,6 +174,7 @@ def test_words_and_long_sentences_are_noticed() -> None:
         "This the engine does by itself.",
         "Beside the picture stands a record.",
         "Below each picture is its record.",
+        "Whether it was committed is not known.",
         "Of a large base, it needs a few rows.",
         "Had it failed, nothing was committed.",
         "The column is to be declared.",
@@ -196,6 +197,7 @@ def test_an_odd_order_is_noticed(odd: str) -> None:
         "Below the root there is a directory for each job.",
         "* the directory where machines keep copies, if they keep any",
         "These are the rules.",
+        "| on_path | whether it is on the path |",
         "For each key it has a row.",
     ],
 )
