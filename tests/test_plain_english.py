@@ -57,7 +57,7 @@ NO_COUNT_OF_ONE = {
 def by_hand(source: str) -> list[tuple[int, str]]:
     """Counts that an f-string puts before a plural noun; ``counted`` gives 1 its singular."""
     return [
-        (node.lineno, behind.value)
+        (node.lineno, str(behind.value))
         for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.JoinedStr)
         for count, behind in itertools.pairwise(node.values)
