@@ -41,7 +41,7 @@ def test_a_term_is_in_use(term: str) -> None:
 
 def test_the_states_of_health_are_all_there() -> None:
     entry = GLOSSARY.read_text().partition("* **job health**")[2].partition("\n* ")[0]
-    assert {state for state in re.findall(r"`(\w+)`", entry)} == set(get_args(State))
+    assert set(re.findall(r"`(\w+)`", entry)) == set(get_args(State))
 
 
 def test_a_term_that_another_one_points_to_has_an_entry() -> None:
