@@ -83,7 +83,7 @@ ANY_WORD = whole("|".join(WORDS))
 
 def crept_in(text: str) -> list[tuple[str, str]]:
     """Words of the list in a text, each with what to write in its place."""
-    plain = prose(text)
+    plain = " ".join(prose(text).split())  # an expression may go over the end of a line
     if not ANY_WORD.search(plain):
         return []
     return [(match[0], instead) for word, instead in WORDS.items() for match in whole(word).finditer(plain)]
@@ -151,6 +151,7 @@ def f(x):
 
 def test_words_and_long_sentences_are_noticed() -> None:
     assert [word for word, _ in crept_in("Whilst we wait.\n\n`whilst`\n\n```\nwhilst\n```\n")] == ["Whilst"]
+    assert [word for word, _ in crept_in("Write it in\nplace of that.")] == ["in place of"]
     assert crept_in("He is a meanwhilster.") == []
     assert sentences("# Title\n\nOne is here. Two\nis here.\n\n* three is here\n* four is here\n\n| a | b c |") == [
         "One is here.", "Two is here.", "* three is here", "* four is here",
