@@ -199,9 +199,9 @@ def _problem_of(directory: str, file: DataFile) -> str:
     if size is None:
         return f"{uri} is gone"
     if size != file.bytes:
-        return f"{uri} has {counted(size, 'byte')}, {file.bytes} were recorded"
+        return f"{uri} has {counted(size, 'byte')}, {file.bytes:,} were recorded"
     try:
         rows = open_recorded(uri, file).metadata.num_rows
     except DamagedFileError as error:
         return str(error)
-    return "" if rows == file.rows else f"{uri} has {counted(rows, 'row')}, {file.rows} were recorded"
+    return "" if rows == file.rows else f"{uri} has {counted(rows, 'row')}, {file.rows:,} were recorded"

@@ -255,7 +255,7 @@ def check_shown(staged: StagedSink, sizes: Mapping[str, int], *, checkpoint_id: 
             raise DamagedOutputError(
                 f"sink '{staged.name}', checkpoint {checkpoint_id}: {join(staged.path, path)} has "
                 f"{counted(info.size, 'byte')}, "
-                f"{size} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
+                f"{size:,} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
                 "checkpoint's parent: that withdraws these outputs, and the next run makes them again",
                 checkpoint_id=checkpoint_id,
             )

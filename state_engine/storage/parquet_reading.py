@@ -205,7 +205,7 @@ def damaged(uri: str, why: str, *, of: str = "") -> DamagedFileError:
 
 def _check_size(uri: str, actual: int, recorded: int | None, of: str) -> None:
     if recorded is not None and actual != recorded:
-        raise damaged(uri, f"it has {counted(actual, 'byte')}, {recorded} were recorded", of=of)
+        raise damaged(uri, f"it has {counted(actual, 'byte')}, {recorded:,} were recorded", of=of)
 
 
 def _end_of(file: pa.NativeFile, wanted: int) -> pa.Buffer:

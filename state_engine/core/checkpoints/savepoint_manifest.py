@@ -135,7 +135,7 @@ class SavepointManifest:
         wrong = [
             f"{f.path} is missing"
             if f.path not in there
-            else f"{f.path} has {counted(there[f.path].bytes, 'byte')}, {f.bytes} were written"
+            else f"{f.path} has {counted(there[f.path].bytes, 'byte')}, {f.bytes:,} were written"
             if there[f.path].bytes != f.bytes
             else f"{f.path} has other content than was written"
             for f in self.files

@@ -255,7 +255,7 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
         file = open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
-            f"{listed.uri} has {counted(file.metadata.num_rows, 'row')}, its checkpoint recorded {listed.rows}: "
+            f"{listed.uri} has {counted(file.metadata.num_rows, 'row')}, its checkpoint recorded {listed.rows:,}: "
             "it was changed by something else. Restore an older checkpoint or a savepoint"
         )
     return file

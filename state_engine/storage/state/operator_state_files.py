@@ -228,7 +228,7 @@ class _Reader:
         if rows.num_rows != part.elements or items.null_count:
             present = rows.num_rows - items.null_count
             raise _missing(
-                f"{where}: {file.path} holds {counted(present, 'element')}, {part.elements} were recorded"
+                f"{where}: {file.path} holds {counted(present, 'element')}, {part.elements:,} were recorded"
             )
         stored = StoredList(
             state.name, state.scheme, state.type, rows["position"].to_pylist(), items.to_pylist()
@@ -245,7 +245,7 @@ class _Reader:
                 raise _missing(f"{where}: {file.path} does not exist") from None
             if table.num_rows != file.rows:
                 raise _missing(
-                    f"{where}: {file.path} has {counted(table.num_rows, 'row')}, {file.rows} were recorded"
+                    f"{where}: {file.path} has {counted(table.num_rows, 'row')}, {file.rows:,} were recorded"
                 )
             self._tables[file.path] = table
         return self._tables[file.path]
