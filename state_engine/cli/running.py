@@ -118,7 +118,7 @@ def run_lines(done: RunReport) -> Iterator[str]:
         sums: nothing new
     """
     if done.published_pending:
-        yield f"{done.job}: published first what an earlier run had committed: {listed(done.published_pending)}"
+        yield f"{done.job}: first published the outputs of earlier commits: {listed(done.published_pending)}"
     for sink, path in done.left_alone.items():
         yield f"{done.job}: sink {sink} at {path} is left alone: the code no longer has it"
     if done.batches:

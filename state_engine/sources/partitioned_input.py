@@ -270,7 +270,7 @@ def _check_fits(name: str, outer: Source) -> None:
     source = outer.inner
     if type(source).replan is Source.replan or isinstance(source, FunctionSource):
         raise ConfigurationError(
-            f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because what it gave "
+            f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because its rows "
             "cannot be read again. Let a job of its own write its rows to a table, and read that with a DeltaSource"
         )
     if getattr(source, "on_bad_file", "fail") != "fail":
