@@ -133,7 +133,9 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
         pattern = absolute if "://" in text or text.startswith("/") else join(directory, text)
         named = {f.uri: f for f in files if f.uri == pattern or fnmatch.fnmatchcase(f.uri, pattern)}
         if not named:
-            raise ConfigurationError(f"'{text}' names none of the {counted(len(files), 'file')} in {directory}")
+            raise ConfigurationError(
+                f"'{text}' names none of the {counted(len(files), 'file')} in {directory}"
+            )
         selected |= named
     return [f for f in files if f.uri in selected]
 
