@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
@@ -295,7 +296,7 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
         file = kept_files.OF_THIS_PROCESS.opened(listed.uri, coded, opening) if listed.kept else opening()
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
-            f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
+            f"{listed.uri} has {counted(file.metadata.num_rows, 'row')}, its checkpoint recorded {listed.rows:,}: "
             "it was changed by something else. Restore an older checkpoint or a savepoint"
         )
     return file
