@@ -1,4 +1,4 @@
-"""A broker that speaks TLS and lets in its users only; and where their passwords are not."""
+"""A broker that speaks TLS and lets in users and holders of a certificate only; and where their passwords are not."""
 
 from __future__ import annotations
 
@@ -76,26 +76,23 @@ def test_a_job_between_topics_of_a_secured_broker_keeps_its_secrets(site: Site, 
     assert any(LOGIN.encode() in file.read_bytes() for file in files)
 
 
-def reads(topics: Topics, topic: str, **access: Any) -> StatefulJob:
+def reads(servers: str, topic: str, **access: Any) -> StatefulJob:
     job = StatefulJob("reads")
-    source = KafkaSource(topics.servers, topic, schema="id bigint", **access)
-    job.source("ids", source).sink("out", KafkaSink(topics.servers, "copies", **access))
+    source = KafkaSource(servers, topic, schema="id bigint", **access)
+    job.source("ids", source).sink("out", KafkaSink(servers, f"{topic}-copies", **access))
     return job
 
 
-def writes(topics: Topics, topic: str, directory: Path, **access: Any) -> StatefulJob:
+def writes(servers: str, topic: str, directory: Path, **access: Any) -> StatefulJob:
     write_ids(directory / "feed" / "a.parquet", 0, 1)
     job = StatefulJob("writes")
-    job.source("ids", FileSource(str(directory / "feed"))).sink(
-        "out", KafkaSink(topics.servers, topic, **access)
-    )
+    job.source("ids", FileSource(str(directory / "feed"))).sink("out", KafkaSink(servers, topic, **access))
     return job
 
 
 WRONG = {
     "another password": '{module} required username="lake" password="wrong-horse-battery";',
     "another user": '{module} required username="wrong-horse-battery" password="x";',
-    "no password": '{module} required username="wrong-horse-battery";',
 }
 
 
@@ -106,12 +103,15 @@ def test_a_wrong_login_is_an_error_that_does_not_show_it(
     topic, module = topics.new(), os.environ[LOGIN].split()[0]
     monkeypatch.setenv(LOGIN, WRONG[wrong].replace("{module}", module))
     access = {**topics.access, "options": {**topics.access["options"], **QUICK}}
-    jobs = {SourceError: reads(topics, topic, **access), SinkError: writes(topics, topic, tmp_path, **access)}
+    servers = topics.servers
+    jobs = {
+        SourceError: reads(servers, topic, **access),
+        SinkError: writes(servers, topic, tmp_path, **access),
+    }
     for kind, job in jobs.items():
         with StateEngine(tmp_path / "root", spark) as engine, pytest.raises(kind) as caught:
             engine.run(job)
-        if wrong != "no password":  # which no client gets as far as to send
-            assert "SaslAuthenticationException" in str(caught.value)
+        assert "SaslAuthenticationException" in str(caught.value)
         assert "horse" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -127,4 +127,38 @@ def test_a_broker_whose_authority_is_unknown_is_refused(
         StateEngine(tmp_path / "root", spark) as engine,
         pytest.raises(SourceError, match="SslAuthenticationException"),
     ):
-        engine.run(reads(topics, topics.new(), **access))
+        engine.run(reads(topics.servers, topics.new(), **access))
+
+
+@pytest.fixture
+def certified(secured: Broker) -> tuple[str, dict[str, str]]:
+    """Where the broker asks for a certificate, and what a client with one is given."""
+    assert secured.security is not None
+    return secured.security.servers, secured.security.certified | QUICK
+
+
+def test_a_certificate_lets_in_source_and_sink(
+    topics: Topics, certified: tuple[str, dict[str, str]], spark: SparkSession, tmp_path: Path
+) -> None:
+    (servers, options), topic = certified, topics.new()
+    topics.send_rows(topic, [{"id": n} for n in range(5)])
+    with StateEngine(tmp_path / "root", spark) as engine:
+        engine.run(reads(servers, topic, options=options))
+    assert topics.values(f"{topic}-copies") == [{"id": n} for n in range(5)]
+
+
+def test_nobody_comes_in_without_a_certificate(
+    topics: Topics, certified: tuple[str, dict[str, str]], spark: SparkSession, tmp_path: Path
+) -> None:
+    (servers, options), topic = certified, topics.new()
+    access = {"options": {name: value for name, value in options.items() if "keystore" not in name}}
+    jobs = {
+        SourceError: reads(servers, topic, **access),
+        SinkError: writes(servers, topic, tmp_path, **access),
+    }
+    for kind, job in jobs.items():
+        with (
+            StateEngine(tmp_path / "root", spark) as engine,
+            pytest.raises(kind, match="SslAuthenticationException"),
+        ):
+            engine.run(job)
