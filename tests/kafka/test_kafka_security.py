@@ -21,7 +21,8 @@ from tests.support.kafka import Broker, Security, kafka_broker
 from tests.support.postgres import PASSWORD_ENV, Server
 
 LOGIN = "STATELAKE_TEST_KAFKA_LOGIN"
-"""The environment variable that jobs name."""
+KEY_STORE = "STATELAKE_TEST_KAFKA_KEY_STORE"
+"""Environment variables that jobs name."""
 PASSWORD = "correct-horse-battery"
 QUICK = {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"}
 
@@ -130,28 +131,27 @@ def test_a_broker_whose_authority_is_unknown_is_refused(
         engine.run(reads(topics.servers, topics.new(), **access))
 
 
-@pytest.fixture
-def certified(secured: Broker) -> tuple[str, dict[str, str]]:
-    """Where the broker asks for a certificate, and what a client with one is given."""
-    assert secured.security is not None
-    return secured.security.servers, secured.security.certified | QUICK
-
-
+@pytest.mark.parametrize("kind", ["PEM", "PKCS12"])
 def test_a_certificate_lets_in_source_and_sink(
-    topics: Topics, certified: tuple[str, dict[str, str]], spark: SparkSession, tmp_path: Path
+    kind: str, topics: Topics, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (servers, options), topic = certified, topics.new()
+    security, topic = topics.broker.security, topics.new()
+    assert security is not None
+    access: dict[str, Any] = {"options": security.certified(kind)}
+    if kind == "PKCS12":
+        monkeypatch.setenv(KEY_STORE, security.password)
+        access["options_env"] = {"ssl.keystore.password": KEY_STORE}
     topics.send_rows(topic, [{"id": n} for n in range(5)])
     with StateEngine(tmp_path / "root", spark) as engine:
-        engine.run(reads(servers, topic, options=options))
+        engine.run(reads(security.servers, topic, **access))
     assert topics.values(f"{topic}-copies") == [{"id": n} for n in range(5)]
 
 
-def test_nobody_comes_in_without_a_certificate(
-    topics: Topics, certified: tuple[str, dict[str, str]], spark: SparkSession, tmp_path: Path
-) -> None:
-    (servers, options), topic = certified, topics.new()
-    access = {"options": {name: value for name, value in options.items() if "keystore" not in name}}
+def test_nobody_comes_in_without_a_certificate(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    security, topic = topics.broker.security, topics.new()
+    assert security is not None
+    options = {name: text for name, text in security.certified().items() if "keystore" not in name} | QUICK
+    servers, access = security.servers, {"options": options}
     jobs = {
         SourceError: reads(servers, topic, **access),
         SinkError: writes(servers, topic, tmp_path, **access),

@@ -58,9 +58,11 @@ def version(kernel: DeltaKernel, table: str) -> int | None:
     return kernel.version(f"file://{table}")
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt, PySparkException])
+@pytest.mark.parametrize(
+    "end", [KeyboardInterrupt(), PySparkException("the answer is lost")], ids=["dies", "fails"]
+)
 def test_what_spark_committed_is_synced_whoever_finds_it(
-    end: type[BaseException],
+    end: BaseException,
     spark: SparkSession,
     kernel: DeltaKernel,
     table: str,
@@ -82,10 +84,10 @@ def test_what_spark_committed_is_synced_whoever_finds_it(
     with monkeypatch.context() as patch:
         patch.setattr(DataFrameWriter, "save", dies)
         with suppress(KeyboardInterrupt):
-            if end is PySparkException:
+            if isinstance(end, PySparkException):
                 patch.setattr(durability, "fsync_path", noted)
             SparkDeltaPublisher(kernel).publish(one, APP, 1)
-    if end is KeyboardInterrupt:
+    if isinstance(end, KeyboardInterrupt):
         monkeypatch.setattr(durability, "fsync_path", noted)
         SparkDeltaPublisher(kernel).check_seen(one, APP, 1)
     added = list(Path(table).glob("text=*/*.parquet"))

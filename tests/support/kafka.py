@@ -18,7 +18,13 @@ import pyspark
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
 from cryptography.x509.oid import NameOID
 
 from state_engine.machine.jars import JarSet, jars_of
@@ -85,9 +91,10 @@ class Security:
     Attributes:
         authority: file with the certificate that clients and broker trust.
         own: file with key and certificate of the broker.
-        client: file with key and certificate of a client.
+        client: file with key and certificate of a client; beside it is a key store with ``password``, ``.p12``.
         users: passwords by name.
         port: for clients with a certificate.
+        password: of the client's key store.
     """
 
     authority: Path
@@ -95,6 +102,7 @@ class Security:
     client: Path
     users: Mapping[str, str]
     port: int = field(default_factory=free_port)
+    password: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod
     def made(directory: Path, **users: str) -> Security:
@@ -106,7 +114,11 @@ class Security:
             issued, private = _certificate(file.stem, issuer=certificate, issuer_key=key)
             private_bytes = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             file.write_bytes(private_bytes + issued.public_bytes(Encoding.PEM))
-        return Security(authority, own, client, {_BROKER: uuid4().hex} | users)
+        made = Security(authority, own, client, {_BROKER: uuid4().hex} | users)
+        encrypted = BestAvailableEncryption(made.password.encode())
+        store = pkcs12.serialize_key_and_certificates(b"client", private, issued, None, encrypted)
+        client.with_suffix(".p12").write_bytes(store)
+        return made
 
     @property
     def servers(self) -> str:
@@ -118,10 +130,10 @@ class Security:
         """What is no secret, of clients with a password."""
         return {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **self._trusting}
 
-    @property
-    def certified(self) -> dict[str, str]:
-        """Of clients with a certificate."""
-        own = {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self.client)}
+    def certified(self, kind: str = "PEM") -> dict[str, str]:
+        """What is no secret, of clients with a certificate in a key store of a kind, ``PEM`` or ``PKCS12``."""
+        file = self.client if kind == "PEM" else self.client.with_suffix(".p12")
+        own = {"ssl.keystore.type": kind, "ssl.keystore.location": str(file)}
         return {"security.protocol": "SSL", **self._trusting, **own}
 
     @property
