@@ -85,6 +85,15 @@ def test_checksums_do_not_outlive_their_entry(content: str | None, table: Path) 
     assert mend_log(table.as_uri()) == []
 
 
+def test_checksums_of_the_first_entry_do_not_outlive_it_either(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    left = hadoops_checksum(entry(tmp_path, 0))
+    temporary = hadoops_checksum(log / f".{0:020d}.json.0b0cd2c6.tmp")
+    mend_log(tmp_path.as_uri())
+    assert (left.exists(), temporary.exists()) == (False, True)
+
+
 def test_checksums_of_files_that_are_being_written_stay(table: Path) -> None:
     log = table / "_delta_log"
     temporary = hadoops_checksum(log / f".{3:020d}.json.0b0cd2c6.tmp")

@@ -67,7 +67,7 @@ def _damaged(uri: str) -> list[str]:
     shortcuts = log_checkpoints(names)
     newest_version = max([int(name[:20]) for name in commits[-1:]] + list(shortcuts), default=-1)
     # checksums of versions that are not there: no reader opens such a table
-    damaged += sorted(n for n in names if n.endswith(".crc") and (version_of(n) or 0) > newest_version)
+    damaged += sorted(n for n in names if n.endswith(".crc") and _version(n) > newest_version)
     if shortcuts:
         newest = max(shortcuts)
         cut = [part for part in shortcuts[newest] if not _is_parquet(f"{log.path}/{part}")]
@@ -119,7 +119,13 @@ def _is_left_over(name: str, whole: Collection[str], *, since: int) -> bool:
     if not (name.startswith(".") and name.endswith(".crc")):
         return False
     of = name.removeprefix(".").removesuffix(".crc")
-    return of not in whole and (of == HINT or (version_of(of) or -1) >= since)
+    return of not in whole and (of == HINT or _version(of) >= max(since, 0))
+
+
+def _version(name: str) -> int:
+    """The version that a file belongs to; -1 for none."""
+    version = version_of(name)
+    return -1 if version is None else version
 
 
 def _has_cut_checksum(log: Location, name: str, names: Collection[str]) -> bool:
