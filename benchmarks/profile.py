@@ -26,10 +26,12 @@ from pyspark.sql import SparkSession
 
 from benchmarks.comparison import spark_application
 from benchmarks.contenders.statelake import Statelake
+from benchmarks.parts.running_aggregate import totals
 from benchmarks.profiled_daemon import DIRECTORY
 from benchmarks.sampling import RECORDING, Sampler, flame_graph, own_seconds, read_stacks
 from benchmarks.sized_jobs import Counting, Mapped, Registering, SizedJob, Waiting
-from benchmarks.workload import Feed, Workload
+from benchmarks.workload import Feed, Workload, hand_over
+from state_engine import StateEngine
 from state_engine.machine.settings import SparkSettings
 
 OUTPUT = Path(".profiles")
@@ -42,7 +44,7 @@ Batch = Callable[[], float]
 
 def run(
     workload: Annotated[
-        str, typer.Option(help="reference, timers (pending ones), registering, keys, or maps.")
+        str, typer.Option(help="reference, aggregate, timers (pending ones), registering, keys, or maps.")
     ] = "reference",
     keys: Annotated[int, typer.Option(min=10, help="Keys that have state.")] = 100_000,
     events: Annotated[int, typer.Option(min=1, help="Events of a micro-batch.")] = 1_000_000,
@@ -81,6 +83,20 @@ def _reference(spark: SparkSession, directory: Path, keys: int, events: int, due
     return lambda: job.run(feed.write(events)).seconds
 
 
+def _aggregate(spark: SparkSession, directory: Path, keys: int, events: int, due: int) -> Batch:
+    feed, job = Feed(Workload(keys), directory / "feed"), totals(directory)
+    (directory / "input").mkdir()
+    engine = StateEngine(directory / "root", spark)
+
+    def batch() -> float:
+        hand_over(feed.write(events), directory / "input")
+        started = time.perf_counter()
+        engine.run(job)
+        return time.perf_counter() - started
+
+    return batch
+
+
 def _sized(function: Any, *, entries: int = 0) -> Callable[..., Batch]:
     def start(spark: SparkSession, directory: Path, keys: int, events: int, due: int) -> Batch:
         job = SizedJob(spark, directory, function, keys, entries=entries)
@@ -91,6 +107,7 @@ def _sized(function: Any, *, entries: int = 0) -> Callable[..., Batch]:
 
 _STARTS: dict[str, Callable[..., Batch]] = {
     "reference": _reference,
+    "aggregate": _aggregate,
     "timers": _sized(Waiting()),
     "registering": _sized(Registering()),
     "keys": _sized(Counting()),

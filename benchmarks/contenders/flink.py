@@ -2,7 +2,8 @@
 
 A Flink job starts for seconds, so its rate is what a longer run takes more than a shorter one. PyFlink, whose default
 cache holds fewer keys than there are, is measured on fewer events; the time for a full batch is then extrapolated,
-and said to be. None writes checkpoints or outputs, which is in their favour.
+and said to be. Only ``flink_sql_files`` does the same work as we do: it reads files, and writes its outputs and
+checkpoints to files. The others make their events and drop their outputs, which is in their favour.
 
 **Equal results come first**: each job runs over few events, and all of its results must be what a formula says.
 """
@@ -12,14 +13,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+import pyspark
+
 from benchmarks.unequal import check_rows
-from benchmarks.workload import PARALLELISM, WINDOW, Workload
+from benchmarks.workload import PARALLELISM, WINDOW, Feed, Workload
+from state_engine.machine.jars import JarSet, jars_of
 from state_engine.machine.java import find_java_home
 
 _ENVIRONMENT = Path(__file__).parents[2] / ".venv-flink"
@@ -27,6 +34,16 @@ _PYTHON = _ENVIRONMENT / "bin" / "python"
 _PROGRAM = Path(__file__).with_name("flink_program.py")
 _TIMEOUT_S = 900
 _VERIFY_EVENTS, _VERIFY_KEYS = 5_000, 300
+_EVENTS_AT_ONCE = 1_000_000
+_PARQUET = JarSet(
+    name="Flink's Parquet",
+    directory="flink-2.3.0",
+    pinned={
+        "org.apache.flink:flink-sql-parquet:2.3.0": "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd"
+    },
+    excludes=("com.*:*", "commons-*:*", "org.slf4j:*"),
+    setup="make bench-all",
+)
 
 
 @dataclass(frozen=True)
@@ -52,10 +69,11 @@ _PEERS = {
     "flink_sql_rocksdb": _Peer("averages", "rocksdb", "Java group aggregate, RocksDB", (2.0, 6.0)),
     "flink_sql_totals": _Peer("totals", "hashmap", "Java group aggregate, heap", (0.3, 1.3)),
     "flink_sql_totals_rocksdb": _Peer("totals", "rocksdb", "Java group aggregate, RocksDB", (0.2, 0.6)),
+    "flink_sql_files": _Peer("files", "hashmap", "Java, heap, Parquet files in and out", (0.3, 1.0)),
 }
 AVERAGES = ("pyflink", "flink_sql", "flink_sql_rocksdb")
 """Those of the reference workload."""
-TOTALS = ("flink_sql_totals", "flink_sql_totals_rocksdb")
+TOTALS = ("flink_sql_totals", "flink_sql_files", "flink_sql_totals_rocksdb")
 """Those of running aggregates, whose full batches are ten times larger."""
 NAMES = (*AVERAGES, *TOTALS)
 
@@ -94,12 +112,12 @@ def measure(name: str, *, events: int, keys: int, done: Callable[[str], None] = 
         FlinkError: the program failed, or took longer than a quarter of an hour.
     """
     peer, runs = _PEERS[name], []
-    check(name, _run(peer, "results", _VERIFY_EVENTS, _VERIFY_KEYS)["rows"], _VERIFY_EVENTS, _VERIFY_KEYS)
+    check(name, _results(peer, _VERIFY_EVENTS, _VERIFY_KEYS), _VERIFY_EVENTS, _VERIFY_KEYS)
     done(f"equal results? {name}")
     longer = max(int(events * peer.shares[1]), 10)
     own_keys = min(keys, max(int(keys * peer.shares[1]), 1))
     for count in (max(int(events * peer.shares[0]), 5), longer):
-        seconds = float(_run(peer, "time", count, own_keys)["seconds"])
+        seconds = _seconds(peer, count, own_keys)
         runs.append((count, seconds))
         done(f"{name}, {count:,} events: {seconds:.2f} s with its start")
     (fewer, shorter_s), (more, longer_s) = runs
@@ -117,6 +135,9 @@ def check(name: str, rows: list[list[Any]], events: int, keys: int) -> None:
     workload = Workload(keys)
     if _PEERS[name].job == "pyflink":
         wanted: Counter[Any] = Counter(workload.expected(events).outputs)
+    elif _PEERS[name].job == "files":
+        of_keys = workload.values_of(events).items()
+        wanted = Counter((k, at, at * value) for k, (n, value) in of_keys for at in range(1, n + 1))
     else:
         total = _PEERS[name].job == "totals"
         wanted = Counter(
@@ -125,11 +146,46 @@ def check(name: str, rows: list[list[Any]], events: int, keys: int) -> None:
     check_rows(name, "results", Counter(tuple(row) for row in rows), wanted)
 
 
-def _run(peer: _Peer, what: str, events: int, keys: int) -> dict[str, Any]:
+def _results(peer: _Peer, events: int, keys: int) -> list[Any]:
+    """All results of a job over so many events."""
+    if peer.job != "files":
+        return list(_run(peer, "results", events, keys)["rows"])
+    with _files(events, keys) as directory:
+        _run(peer, "time", events, keys, directory)
+        columns = pq.read_table(directory / "output").to_pydict()
+    return list(zip(*columns.values(), strict=True))
+
+
+def _seconds(peer: _Peer, events: int, keys: int) -> float:
+    """How long a job takes for so many events, its start included."""
+    if peer.job != "files":
+        return float(_run(peer, "time", events, keys)["seconds"])
+    with _files(events, keys) as directory:
+        return float(_run(peer, "time", events, keys, directory)["seconds"])
+
+
+@contextmanager
+def _files(events: int, keys: int) -> Iterator[Path]:
+    """A directory with so many events in the files that we get, too."""
+    with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
+        feed = Feed(Workload(keys), Path(name) / "input")
+        while feed.events < events:
+            feed.write(min(_EVENTS_AT_ONCE, events - feed.events))
+        yield Path(name)
+
+
+def _parquet_jars() -> str:
+    """URIs of what Flink reads and writes Parquet with: its own jar, and the Hadoop that PySpark brings."""
+    hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
+    return ";".join(path.as_uri() for path in [*jars_of(_PARQUET), *hadoop])
+
+
+def _run(peer: _Peer, what: str, events: int, keys: int, directory: Path | None = None) -> dict[str, Any]:
     """What the program printed: its seconds, or its rows."""
     java = find_java_home(environ=os.environ, explicit=None)
     numbers = map(str, (events, keys, WINDOW, PARALLELISM))
-    command = [str(_PYTHON), str(_PROGRAM), peer.job, peer.backend, what, *numbers]
+    files = [] if directory is None else [str(directory), _parquet_jars()]
+    command = [str(_PYTHON), str(_PROGRAM), peer.job, peer.backend, what, *numbers, *files]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPARK", "PYSPARK"))}
     # Flink starts its workers with the first `python` on the path.
     environment |= {"JAVA_HOME": str(java.path), "PATH": f"{_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}

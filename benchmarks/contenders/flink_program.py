@@ -5,6 +5,7 @@ Needs PyFlink, which cannot share an environment with PySpark: ``benchmarks.cont
 Python of ``.venv-flink``. It must import nothing else of this project.
 
 Usage: flink_program.py pyflink|averages|totals hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM
+       flink_program.py files hashmap|rocksdb time EVENTS KEYS WINDOW PARALLELISM DIRECTORY JARS
 """
 
 import json
@@ -116,15 +117,53 @@ class GroupAggregate:
         return list(newest.values())
 
 
+class RunningTotals:
+    """The number and the sum of the values of a key after each event, in Java: Parquet files in and out.
+
+    Args:
+        directory: events are in its ``input``; totals go to ``output``, checkpoints to ``checkpoints``.
+        jars: of Parquet, as URIs with semicolons between them.
+    """
+
+    COLUMNS = "k BIGINT, n BIGINT, total DOUBLE"
+
+    def __init__(
+        self, backend: str, events: int, keys: int, window: int, parallelism: int, directory: str, jars: str
+    ) -> None:
+        options = configuration(backend, parallelism)
+        options.set_string("pipeline.jars", jars)
+        # files come out with checkpoints; as many as ours makes, about
+        options.set_string("execution.checkpointing.interval", "2 s")
+        options.set_string("execution.checkpointing.dir", f"file://{directory}/checkpoints")
+        settings = EnvironmentSettings.new_instance().with_configuration(options)
+        self.tables = TableEnvironment.create(settings.in_streaming_mode().build())
+        for name, columns, place in (
+            ("events", "k BIGINT, v DOUBLE, arrived AS PROCTIME()", "input"),
+            ("totals", self.COLUMNS, "output"),
+        ):
+            self.tables.execute_sql(
+                f"CREATE TABLE {name} ({columns}) WITH ('connector' = 'filesystem', 'format' = 'parquet', "
+                f"'path' = 'file://{directory}/{place}')"
+            )
+
+    def run(self) -> None:
+        """Run to the end of the files."""
+        self.tables.execute_sql(
+            "INSERT INTO totals SELECT k, COUNT(*) OVER so_far, SUM(v) OVER so_far FROM events WINDOW so_far AS "
+            "(PARTITION BY k ORDER BY arrived RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+        ).wait()
+
+
 JOBS: dict[str, Callable[..., Any]] = {
     "pyflink": PyFlink,
     "averages": partial(GroupAggregate, "AVG"),
     "totals": partial(GroupAggregate, "SUM"),
+    "files": RunningTotals,
 }
 
 
 if __name__ == "__main__":
-    job = JOBS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[4:8]))
+    job = JOBS[sys.argv[1]](sys.argv[2], *map(int, sys.argv[4:8]), *sys.argv[8:])
     started = time.perf_counter()
     if sys.argv[3] == "results":
         print(json.dumps({"rows": job.results()}), flush=True)

@@ -87,9 +87,10 @@ def _of_step(
     accumulator = step.accumulator
     empty = accumulator.accumulator_type.to_arrow([accumulator.create_accumulator()], storage=False)
     missed = kept.is_null().to_numpy(zero_copy_only=False) & stored
-    number = len(kept)
-    begin = np.where(stored & ~missed, np.arange(number), number)
-    start = pa.concat_arrays([kept, empty]).take(pa.array(begin))
+    number, begun = len(kept), stored & ~missed
+    start = kept
+    if not begun.all():
+        start = pa.concat_arrays([kept, empty]).take(pa.array(np.where(begun, np.arange(number), number)))
     values = one_chunk(rows.column(step.position))
     after, results = running(segments.taken(values), start, segments)
     if missed.any():

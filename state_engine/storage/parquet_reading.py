@@ -10,6 +10,7 @@ Decision 0021.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -86,17 +87,36 @@ class OpenParquet:
         statistics = self.metadata.row_group(number).column(at).statistics
         return statistics is not None and statistics.null_count == self.rows_of(number)
 
-    def limits(self, column: str) -> list[tuple[Any, Any] | None]:
+    def limits(self, column: str, numbers: Sequence[int] | None = None) -> list[tuple[Any, Any] | None]:
         """The smallest and the largest value of a column in each row group; None where that is not known.
 
         Args:
             column: path of a column without columns in it, such as ``key.name``.
+            numbers: of row groups; None for all.
         """
-        at = self._places.get(column)
+        at, wanted = self._places.get(column), range(self.row_groups) if numbers is None else numbers
         if at is None:
-            return [None] * self.row_groups
-        of_each = (self.metadata.row_group(n).column(at).statistics for n in range(self.row_groups))
+            return [None] * len(wanted)
+        of_each = (self.metadata.row_group(n).column(at).statistics for n in wanted)
         return [(s.min, s.max) if s is not None and s.has_min_max else None for s in of_each]
+
+    def sorted_row_groups(self, column: str, first: Any, last: Any) -> range:
+        """The row groups that may hold values from ``first`` to ``last`` of a column by which the file is sorted.
+
+        Looks at the statistics of a few row groups only. All, where these say nothing.
+        """
+
+        def before(number: int) -> bool:
+            [limits] = self.limits(column, [number])
+            return limits is not None and bool(limits[1] < first)
+
+        def after(number: int) -> bool:
+            [limits] = self.limits(column, [number])
+            return limits is not None and bool(limits[0] > last)
+
+        every = range(self.row_groups)
+        start = bisect_left(every, True, key=lambda n: not before(n))
+        return range(start, bisect_left(every, True, lo=start, key=after))
 
     def batches(self, rows: int) -> Iterator[pa.RecordBatch]:
         """All rows, some at a time. Raises DamagedFileError."""

@@ -156,6 +156,9 @@ def rows_of(name: str, events: int, keys: int) -> list[list[Any]]:
     workload = Workload(keys)
     if name == "pyflink":
         return [[k, a] for (k, a), n in workload.expected(events).outputs.items() for _ in range(n)]
+    if name == "flink_sql_files":
+        of_keys = workload.values_of(events).items()
+        return [[k, at, at * v] for k, (n, v) in of_keys for at in range(1, n + 1)]
     total = name.startswith("flink_sql_totals")
     return [[k, n, n * v if total else v] for k, (n, v) in workload.values_of(events).items()]
 

@@ -345,6 +345,9 @@ def test_files_without_the_one_state_are_checked_and_not_read(tmp_path: Path) ->
         def hold(self, hashes: Any) -> Any:
             raise AssertionError("read")
 
+        def row_groups(self, file: Any, listed: Any) -> list[int]:
+            raise AssertionError("read")
+
     assert StoredState(log.files, Unread(), KEY, only="map").table(MAP) is None
     with pytest.raises(MissingFilesError):
         StoredState([ListedFile(log.files[0].uri, 9)], Unread(), KEY, only="map")

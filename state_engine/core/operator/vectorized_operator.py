@@ -326,7 +326,7 @@ class VectorizedOperator(GuardedOperator):
                 )
         if table is not None and name in table.column_names:
             keys = self._numbers(table[KEY], KEY, number, "state")
-            if len(np.unique(keys)) != len(keys):
+            if len(keys) and np.bincount(keys).max() > 1:
                 raise ConfigurationError(
                     f"{self._method} gave two rows of one key as state: give each '{KEY}' once, with its last value"
                 )
@@ -336,7 +336,8 @@ class VectorizedOperator(GuardedOperator):
             keys, values = self._looked_at(descriptor, keys, values, stored, expired)
         now = values.is_valid().to_numpy(zero_copy_only=False)
         matters = now | was[keys]  # what is not there need not be cleared
-        keys, values, now = keys[matters], values.filter(pa.array(matters)), now[matters]
+        if not matters.all():
+            keys, values, now = keys[matters], values.filter(pa.array(matters)), now[matters]
         at_ms = None if descriptor.ttl is None else self._context.clock_ms
         return ChangedColumn(descriptor, keys, values, at_ms, int(now.sum() - was[keys].sum()))
 

@@ -31,19 +31,21 @@ from state_engine.microbatch.subtask.subtask_state import files_holding, own_fil
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.sources.frames import EVENT_TIME, WATERMARK
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.changelog import KeyHashes, StoredState
+from state_engine.storage.state.changelog import KeyHashes
 from state_engine.storage.state.changelog_write import (
     StateChanges,
     changelog_of,
+    file_order,
     timestamps_ms,
     write_changes,
 )
 from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.storage.state.newest_entries import NewestEntries
 
 
 @dataclass(frozen=True)
 class VectorizedKeys:
-    """The keys of a batch, each once, in the order of their first rows.
+    """The keys of a batch, each once, in the order of files of changes: then they are found and written as they stand.
 
     Attributes:
         of_rows: number of every row's key.
@@ -62,15 +64,17 @@ class VectorizedKeys:
         columns, hashes = key_columns_of(events, spec, report)
         codes = entry_codes(columns)
         number = int(codes.max()) + 1 if len(codes) else 0
-        first = np.empty(number, np.int64)
-        first[codes[::-1]] = np.arange(len(codes))[::-1]  # of several, the last one stays
-        by_first = np.argsort(first, kind="stable")
+        row_of = np.empty(number, np.int64)
+        row_of[codes] = np.arange(len(codes))
+        of_keys = hashes[row_of]
+        order = file_order(of_keys, np.mod(of_keys, spec.max_parallelism))
+        row_of = row_of[order]
         place = np.empty(number, np.int64)
-        place[by_first] = np.arange(number)
-        rows = pa.array(first[by_first])
+        place[order] = np.arange(number)
+        rows = pa.array(row_of)
         stored = [c.take(rows).cast(f.type) for c, f in zip(columns, spec.key_schema.storage, strict=True)]
         report.keys = number
-        return cls(place[codes], stored, hashes[first[by_first]])
+        return cls(place[codes], stored, hashes[row_of])
 
     def declared(self, schema: KeySchema) -> pa.Table:
         """The keys as the job declares them, a column for each of theirs."""
@@ -119,18 +123,16 @@ class VectorizedKeyedState:
             StateMigrationError: the stored type cannot become the declared one.
         """
         stored, number = self._stored.of(descriptor), len(self._keys.hashes)
-        table = None if stored.read is None else self._entries.table(stored.descriptor, stored.read)
+        found = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
         stamped = descriptor.ttl is not None
-        if table is None:
+        if found is None:
             no_times = pa.nulls(number, pa.int64()) if stamped else None
             return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
-        at = self._last_rows(table)
-        rows = pa.array(np.maximum(at, 0), mask=at < 0)
-        values = one_chunk(table[state_column(stored.descriptor.stored_as)]).take(rows)
+        values = found.in_order(state_column(stored.descriptor.stored_as))
         values = in_form(values, descriptor.value_type, by_name=False)
         if not stamped:
             return StateColumn(values)
-        micros = one_chunk(table["updated_at"]).take(rows).cast(pa.int64())
+        micros = found.in_order("updated_at").cast(pa.int64())
         return StateColumn(values, pc.divide(micros, 1000))
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
@@ -173,28 +175,10 @@ class VectorizedKeyedState:
         )
 
     @cached_property
-    def _entries(self) -> StoredState:
-        spec, hashes = self._spec, self._keys.hashes
-        assert spec.key_schema is not None
-        files = files_holding(self._files, hashes, spec.max_parallelism)
-        return StoredState(files, KeyHashes.of(hashes), spec.key_schema)
-
-    def _last_rows(self, table: pa.Table) -> np.ndarray:
-        """For each key the row of a table in path order that holds its value; -1 where it has none."""
-        stored = [
-            pa.concat_arrays([column.cast(own.type), own])
-            for column, own in zip(one_chunk(table["key"]).flatten(), self._keys.columns, strict=True)
-        ]
-        codes, rows = entry_codes(stored), table.num_rows
-        key_of = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
-        key_of[codes[rows:]] = np.arange(len(codes) - rows)
-        keys = key_of[codes[:rows]]
-        touched = np.flatnonzero(keys >= 0)
-        last = np.full(len(self._keys.hashes), -1)
-        last[keys[touched]] = touched  # of several, the last one stays
-        put = pc.equal(table["op"], PUT).to_numpy()
-        last[(last >= 0) & ~put[last]] = -1
-        return last
+    def _entries(self) -> NewestEntries:
+        keys = self._keys
+        files = files_holding(self._files, keys.hashes, self._spec.max_parallelism)
+        return NewestEntries(files, keys.hashes, keys.columns)
 
 
 def _declared(column: pa.Array, kind: pa.DataType) -> pa.Array:

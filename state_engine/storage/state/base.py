@@ -35,7 +35,6 @@ from state_engine.storage.state.changelog import (
     kept_rows,
     op_of_entry,
     open_state_file,
-    row_groups_with,
 )
 from state_engine.storage.state.changelog_write import ROW_GROUP, in_file_order, write_changes
 from state_engine.storage.state.entry_codes import entry_codes
@@ -204,11 +203,13 @@ def _read_file(listed: ListedFile, keys: SomeKeys, schema: pa.Schema) -> Iterato
         yield _in_schema(copied.filter(pa.array(kept)), schema)
         return
     file = open_state_file(listed)
-    columns = [name for name in schema.names if name in file.schema.names]
-    for numbers in _read_together(file, row_groups_with(keys, file, listed)):
-        kept = kept_rows(file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy(), listed, keys)
+    columns = [n for n in schema.names if n in file.schema.names and n != "key_hash"]
+    for numbers in _read_together(file, keys.row_groups(file, listed)):
+        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"]
+        kept = kept_rows(hashes.to_numpy(), listed, keys)
         if kept.any():
-            yield _in_schema(file.read_row_groups(numbers, columns).filter(pa.array(kept)), schema)
+            table = file.read_row_groups(numbers, columns).append_column("key_hash", hashes)
+            yield _in_schema(table if kept.all() else table.filter(pa.array(kept)), schema)
 
 
 def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:

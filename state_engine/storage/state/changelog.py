@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
@@ -42,6 +43,8 @@ _LITTLE_BYTES = 2**20
 """Decoded size up to which a file is read whole."""
 _LITTLE_ROWS = 1024
 """Rows up to which a file is filtered together with others, not by itself."""
+_ROWS_A_KEY = 256
+"""Where one of so many rows is wanted, a row group of 4,096 holds some: its statistics are not worth a look."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,13 @@ class KeyGroups:
             inside[groups.start : groups.end + 1] = True
         return cast(Hashes, inside[np.mod(hashes, self.max_parallelism)])
 
+    def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
+        """The row groups of a file that may hold some of them; files of changes are sorted by key group."""
+        if listed.max_parallelism != self.max_parallelism:
+            return list(range(file.row_groups))
+        parts = [file.sorted_row_groups("key_group", groups.start, groups.end) for groups in self.ranges]
+        return sorted({number for part in parts for number in part})
+
 
 @dataclass(frozen=True)
 class KeyHashes:
@@ -82,13 +92,31 @@ class KeyHashes:
     @classmethod
     def of(cls, hashes: Hashes) -> KeyHashes:
         """These hashes, in any order."""
-        return cls(np.unique(hashes))
+        ordered = np.sort(hashes)  # a tenth of the time of numpy.unique, which makes a hash table
+        return cls(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+
+    @cached_property
+    def _by_group(self) -> dict[int, Hashes]:
+        """By the number of all key groups: how many there are in each."""
+        return {}
+
+    def _are_most_of(self, listed: ListedFile) -> bool:
+        """Whether there are so many in each key group of a file that next to no row group is without one."""
+        groups, last = listed.key_groups, listed.max_parallelism
+        if groups is None or last is None:
+            return False
+        if last not in self._by_group:
+            self._by_group[last] = np.bincount(np.mod(self.ordered, last), minlength=last)
+        counts = self._by_group[last][groups.start : groups.end + 1]
+        return bool(counts.min() * len(counts) * _ROWS_A_KEY >= listed.rows)
 
     def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
         """The row groups of a file that may hold one of them, by the statistics of its footer.
 
         Files are sorted by hash, those of changes within a key group, which are as many as when they were written.
         """
+        if self._are_most_of(listed):
+            return list(range(file.row_groups))
         groups, last = file.limits("key_group"), listed.max_parallelism
         kept = []
         for number, hashes in enumerate(file.limits("key_hash")):
@@ -125,6 +153,7 @@ class ListedFile:
         bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
         of: which checkpoint wrote it, of what, as text.
         max_parallelism: by which its key groups were numbered; None where that is not known.
+        key_groups: in which its rows are; None where that is not known.
         copy: of its rows on this machine, where there may be one.
     """
 
@@ -135,6 +164,7 @@ class ListedFile:
     footer: int | None = None
     of: str = ""
     max_parallelism: int | None = None
+    key_groups: KeyGroupRange | None = None
     copy: LocalCopy | None = None
 
     @classmethod
@@ -148,7 +178,9 @@ class ListedFile:
         max_parallelism: int | None = None,
     ) -> ListedFile:
         """A file at a place, as a checkpoint recorded it."""
-        return cls(uri, file.rows, counts, file.bytes, file.footer, of, max_parallelism)
+        first, last = file.key_group_min, file.key_group_max
+        groups = None if first is None or last is None else KeyGroupRange(first, last)
+        return cls(uri, file.rows, counts, file.bytes, file.footer, of, max_parallelism, groups)
 
 
 class SomeKeys(Protocol):
@@ -156,6 +188,9 @@ class SomeKeys(Protocol):
 
     def hold(self, hashes: Hashes) -> Hashes:
         """Which keys are among them, given their hashes."""
+
+    def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
+        """The row groups of a file that may hold some of them."""
 
 
 class AllKeys:
@@ -170,10 +205,9 @@ class AllKeys:
         """Every one of them."""
         return np.ones(len(hashes), bool)
 
-
-def row_groups_with(keys: SomeKeys, file: OpenParquet, listed: ListedFile) -> list[int]:
-    """The row groups of a file that may hold some of the keys."""
-    return keys.row_groups(file, listed) if isinstance(keys, KeyHashes) else list(range(file.row_groups))
+    def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
+        """Every one of the file."""
+        return list(range(file.row_groups))
 
 
 Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
@@ -199,7 +233,7 @@ class StoredState:
         only: str | None = None,
     ) -> None:
         self._key_schema = key_schema
-        self._parts = list(_parts(files, wanted, only))
+        self._parts = list(parts_of(files, wanted, only=only))
 
     def table(self, descriptor: StateDescriptor, read: Read | None = None) -> pa.Table | None:
         """The rows of one state in path order; None where there are none."""
@@ -310,7 +344,7 @@ def op_of_entry(shape: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """The wanted rows of one file, or of several that follow each other on the path and are read as one.
 
     Attributes:
@@ -330,7 +364,8 @@ class _Part:
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             names.append("updated_at")
         table = self.read([n for n in names if n in self.columns])
-        rows = table.filter(pc.equal(table["state"], descriptor.stored_as))
+        own = pc.equal(table["state"], descriptor.stored_as)
+        rows = table if pc.all(own).as_py() else table.filter(own)
         if not rows.num_rows:
             return None
         if "op" not in self.columns:  # a base
@@ -340,27 +375,35 @@ class _Part:
             rows = rows.set_column(rows.schema.get_field_index(column), column, read(rows[column]))
         # the same columns in the same order, and plain text, whatever the file is
         names = [n for n in [*_SHARED, column, "updated_at"] if n in rows.schema.names]
-        text = {n: rows[n].cast(pa.string()) for n in ("state", "op")}
+        state = pa.repeat(pa.scalar(descriptor.stored_as, pa.string()), rows.num_rows)
+        text = {"state": state, "op": rows["op"].cast(pa.string())}
         return pa.table({n: text.get(n, rows[n]) for n in names}).combine_chunks()
 
 
-def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> Iterator[_Part]:
-    """The files that hold wanted rows, in path order.
+def parts_of(
+    files: Sequence[ListedFile],
+    wanted: SomeKeys,
+    *,
+    only: str | None = None,
+    newest_first: bool = False,
+) -> Iterator[Part]:
+    """The files that hold wanted rows, in path order, or from the newest one back.
 
     Opening and filtering cost more than the rows of a little file, so these are read whole, and as one.
     """
+    way = -1 if newest_first else 1
     little: list[pa.Table] = []
-    for listed in files:
+    for listed in files[::way]:
         table = copied_rows(listed, wanted)
         if table is None:
             file = open_state_file(listed, coded=["state"])
             if only is not None and state_column(only) not in file.schema.names:
                 continue
-            numbers = row_groups_with(wanted, file, listed)
+            numbers = wanted.row_groups(file, listed)
             if not numbers:
                 continue
             if file.decoded_bytes(numbers) > _LITTLE_BYTES:
-                yield from _together(little, wanted)
+                yield from _together(little[::way], wanted)
                 little = []
                 yield from _of_file(file, numbers, listed, wanted)
                 continue
@@ -369,27 +412,28 @@ def _parts(files: Sequence[ListedFile], wanted: SomeKeys, only: str | None) -> I
             # a filter of few rows costs more, column by column
             table = table.take(np.flatnonzero(kept_rows(table["key_hash"].to_numpy(), listed, wanted)))
         if little and little[0].schema != table.schema:
-            yield from _together(little, wanted)
+            yield from _together(little[::way], wanted)
             little = []
         little.append(table)
-    yield from _together(little, wanted)
+    yield from _together(little[::way], wanted)
 
 
-def _of_file(file: OpenParquet, numbers: list[int], listed: ListedFile, wanted: SomeKeys) -> Iterator[_Part]:
+def _of_file(file: OpenParquet, numbers: list[int], listed: ListedFile, wanted: SomeKeys) -> Iterator[Part]:
     """Row groups of a large file: the hashes decide which rows of the other columns are kept."""
     kept = kept_rows(file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy(), listed, wanted)
     if not kept.any():
         return
-    mask, columns = pa.array(kept), dict[str, pa.ChunkedArray]()
+    mask, columns = None if kept.all() else pa.array(kept), dict[str, pa.ChunkedArray]()
 
     def read(names: list[str]) -> pa.Table:
         missing = [n for n in names if n not in columns]
         if missing:
-            more = file.read_row_groups(numbers, missing).filter(mask)
+            more = file.read_row_groups(numbers, missing)
+            more = more if mask is None else more.filter(mask)
             columns.update(zip(more.schema.names, more.columns, strict=True))
         return pa.table({n: columns[n] for n in names})
 
-    yield _Part(frozenset(file.schema.names), read)
+    yield Part(frozenset(file.schema.names), read)
 
 
 def kept_rows(hashes: Hashes, listed: ListedFile, wanted: SomeKeys) -> Hashes:
@@ -398,14 +442,14 @@ def kept_rows(hashes: Hashes, listed: ListedFile, wanted: SomeKeys) -> Hashes:
     return kept if listed.counts is None else kept & listed.counts.hold(hashes)
 
 
-def _together(tables: list[pa.Table], wanted: SomeKeys) -> Iterator[_Part]:
+def _together(tables: list[pa.Table], wanted: SomeKeys) -> Iterator[Part]:
     """Little files with the same columns."""
     if not tables:
         return
     table = pa.concat_tables(tables)
     mask = wanted.hold(table["key_hash"].to_numpy())
     if mask.any():
-        yield _Part(frozenset(table.schema.names), table.filter(pa.array(mask)).combine_chunks().select)
+        yield Part(frozenset(table.schema.names), table.filter(pa.array(mask)).combine_chunks().select)
 
 
 def _latest(table: pa.Table) -> pa.Table:

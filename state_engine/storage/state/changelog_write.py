@@ -94,30 +94,52 @@ def changelog_of(
         key_type, {part.descriptor.stored_as: part.descriptor.column_type for part in parts}
     )
     at = np.concatenate([part.at for part in parts])
-    row_hashes = hashes[at]
+    ops = pa.chunked_array([part.op for part in parts], pa.string())
+    order = file_order(hashes[at], np.mod(hashes[at], max_parallelism), ops)
+    in_order, at = pa.array(order), at[order]
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
-        "key_group": pa.array(np.mod(row_hashes, max_parallelism)),
-        "key_hash": pa.array(row_hashes),
-        "key": keys.take(pa.array(at)),
         "state": _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts]),
-        "op": pa.chunked_array([part.op for part in parts], pa.string()),
+        "op": ops,
         "updated_at": pa.chunked_array([part.updated_at for part in parts], _TIMESTAMP),
     }
     start = 0
     for part in parts:
         before, after = start, total - start - len(part.at)
         kind = part.descriptor.column_type
-        padded = pa.chunked_array([pa.nulls(before, kind), part.column, pa.nulls(after, kind)], kind)
-        columns[state_column(part.descriptor.stored_as)] = padded
+        padded = [pa.nulls(before, kind), part.column, pa.nulls(after, kind)]
+        columns[state_column(part.descriptor.stored_as)] = pa.concat_arrays(a for a in padded if len(a))
         start += len(part.at)
-    return in_file_order(pa.table([columns[f.name] for f in schema], schema=schema))
+    if (np.diff(order) != 1).any():
+        columns = {name: column.take(in_order) for name, column in columns.items()}
+    columns["key"] = keys if np.array_equal(at, np.arange(len(keys))) else keys.take(pa.array(at))
+    columns["key_hash"] = pa.array(hashes[at])
+    columns["key_group"] = pa.array(np.mod(hashes[at], max_parallelism))
+    return pa.table([columns[f.name] for f in schema], schema=schema)
 
 
 def in_file_order(changes: pa.Table) -> pa.Table:
     """Rows of a changelog by key group and hash, a key's clear in front of its appends and puts, else as they came."""
-    later = pc.not_equal(changes["op"], CLEAR).to_numpy()
-    places = (later, changes["key_hash"].to_numpy(), changes["key_group"].to_numpy())
-    return changes.take(pa.array(np.lexsort(places)))
+    hashes, groups = changes["key_hash"].to_numpy(), changes["key_group"].to_numpy()
+    return changes.take(pa.array(file_order(hashes, groups, changes["op"])))
+
+
+def file_order(
+    hashes: np.ndarray[Any, Any], groups: np.ndarray[Any, Any], ops: pa.ChunkedArray | None = None
+) -> np.ndarray[Any, Any]:
+    """The order of rows in a file of changes, by key groups, the hashes of their keys and what they do.
+
+    Example:
+        >>> file_order(np.array([7, 5, 4]), np.array([1, 1, 0])).tolist()
+        [2, 1, 0]
+    """
+    rising = (groups[1:] > groups[:-1]) | ((groups[1:] == groups[:-1]) & (hashes[1:] > hashes[:-1]))
+    if rising.all():
+        return np.arange(len(hashes))
+    order = np.argsort(hashes, kind="stable")
+    if ops is not None and (np.diff(hashes[order]) == 0).any():  # what rows of one key do matters
+        order = np.lexsort((pc.not_equal(ops, CLEAR).to_numpy(), hashes))
+    # numbers of 16 bits are sorted without comparisons, and there are at most 32,768 key groups
+    return cast(np.ndarray[Any, Any], order[np.argsort(groups[order].astype(np.uint16), kind="stable")])
 
 
 def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, attempt: int) -> DataFile:

@@ -36,6 +36,33 @@ def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
     return codes
 
 
+def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
+    """Which rows are equal in all columns, as ``entry_codes`` has it: null equals null, and NaN equals NaN.
+
+    Example:
+        >>> equal_rows([pa.array([1, None, None])], [pa.array([1, None, 2])]).tolist()
+        [True, True, False]
+    """
+    equal = np.ones(len(left[0]), bool)
+    for one, other in zip(left, right, strict=True):
+        equal &= _equal(one.cast(other.type), other).to_numpy(zero_copy_only=False)
+    return equal
+
+
+def _equal(left: pa.Array, right: pa.Array) -> pa.Array:
+    if pa.types.is_struct(left.type):
+        same = pc.equal(left.is_valid(), right.is_valid())
+        for one, other in zip(left.flatten(), right.flatten(), strict=True):
+            same = pc.and_(same, _equal(one, other))
+        return same
+    same = pc.fill_null(pc.equal(left, right), False)
+    if left.null_count and right.null_count:
+        same = pc.or_(same, pc.and_(left.is_null(), right.is_null()))
+    if pa.types.is_floating(left.type):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(left), pc.is_nan(right)), False))
+    return same
+
+
 def leaves(column: pa.Array) -> Iterator[pa.Array]:
     """The columns that a record consists of, those of records in it included; Arrow compares no records."""
     if not pa.types.is_struct(column.type):

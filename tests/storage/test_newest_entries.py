@@ -1,0 +1,238 @@
+"""The newest entries of keys, read from the last file back, are those of a fold of all files; and no more is read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.descriptors import StateDescriptor, ValueStateDescriptor
+from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_table import DELETE, PUT, Change
+from state_engine.core.types.columns import one_chunk
+from state_engine.storage.layout import state_column
+from state_engine.storage.parquet_reading import OpenParquet
+from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
+from state_engine.storage.state.changelog import (
+    AllKeys,
+    KeyGroups,
+    KeyHashes,
+    ListedFile,
+    StoredState,
+    open_state_file,
+    parts_of,
+)
+from state_engine.storage.state.changelog_write import changelog_table, write_changes
+from state_engine.storage.state.newest_entries import NewestEntries
+
+KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
+GROUPS = 8
+ONE, OTHER = ValueStateDescriptor("one", int), ValueStateDescriptor("other", str)
+KEYS = [(number, part) for number in (0.0, 1.5, float("inf"), None) for part in ("a", "b", None)]
+Entries = dict[str, dict[Any, Any]]
+
+
+class Files:
+    """Files of a path: changes, and bases of what they lead to."""
+
+    def __init__(self, directory: str | Path, hash_of: Any = key_hash) -> None:
+        self.uri, self.hash_of = f"file://{directory}", hash_of
+        self.files: list[ListedFile] = []
+
+    def hashes(self, keys: Sequence[Any]) -> Any:
+        return np.array([self.hash_of(key) for key in keys], np.int64)
+
+    def columns(self, keys: Sequence[Any]) -> list[pa.Array]:
+        return [
+            pa.array([key[at] for key in keys], field.type, from_pandas=False)
+            for at, field in enumerate(KEY.storage)
+        ]
+
+    def change(self, changes: dict[StateDescriptor, dict[Any, Any]]) -> None:
+        keys = list({key: None for of_state in changes.values() for key in of_state})
+        table = changelog_table(
+            [
+                (d, [Change(k, DELETE if v is None else PUT, v) for k, v in of_state.items()])
+                for d, of_state in changes.items()
+            ],
+            key_type=KEY.storage,
+            index_of={key: at for at, key in enumerate(keys)},
+            keys=pa.StructArray.from_arrays(self.columns(keys), fields=list(KEY.storage)),
+            hashes=self.hashes(keys),
+            max_parallelism=GROUPS,
+        )
+        if table is not None:
+            file = write_changes(table, self.uri, write_id=f"w{len(self.files)}", subtask=0, attempt=0)
+            uri = f"{self.uri}/{file.path}"
+            self.files.append(ListedFile.recorded(uri, file, of="a test", max_parallelism=GROUPS))
+
+    def compact(self) -> None:
+        spec, every = self.base_spec(), KeyGroups(GROUPS, (KeyGroupRange(0, GROUPS - 1),))
+        files, _ = write_base_files(spec, self.files, every, task=0, attempt=0)
+        self.files = [
+            ListedFile.recorded(f"{self.uri}/{f.path}", f, of="a test", max_parallelism=GROUPS) for f in files
+        ]
+
+    def base_spec(self) -> BaseSpec:
+        states = tuple(map(recorded_schema, (ONE, OTHER)))
+        return BaseSpec(self.uri, f"b{len(self.files)}", KEY.storage, states, GROUPS, 0, None)
+
+    def newest(self, keys: Sequence[Any]) -> NewestEntries:
+        return NewestEntries(self.files, self.hashes(keys), self.columns(keys))
+
+
+def values_of(newest: NewestEntries, descriptor: StateDescriptor, keys: Sequence[Any]) -> dict[Any, Any]:
+    found = newest.of(descriptor)
+    if found is None:
+        return {}
+    values = found.in_order(state_column(descriptor.stored_as))
+    assert len(values) == len(keys)
+    return {k: v for k, v in zip(keys, values.to_pylist(), strict=True) if v is not None}
+
+
+CHANGES = st.fixed_dictionaries(
+    {
+        ONE: st.dictionaries(st.sampled_from(KEYS), st.none() | st.integers(0, 9), max_size=6),
+        OTHER: st.dictionaries(st.sampled_from(KEYS), st.none() | st.sampled_from("xyz"), max_size=6),
+    }
+)
+
+
+@pytest.mark.parametrize("hash_of", [key_hash, lambda key: key_hash(key) % 3], ids=["apart", "few hashes"])
+@settings(max_examples=60, deadline=None)
+@given(st.lists(CHANGES | st.just("compact"), max_size=6), st.lists(st.sampled_from(KEYS), unique=True))
+def test_they_are_those_that_the_changes_lead_to(hash_of: Any, steps: list[Any], keys: list[Any]) -> None:
+    model: Entries = {"one": {}, "other": {}}
+    with tempfile.TemporaryDirectory() as directory:
+        path = Files(directory, hash_of)
+        for step in steps:
+            if step == "compact":
+                path.compact()
+                continue
+            path.change(step)
+            for descriptor, of_state in step.items():
+                model[descriptor.name] |= of_state
+        newest = path.newest(keys)
+        for descriptor in (ONE, OTHER):
+            of_state = model[descriptor.name]
+            wanted = {k: of_state[k] for k in keys if of_state.get(k) is not None}
+            assert values_of(newest, descriptor, keys) == wanted
+
+
+def test_keys_that_are_not_numbers_are_one_key(tmp_path: Path) -> None:
+    nan, path = float("nan"), Files(tmp_path, lambda _: 7)
+    path.change({ONE: {(nan, "a"): 1, (0.0, "a"): 2}})
+    found = path.newest([(float("nan"), "a"), (-0.0, "a")]).of(ONE)
+    assert found is not None
+    assert found.in_order("v_one").to_pylist() == [1, 2]
+
+
+def test_files_before_the_one_that_has_all_keys_are_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "state_engine.storage.state.changelog._LITTLE_BYTES", 0
+    )  # little ones are read as one
+    path = Files(tmp_path)
+    path.change({ONE: dict.fromkeys(KEYS, 1), OTHER: dict.fromkeys(KEYS, "x")})
+    path.change({ONE: dict.fromkeys(KEYS, 2)})
+    older = Path(path.files[0].uri.removeprefix("file://"))
+    content = older.read_bytes()
+    older.unlink()
+    newest = path.newest(KEYS)
+    assert values_of(newest, ONE, KEYS) == dict.fromkeys(KEYS, 2)
+    older.write_bytes(content)
+    assert values_of(newest, OTHER, KEYS) == dict.fromkeys(KEYS, "x")
+
+
+def test_parts_from_the_newest_on_are_parts_of_the_path_backwards(tmp_path: Path) -> None:
+    path = Files(tmp_path)
+    for number in range(3):
+        path.change({ONE: dict.fromkeys(KEYS, number)})
+
+    def numbers(*, newest_first: bool) -> list[Any]:
+        parts = parts_of(path.files, AllKeys(), newest_first=newest_first)
+        return [number for part in parts for number in part.read(["v_one"])["v_one"].to_pylist()]
+
+    # rows of files that are read as one stand in path order
+    assert numbers(newest_first=True) == numbers(newest_first=False) == [0] * 12 + [1] * 12 + [2] * 12
+
+
+class TestRowGroups:
+    """Which row groups of a file are read."""
+
+    ROWS = 40_000
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Files:
+        path = Files(tmp_path, lambda key: (int(key[0]) * 2_654_435_761) % 2**40)
+        path.change({ONE: {(float(n), "a"): n for n in range(self.ROWS)}})
+        return path
+
+    def opened(self, path: Files) -> OpenParquet:
+        return open_state_file(path.files[0])
+
+    def test_those_of_some_key_groups(self, path: Files) -> None:
+        file, listed = self.opened(path), path.files[0]
+        read = KeyGroups(GROUPS, (KeyGroupRange(2, 2), KeyGroupRange(6, 7))).row_groups(file, listed)
+        limits = [each for each in file.limits("key_group", read) if each is not None]
+        groups = [set(range(first, last + 1)) for first, last in limits]
+        assert all(own & {2, 6, 7} for own in groups)
+        assert 0 < len(read) < file.row_groups
+        spec, wanted = path.base_spec(), KeyGroups(GROUPS, (KeyGroupRange(2, 2), KeyGroupRange(6, 7)))
+        rows = read_changes(spec, path.files, wanted)
+        expected = [n for n in range(self.ROWS) if path.hash_of((float(n), "a")) % GROUPS in (2, 6, 7)]
+        assert sorted(rows["v_one"].to_pylist()) == expected
+
+    def test_all_where_groups_were_numbered_otherwise(self, path: Files) -> None:
+        file, listed = self.opened(path), path.files[0]
+        other = KeyGroups(2 * GROUPS, (KeyGroupRange(0, 0),))
+        assert other.row_groups(file, listed) == list(range(file.row_groups))
+
+    def test_all_without_a_look_at_them_where_most_keys_are_wanted(
+        self, path: Files, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        file, listed = self.opened(path), path.files[0]
+        hashes = path.hashes([(float(n), "a") for n in range(0, self.ROWS, 49)])
+        dense = path.hashes([(float(n), "a") for n in range(0, self.ROWS, 9)])
+        of_one_group = dense[dense % GROUPS == 3]
+        few = KeyHashes.of(of_one_group).row_groups(file, listed)
+        assert 0 < len(few) < file.row_groups  # many keys, but of one group alone
+        monkeypatch.setattr(OpenParquet, "limits", None)
+        assert KeyHashes.of(hashes).row_groups(file, listed) == list(range(file.row_groups))
+
+    def test_all_where_nothing_is_known(self, path: Files) -> None:
+        file = self.opened(path)
+        assert file.sorted_row_groups("no_column", 1, 2) == range(file.row_groups)
+        assert file.sorted_row_groups("key_group", GROUPS, GROUPS + 1) == range(
+            file.row_groups, file.row_groups
+        )
+        assert len(file.sorted_row_groups("key_group", -3, -1)) == 0
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
+def test_wanted_hashes_are_in_order_and_each_once(hashes: list[int]) -> None:
+    assert KeyHashes.of(np.array(hashes, np.int64)).ordered.tolist() == sorted(set(hashes))
+
+
+def test_the_fold_of_all_files_agrees(tmp_path: Path) -> None:
+    path = Files(tmp_path)
+    path.change({ONE: dict.fromkeys(KEYS, 1)})
+    path.change({ONE: dict.fromkeys(KEYS[:5], 2)})
+    table = StoredState(path.files, AllKeys(), KEY).table(ONE)
+    assert table is not None
+    folded = StoredState(path.files, AllKeys(), KEY).fold(ONE, table)
+    found = path.newest(KEYS).of(ONE)
+    assert found is not None
+    assert one_chunk(found.rows["key"]).type == KEY.storage
+    assert folded == values_of(path.newest(KEYS), ONE, KEYS)
