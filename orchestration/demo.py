@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from orchestration.demo_summary import show_summary
 from state_engine import Settings, StateEngine, load_settings, local_session
+from state_engine.core.counted_nouns import counted
 from state_engine.dagster import statelake_definitions
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.pool_slots import dead_holders, free
@@ -84,7 +85,7 @@ def run_demo(console: Console, *, home: Path = HOME, feeds: Path = FEEDS) -> lis
     with StateEngine(settings.root, spark) as engine:
         show_summary(console, engine, registered.job, batches)
     console.print(
-        f"\n[bold]{total - ready:.1f} s[/] for {len(batches)} micro-batches, each a Dagster run of its own; "
+        f"\n[bold]{total - ready:.1f} s[/] for {counted(len(batches), 'micro-batch')}, each a Dagster run of its own; "
         f"{ready - started:.1f} s before them to write the feed and start Spark; "
         f"{time.perf_counter() - started:.1f} s in all.",
         highlight=False,

@@ -38,6 +38,16 @@ def test_files_that_the_description_names_are_there() -> None:
     assert [name for name in named if not (ENGINE / name).is_file()] == []
 
 
+def test_the_table_has_all_rooms_in_their_order() -> None:
+    table = TEXT.partition("## The rooms")[2].partition("\n\n* ")[0]
+    named = [
+        room
+        for cell in re.findall(r"^\|([^|]*)\|", table, re.MULTILINE)
+        for room in re.findall(r"`(\w+)/`", cell)
+    ]
+    assert named == rooms.floors()
+
+
 def test_rooms_have_a_size_that_one_can_look_through() -> None:
     packages = [f.parent for f in ENGINE.rglob("__init__.py")]
     assert {p.name: n for p in packages if (n := len(list(p.glob("*.py")))) > 25} == {}

@@ -6,8 +6,11 @@ import re
 from collections import Counter
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from state_engine.monitoring.job_status import State
 
 REPOSITORY = Path(__file__).parents[1]
 GLOSSARY = REPOSITORY / "docs" / "glossary.md"
@@ -34,6 +37,11 @@ def test_terms_stand_once_and_by_the_alphabet() -> None:
 @pytest.mark.parametrize("term", TERMS)
 def test_a_term_is_in_use(term: str) -> None:
     assert re.search(rf"\b{term.rstrip('s')}", written())
+
+
+def test_the_states_of_health_are_all_there() -> None:
+    entry = GLOSSARY.read_text().partition("* **job health**")[2].partition("\n* ")[0]
+    assert set(re.findall(r"`(\w+)`", entry)) == set(get_args(State))
 
 
 def test_a_term_that_another_one_points_to_has_an_entry() -> None:

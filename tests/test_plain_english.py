@@ -1,8 +1,9 @@
-"""Names and sentences are plain: results are named for what they are, texts use field terms."""
+"""Names and sentences are plain: results are named for what they are, texts use field terms, counts agree."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,6 +36,49 @@ def badly_named(source: str) -> list[tuple[int, str]]:
 
 def oddly_said(source: str) -> list[tuple[int, str]]:
     return [(n, line.strip()) for n, line in enumerate(source.splitlines(), 1) if ODD.search(line)]
+
+
+COUNTED = "state_engine", "orchestration", "jobs"
+NOUN = re.compile(
+    r" (?:(?:more|dead|key|other) )?(rows|files|bytes|entries|keys|key groups|micro-batches|tasks|partitions|letters|"
+    r"checkpoints|timers|elements|inputs|fields|values|sources|savepoints|slots|offsets|changes|subtasks|expectations|minutes|hours)\b"
+)
+"""What texts count; "1 rows" is none of their sentences."""
+NO_COUNT_OF_ONE = {
+    "records no key groups",
+    "rows have the key",  # two or more
+    "timers",  # of a domain
+    "hours ago",  # with a decimal
+    "hours an attempt stops",  # a constant
+    "rows, not",  # the edition of a data set
+}
+
+
+def by_hand(source: str) -> list[tuple[int, str]]:
+    """Counts that an f-string puts before a plural noun; ``counted`` gives 1 its singular."""
+    return [
+        (node.lineno, str(behind.value))
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.JoinedStr)
+        for count, behind in itertools.pairwise(node.values)
+        if isinstance(count, ast.FormattedValue) and isinstance(behind, ast.Constant)
+        if NOUN.match(str(behind.value))
+        and not any(str(behind.value).strip().startswith(text) for text in NO_COUNT_OF_ONE)
+    ]
+
+
+def test_counts_agree_with_their_nouns() -> None:
+    files = [f for f in FILES if f.relative_to(ROOT).parts[0] in COUNTED]
+    assert len(files) > 300
+    assert [(str(f.relative_to(ROOT)), *p) for f in files for p in by_hand(f.read_text())] == []
+
+
+def test_a_count_before_a_plural_is_reported() -> None:
+    assert by_hand("f'{n} rows, {m:,} dead letters and {k} of them'") == [
+        (1, " rows, "),
+        (1, " dead letters and "),
+    ]
+    assert by_hand("f'{n} rowsets, {hours} hours ago'") == []
 
 
 def test_results_are_named_for_what_they_are() -> None:

@@ -22,6 +22,7 @@ from state_engine.cli.queries import show_rows
 from state_engine.cli.session import declared, history_of, known, listed, opened
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.counted_nouns import counted
 from state_engine.replay.comparison import ComparisonReport
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.task_progress import task_progress
@@ -142,7 +143,7 @@ def _replayed(done: ReplayReport) -> Iterator[str]:
         yield f"{job}: there is nothing to replay"
         return
     left = f", {done.remaining} left out" if done.remaining else ""
-    yield f"{job}: branch {branch}: {len(done.batches)} micro-batches, head {done.branch_head_id}{left}"
+    yield f"{job}: branch {branch}: {counted(len(done.batches), 'micro-batch')}, head {done.branch_head_id}{left}"
     yield f"look at it: statelake branch compare {job} {branch}"
     yield f"then:       statelake branch promote {job} {branch} --expected-head {done.main_head_id}"
     yield f"or:         statelake branch drop {job} {branch}"

@@ -17,6 +17,7 @@ from state_engine.cli.output import report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import declared, loaded_settings, opened, say
 from state_engine.cli.tables import table
+from state_engine.core.counted_nouns import counted
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.monitoring.job_history import read_history
@@ -41,7 +42,8 @@ def list_letters(
     records = [{name: getattr(one, name) for name in columns} for one in shown]
     show(records, lambda: _table(shown), columns=columns)
     if for_people():
-        say(f"{job}: {len(letters):,} dead letters" + (" in all" if sent else " wait"))
+        waiting = counted(len(letters), "dead letter waits", "dead letters wait")
+        say(f"{job}: {counted(len(letters), 'dead letter')} in all" if sent else f"{job}: {waiting}")
 
 
 @dead_letters.command(name="replay")
@@ -72,8 +74,8 @@ def replay_letters(
 
 
 def _sent(done: DeadLetterReport) -> Iterator[str]:
-    verb = "would be sent" if done.dry_run else "were sent"
-    yield f"{done.job}: {len(done.sent):,} dead letters {verb}, {done.refused:,} were refused again"
+    letters, refused = counted(len(done.sent), "dead letter"), counted(done.refused, "was", "were")
+    yield f"{done.job}: {letters} {'to send' if done.dry_run else 'sent'}, {refused} refused again"
     for name, why in islice(done.left.items(), _MOST):
         yield f"{done.job}: {name} cannot be sent: {why}"
     if len(done.left) > _MOST:

@@ -12,6 +12,7 @@ from state_engine.cli.keys import key_of
 from state_engine.cli.options import Job
 from state_engine.cli.output import plain, print_records, text
 from state_engine.cli.session import errors, listed, loaded_settings, opened, registered, remark, say
+from state_engine.core.counted_nouns import counted
 from state_engine.replay.key_history import KeyEvent, KeyHistory
 from state_engine.replay.key_inputs import RowsOfKey
 
@@ -112,7 +113,7 @@ def _row_lines(what: str, rows: RowsOfKey) -> Iterator[str]:
     if rows.problem:
         yield f"  {what}: not known: {rows.problem}"
     elif rows.count:
-        yield f"  {what}: {rows.count:,} {'row' if rows.count == 1 else 'rows'}"
+        yield f"  {what}: {counted(rows.count, 'row')}"
         for row in rows.rows:
             yield f"    {_shown(row)}"
         if rows.count > len(rows.rows):

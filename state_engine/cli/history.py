@@ -16,6 +16,7 @@ from state_engine.cli.tables import table
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
+from state_engine.core.counted_nouns import counted
 
 _NUMBERS = ("id", "parent", "rows in", "behind watermark", "refused", "rows out", "changes")
 _NAMES = (*_NUMBERS, "kind", "UTC", "now", "requested by")
@@ -30,7 +31,7 @@ def checkpoints(
     past = history_of(job)
     rows = list(past.checkpoints.values())
     if for_people():
-        say(f"{job}: {len(rows)} {'checkpoint' if len(rows) == 1 else 'checkpoints'} in {past.layout.root}")
+        say(f"{job}: {counted(len(rows), 'checkpoint')} in {past.layout.root}")
     show(records(rows, last=last), lambda: history(rows, last=last))
 
 

@@ -19,6 +19,7 @@ from state_engine.cli.options import DryRun
 from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, errors, loaded_settings, opened, progressed, say
 from state_engine.cli.tables import table
+from state_engine.core.counted_nouns import counted
 from state_engine.engine.engine import StateEngine
 from state_engine.machine.jars import delta_jars, jars_of, kafka_jars, s3_jars
 from state_engine.machine.java import find_java_home
@@ -80,8 +81,8 @@ def setup(
         verdict = _look_at_store(normal_uri(store))
         record["store"] = verdict
         lines.append(
-            f"{verdict.store} with {verdict.log_store}: of {verdict.writers} writers exactly one created each of "
-            f"{verdict.names} files. Several runners can commit there"
+            f"{verdict.store} with {verdict.log_store}: {counted(verdict.writers, 'writer')} raced for "
+            f"{counted(verdict.names, 'file')}, and exactly one created each. Several runners can commit there"
         )
     output.report(record, lines)
 

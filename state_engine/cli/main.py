@@ -113,7 +113,7 @@ def main() -> None:
         for note in error.__notes__:
             errors.print(note, soft_wrap=True, highlight=False, markup=False, style="dim")
         if has_errors(log):
-            errors.print(f"What Spark wrote is in {escape(str(log))}", soft_wrap=True, highlight=False)
+            errors.print(f"Spark's output is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None
     except Exception as error:
         what = _of_spark(error)

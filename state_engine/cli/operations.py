@@ -18,6 +18,7 @@ from state_engine.cli.progress import progress
 from state_engine.cli.session import declared, known, listed, opened
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
@@ -37,7 +38,7 @@ def restore(
     savepoint: Annotated[
         str | None,
         typer.Option(
-            help="In place of a checkpoint: the name of a savepoint of the job, or the directory of any savepoint."
+            help="Instead of a checkpoint: the name of a savepoint of the job, or the directory of any savepoint."
         ),
     ] = None,
     allow_non_restored_state: Annotated[
@@ -179,14 +180,17 @@ def move_lines(job: str, done: RestoreReport) -> Iterator[str]:
         yield f"abandoned: {listed(done.abandoned)}"
     for sink in done.sinks:
         out, back = done.rows_withdrawn[sink.name], done.rows_added[sink.name]
-        yield f"sink {sink.name}: {out:,} rows out, {back:,} rows back"
+        yield f"sink {sink.name}: {counted(out, 'row')} out, {counted(back, 'row')} back"
     for table in done.tables:
         whole = f" ({table.whole})" if table.whole else ""
-        yield f"table {table.name}: {table.rows:,} rows come, {table.deleted:,} go{whole}"
+        yield (
+            f"table {table.name}: {counted(table.rows, 'row comes', 'rows come')}, "
+            f"{counted(table.deleted, 'goes', 'go')}{whole}"
+        )
     for sink in done.left_alone:
         yield f"sink {sink.name} at {sink.path} is left alone: it is as it was"
     if done.committed_id is not None:
-        yield f"checkpoint {done.committed_id} says so; run the job to go on from there"
+        yield f"checkpoint {done.committed_id} records this; run the job to continue from there"
 
 
 def _rescaled(done: RescaleReport) -> str:
@@ -202,9 +206,9 @@ def _rescaled(done: RescaleReport) -> str:
 def _compacted(job: str, done: CompactionReport, *, dry_run: bool) -> Iterator[str]:
     if dry_run:
         for uid, groups in done.key_groups.items():
-            yield f"{uid}: would write {groups:,} key groups"
+            yield f"{uid}: would write {counted(groups, 'key group')}"
     for uid, entries in done.entries.items():
-        yield f"{uid}: {entries:,} entries, {done.bytes[uid]:,} bytes"
+        yield f"{uid}: {counted(entries, 'entry')}, {counted(done.bytes[uid], 'byte')}"
     if done.committed_id is not None:
         yield f"{job}: checkpoint {done.committed_id} puts them in force"
     elif done.entries:
@@ -216,7 +220,9 @@ def _compacted(job: str, done: CompactionReport, *, dry_run: bool) -> Iterator[s
 def _vacuumed(done: VacuumReport) -> Iterator[str]:
     for step, group in groupby(sorted(done.files, key=_step), key=_step):
         files = list(group)
-        text = f"{' '.join(step)}: {len(files):,} files, {sum(f.bytes for f in files):,} bytes"
+        text = (
+            f"{' '.join(step)}: {counted(len(files), 'file')}, {counted(sum(f.bytes for f in files), 'byte')}"
+        )
         yield f"{'would ' if done.dry_run else ''}{text}"
     if not done.files:
         yield f"{done.job}: no files to delete"
@@ -236,9 +242,9 @@ def rebuild_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
     code = known(job)
     with opened(f"{job}: rebuilding {table}") as engine:
         done = engine.published(code).rebuild(table, dry_run=dry_run)
-    text = f"{table}: {done.rows:,} rows, as of the head; {done.place}"
+    text = f"{table}: {counted(done.rows, 'row')}, as of the head; {done.place}"
     if dry_run:
-        text = f"{table}: {done.rows:,} rows would be added or replaced, {done.deleted:,} would be deleted"
+        text = f"{table}: {counted(done.rows, 'row')} would be added or replaced, {done.deleted:,} would be deleted"
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 
@@ -258,8 +264,8 @@ def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
     with opened(f"{job}: accepting {table}") as engine:
         done = engine.published(code).accept(table, dry_run=dry_run)
     text = (
-        f"{table}: what others changed {'would stay' if dry_run else 'stays'}, until the state of its keys changes; of "
-        f"the state {done.rows:,} rows are missing or different, {done.deleted:,} are too many"
+        f"{table}: what others changed {'would stay' if dry_run else 'stays'}, until the state of its keys changes; "
+        f"{done.difference}"
     )
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
@@ -268,8 +274,8 @@ def _compared_table(done: TableMove) -> str:
     if not done.rows and not done.deleted:
         return f"{done.name}: equal to the state"
     return (
-        f"{done.name}: differs from the state: {done.rows:,} rows are missing or different, {done.deleted:,} are too "
-        f"many; `statelake rebuild-table` puts the state's rows there"
+        f"{done.name}: differs from the state: {done.difference}; "
+        "`statelake rebuild-table` puts the state's rows there"
     )
 
 

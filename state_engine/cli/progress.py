@@ -10,6 +10,7 @@ from typing import Any
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from state_engine.cli.session import errors, progressed
+from state_engine.core.counted_nouns import counted
 from state_engine.microbatch.reports import BatchReport
 from state_engine.spark.task_progress import TaskProgress
 
@@ -54,13 +55,15 @@ class _Reports:
             progressed(batch_line(at))
             self._batches += 1
             self._rows += at.rows_in
-            self._show(f"{self._batches:,} micro-batches, {self._rows:,} rows", self._rows, "rows")
+            self._show(
+                f"{counted(self._batches, 'micro-batch')}, {counted(self._rows, 'row')}", self._rows, "rows"
+            )
         elif isinstance(at, TaskProgress):
             self._bar.update(self._task, completed=at.done, total=at.of)
-            self._show(f"{self._doing}: {at.done:,} of {at.of:,} tasks", at.done, "tasks")
+            self._show(f"{self._doing}: {at.done:,} of {counted(at.of, 'task')}", at.done, "tasks")
         else:
             self._files += 1
-            self._show(f"{self._doing}: {self._files:,} files, {at.path}", self._files, "files")
+            self._show(f"{self._doing}: {counted(self._files, 'file')}, {at.path}", self._files, "files")
 
     def _show(self, text: str, count: int, of: str) -> None:
         rate = rate_text(count, self._now_s() - self._began_s, of)
@@ -95,6 +98,6 @@ def batch_line(batch: BatchReport) -> str:
     refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
     out = "".join(f", {rows:,} to {sink}" for sink, rows in batch.rows_out.items())
     return (
-        f"{partition}checkpoint {batch.checkpoint_id}: {batch.rows_in:,} rows in{late}{behind}{refused}{out} "
+        f"{partition}checkpoint {batch.checkpoint_id}: {counted(batch.rows_in, 'row')} in{late}{behind}{refused}{out} "
         f"({batch.seconds:.1f} s{rate_text(batch.rows_in, batch.seconds, 'rows')})"
     )

@@ -19,6 +19,7 @@ from state_engine.cli.options import Job, Limit
 from state_engine.cli.session import console, history_of, opened, remark
 from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.types.walk import Convert, converter
 from state_engine.queries.local_sql import answer
@@ -109,7 +110,7 @@ def _show_table(rows: pa.Table, *, limit: int) -> None:
     columns = [list(map(turn, c.to_pylist())) for turn, c in zip(turned, shown.columns, strict=True)]
     _PRINTERS[form()](shown.column_names, list(zip(*columns, strict=True)))
     if shown.num_rows < rows.num_rows:
-        remark(f"There are more than {limit} rows; --limit 0 shows all.")
+        remark(f"There are more than {counted(limit, 'row')}; --limit 0 shows all.")
 
 
 def _print_table(names: Sequence[str], rows: Sequence[Cells]) -> None:

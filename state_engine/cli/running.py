@@ -23,6 +23,7 @@ from state_engine.cli.session import (
 )
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.history import History
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.microbatch.partition_runs import PartitionStatus, partition_states, partitions_of
 from state_engine.microbatch.reports import RunReport
@@ -117,12 +118,12 @@ def run_lines(done: RunReport) -> Iterator[str]:
         sums: nothing new
     """
     if done.published_pending:
-        yield f"{done.job}: published first what an earlier run had committed: {listed(done.published_pending)}"
+        yield f"{done.job}: first published the outputs of earlier commits: {listed(done.published_pending)}"
     for sink, path in done.left_alone.items():
         yield f"{done.job}: sink {sink} at {path} is left alone: the code no longer has it"
     if done.batches:
-        end = "caught up" if done.caught_up else f"stopped after {len(done.batches)} micro-batches"
-        yield f"{done.job}: {done.rows_in:,} rows in, {end}, head {done.checkpoint_id}"
+        end = "caught up" if done.caught_up else f"stopped after {counted(len(done.batches), 'micro-batch')}"
+        yield f"{done.job}: {counted(done.rows_in, 'row')} in, {end}, head {done.checkpoint_id}"
     else:
         yield f"{done.job}: nothing new"
     for text in done.files_waiting:
@@ -207,7 +208,7 @@ def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
         >>> seen = BackfillReport("delays", "stop", "backfill_1", 3, ["2013-01-02"], [], {"2013-01-02": 842},
         ...                       ["2013-01-03"], rows_withdrawn={"out": 842}, rows_added={"out": 842})
         >>> print(backfill_text(seen, dry_run=True))
-        delays: 1 partitions, 2013-01-02 to 2013-01-02, would run on branch backfill_1 from checkpoint 3
+        delays: 1 partition, 2013-01-02 to 2013-01-02, would run on branch backfill_1 from checkpoint 3
           2013-01-02: 842 rows were read before
         sink out: 842 rows would be withdrawn; if the results are equal, 842 would be published
         stale until they run again: 2013-01-03
@@ -219,10 +220,11 @@ def backfill_text(report: BackfillReport, *, dry_run: bool) -> str:
         leave, come = report.rows_withdrawn.get(sink, 0), report.rows_added.get(sink, 0)
         if dry_run:
             lines.append(
-                f"sink {sink}: {leave:,} rows would be withdrawn; if the results are equal, {come:,} would be published"
+                f"sink {sink}: {counted(leave, 'row')} would be withdrawn; if the results are equal, {come:,} "
+                "would be published"
             )
         else:
-            lines.append(f"sink {sink}: {leave:,} rows withdrawn, {come:,} published")
+            lines.append(f"sink {sink}: {counted(leave, 'row')} withdrawn, {come:,} published")
     if report.stale:
         lines.append(f"stale until they run again: {listed(report.stale)}")
     if report.mode == "branch" and not dry_run:
@@ -240,14 +242,16 @@ def _planned(report: BackfillReport) -> list[str]:
     lines = [f"{_span(report)}, would run on branch {report.branch} from {begin}"]
     for key in report.partitions:
         rows = report.rows_recorded.get(key)
-        before = "never run before" if rows is None else f"{rows:,} rows were read before"
+        before = (
+            "never run before" if rows is None else f"{counted(rows, 'row was', 'rows were')} read before"
+        )
         lines.append(f"  {key}: {before}{' (done on the branch)' if key in report.resumed else ''}")
     return lines
 
 
 def _span(report: BackfillReport) -> str:
     keys = report.partitions
-    return f"{report.job}: {len(keys)} partitions, {keys[0]} to {keys[-1]}"
+    return f"{report.job}: {counted(len(keys), 'partition')}, {keys[0]} to {keys[-1]}"
 
 
 def _job_table(records: Sequence[Mapping[str, Any]]) -> Table:

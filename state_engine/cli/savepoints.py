@@ -13,6 +13,7 @@ from state_engine.cli.output import plain, report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import errors, history_of, opened
 from state_engine.cli.tables import table
+from state_engine.core.counted_nouns import counted
 from state_engine.operations.savepoints import described, verified
 from state_engine.storage.files import normal_uri
 
@@ -34,7 +35,8 @@ def create(
     with opened() as engine, progress("Copying") as on_progress:
         made = engine.savepoints(job).create(name, path, checkpoint_id=checkpoint_id, on_progress=on_progress)
     text = (
-        f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {made.files} files, {made.bytes:,} bytes in "
+        f"{job}: savepoint {name} of checkpoint {made.checkpoint_id}: {counted(made.files, 'file')}, "
+        f"{counted(made.bytes, 'byte')} in "
         f"{made.path}"
     )
     report({"job": job, **plain(made)}, [text])
@@ -63,7 +65,10 @@ def verify(path: Annotated[str, typer.Argument(help="Directory of the savepoint.
     with errors.status("Reading …"):
         uri = normal_uri(path)
         savepoint = described(uri, verified(uri))
-    report(savepoint, [f"savepoint {savepoint.name}: {savepoint.files} files are what was written"])
+    report(
+        savepoint,
+        [f"savepoint {savepoint.name}: {counted(savepoint.files, 'file is', 'files are')} as written"],
+    )
 
 
 @savepoint.command()
@@ -77,7 +82,7 @@ def delete(
     with opened() as engine:
         files = engine.savepoints(job).delete(name, keep_files=keep_files, dry_run=dry_run)
     text = (
-        f"{job}: would delete savepoint {name}: {len(files):,} files"
+        f"{job}: would delete savepoint {name}: {counted(len(files), 'file')}"
         if dry_run
         else f"{job}: savepoint {name} is deleted"
     )

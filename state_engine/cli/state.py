@@ -18,6 +18,7 @@ from state_engine.cli.queries import show_rows
 from state_engine.cli.session import console, declared, listed, opened, say
 from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import moment
+from state_engine.core.counted_nouns import counted
 from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.erase_tables import ErasedTable
 from state_engine.state_processor.key_change import KeyTypeReport
@@ -110,11 +111,11 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     done = report.transform
     verb = "would leave" if dry_run else "left"
     for one in (s for s in done.states if s.deleted):
-        yield f"{one.operator}, {one.state}: {one.deleted:,} entries {verb} the state"
+        yield f"{one.operator}, {one.state}: {counted(one.deleted, 'entry', 'entries')} {verb} the state"
     if not done.changes:
         yield f"{report.job}: the state at checkpoint {done.parent_id} does not hold the keys"
     if done.committed_id is not None:
-        yield f"{report.job}: checkpoint {done.committed_id} says so"
+        yield f"{report.job}: checkpoint {done.committed_id} records this"
     for erased in report.tables:
         yield from _erased_table(erased, dry_run=dry_run)
     if report.expired:
@@ -124,15 +125,16 @@ def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:
     if report.traces:
         yield "still held by:"
     elif not any(one.older_files for one in report.tables):
-        yield "nothing that was looked at holds them any more"
+        yield "nothing that was searched holds them now"
 
 
 def _erased_table(erased: ErasedTable, *, dry_run: bool) -> Iterator[str]:
     name = f"table {erased.name}"
-    rows, files = ("would leave", "would be") if dry_run else ("left", "were")
-    yield f"{name}: {erased.rows:,} rows {rows} it; {erased.files:,} files that held the keys {files} rewritten"
+    leave, rewrite = ("would leave", "to rewrite") if dry_run else ("left", "rewritten")
+    rows, files = counted(erased.rows, "row"), counted(erased.files, "file")
+    yield f"{name}: {rows} {leave} it; {files} with the keys {rewrite}"
     if erased.kept_until is not None:
-        held = f"{erased.older_files:,} files of older versions"
+        held = f"{counted(erased.older_files, 'file')} of older versions"
         until = f"{erased.kept_until:%Y-%m-%d %H:%M:%S} UTC"
         yield f"{name}: {held} {'would hold' if dry_run else 'hold'} the keys until {until}; then run {erased.remedy}"
     elif erased.remedy and erased.rows:
@@ -150,8 +152,8 @@ def _key_type_lines(report: KeyTypeReport, *, dry_run: bool) -> list[str]:
     if not report.is_needed:
         return [change, "both types of keys are stored the same way, so there is nothing to write"]
     entries = listed(f"{state} {n:,}" for state, n in report.entries.items())
-    done = "would be rewritten" if dry_run else "are rewritten"
-    lines = [change, f"{report.keys:,} keys {done}; entries: {entries}"]
+    done = "to rewrite" if dry_run else "rewritten"
+    lines = [change, f"{counted(report.keys, 'key')} {done}; entries: {entries}"]
     if report.committed_id is not None:
         lines.append(
             f"checkpoint {report.committed_id} holds them; run the job to continue from there, or restore checkpoint "

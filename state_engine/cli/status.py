@@ -23,6 +23,7 @@ from state_engine.cli.form import form
 from state_engine.cli.output import print_csv
 from state_engine.cli.session import console, loaded_settings, registered
 from state_engine.cli.tables import print_table, table
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
 from state_engine.job.job import StatefulJob
@@ -110,12 +111,13 @@ def notes(one: JobStatus) -> list[str]:
             else f"statelake restore {one.job} {one.restorable_id}"
         )
         gone.append(
-            f"{len(one.missing_files)} files that the head needs are not as they were written. Put them back from a "
-            f"copy; or go back to the newest checkpoint whose files are there: {way_out}"
+            f"the head needs {counted(len(one.missing_files), 'file')} that changed or vanished since they were "
+            "written. Put them back from a "
+            f"copy; or go back to the newest checkpoint whose files all exist: {way_out}"
         )
     waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
     if len(one.files_waiting) > _MOST_FILES:
-        waiting.append(f"waits: {len(one.files_waiting) - _MOST_FILES} more files")
+        waiting.append(f"waits: {counted(len(one.files_waiting) - _MOST_FILES, 'more file')}")
     if one.timers_due:
         waiting.append(f"{timers_due(one)}: run the job, and they fire")
     waiting += [
@@ -139,8 +141,7 @@ def _shown(table: TableStatus) -> str:
 def timers_due(one: JobStatus) -> str:
     """How many timers are due, and since when."""
     since = datetime.now(UTC) - timedelta(seconds=one.timers_due_s or 0)
-    what = "timer" if one.timers_due == 1 else "timers"
-    return f"{one.timers_due:,} {what} due since {since:%Y-%m-%d %H:%M:%S} UTC"
+    return f"{counted(one.timers_due, 'timer')} due since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def status_table(statuses: list[JobStatus]) -> Table:

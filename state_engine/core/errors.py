@@ -45,6 +45,7 @@ StatelakeError
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 CATALOGUE = "docs/reference/errors.md"
 """The page with the causes of each error, what was kept, and the ways out."""
@@ -175,6 +176,10 @@ class UserFunctionError(StatelakeError):
             + (_SET_ASIDE if can_be_set_aside else _NO_ROW)
             + (f"\n{traceback_text}" if traceback_text else "")
         )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """As a process pool needs it, which would otherwise call the class with the message alone and break."""
+        return Exception.__new__, (type(self), *self.args), self.__dict__
 
 
 class RetractionError(StatelakeError):

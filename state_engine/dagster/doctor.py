@@ -12,6 +12,7 @@ from typing import Annotated
 import dagster as dg
 import typer
 
+from state_engine.core.counted_nouns import counted
 from state_engine.dagster.pool_slots import dead_holders, free
 from state_engine.monitoring.doctor import Check
 
@@ -35,7 +36,9 @@ def doctor(
         typer.echo("No dead run holds a slot of a pool.")
     elif free_slots:
         typer.echo(
-            "The slot is free again." if len(holders) == 1 else f"{len(holders)} slots are free again."
+            "The slot is free again."
+            if len(holders) == 1
+            else f"{counted(len(holders), 'slot is', 'slots are')} free again."
         )
     else:
         typer.echo(f"Give them back with: {FREE}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 from dagster._utils.schedules import get_smallest_cron_interval
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.time.partitions import Partition
 from state_engine.dagster.time_partitions import waiting
 from state_engine.monitoring.job_history import read_history
@@ -70,9 +71,9 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
         return f"job '{status.job}' has no checkpoint yet"
     if status.state == "damaged":
         return (
-            f"{len(status.missing_files)} files that the head needs are missing or truncated, first "
+            f"the head needs {counted(len(status.missing_files), 'missing or truncated file')}, first "
             f"{status.missing_files[0]}; `statelake status {status.job}` lists them, and the newest checkpoint whose "
-            "files are there"
+            "files all exist"
         )
     if status.state in ("unpublished", "changed") and any(table.changed for table in status.tables):
         return next(table.changed for table in status.tables if table.changed)
@@ -91,16 +92,11 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
         waits = f"{new_data[0]} is over and was not run" if new_data else "no other partition is over"
     if status.timers_due:
         minutes = (status.timers_due_s or 0) / 60
-        what = "timer is" if status.timers_due == 1 else "timers are"
-        waits += f"; {status.timers_due:,} {what} due for {minutes:,.0f} minutes"
+        waits += f"; {counted(status.timers_due, 'timer is', 'timers are')} due for {counted(round(minutes), 'minute')}"
     age_min = (status.batch_age_s or 0) / 60
     files = len(status.files_waiting)
-    half = (
-        f"; {files} {'files' if files > 1 else 'file'} not read yet: {status.files_waiting[0]}"
-        if files
-        else ""
-    )
-    return f"the last micro-batch, {status.batch_id}, began {age_min:,.0f} minutes ago; {waits}{half}"
+    half = f"; {counted(files, 'file')} not read yet: {status.files_waiting[0]}" if files else ""
+    return f"the last micro-batch, {status.batch_id}, began {counted(round(age_min), 'minute')} ago; {waits}{half}"
 
 
 def unfinished(instance: dg.DagsterInstance, job: str) -> str | None:

@@ -183,7 +183,7 @@ def _entries(count: EntryCount | None, row: CheckpointRow) -> Metadata:
         return {}
     as_of = f"checkpoint {count.checkpoint_id}"
     if count.checkpoint_id != row.checkpoint_id:
-        as_of += ", the last compaction: what expired or was written without reading is not counted since"
+        as_of += ", the last compaction: later expiries, and writes without reading, are not counted"
     return {"entries": count.entries, "entries_as_of": as_of}
 
 

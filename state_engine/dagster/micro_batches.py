@@ -18,6 +18,7 @@ from state_engine import BatchReport, CheckpointRow, RunReport
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_runner import JobRunner
@@ -95,7 +96,8 @@ class _Progress:
         self.elsewhere = others[-MOST_ELSEWHERE:]
         if others:
             self.context.log.info(
-                f"job '{self.dagster_job.name}': {len(others)} checkpoints were committed outside of Dagster, or by "
+                f"job '{self.dagster_job.name}': {counted(len(others), 'checkpoint was', 'checkpoints were')} "
+                "committed outside of Dagster, or by "
                 f"runs that died, the last one is {others[-1].checkpoint_id}; they are shown now"
             )
 
@@ -134,7 +136,7 @@ class _Progress:
         self.last = report
         out = ", ".join(f"{rows:,} to {sink}" for sink, rows in report.rows_out.items())
         self.context.log.info(
-            f"checkpoint {report.checkpoint_id}: {report.rows_in:,} rows in, {out}, {report.seconds:.2f} s"
+            f"checkpoint {report.checkpoint_id}: {counted(report.rows_in, 'row')} in, {out}, {report.seconds:.2f} s"
         )
 
     def flush(self) -> None:

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 
 from state_engine import CheckpointRow, StatefulJob
 from state_engine.core.checkpoints.history import History
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.micro_batches import requester_of, row_event
@@ -70,7 +71,7 @@ class OperationRun:
 
     def log_tasks(self, progress: TaskProgress) -> None:
         """Write to the event log how many tasks of long Spark work are done."""
-        self.log(f"{progress.done} of {progress.of} tasks are done")
+        self.log(f"{progress.done:,} of {counted(progress.of, 'task is', 'tasks are')} done")
 
     def never_ran(self) -> bool:
         """Whether there is nothing to operate on, which is logged, and is no failure."""

@@ -16,6 +16,7 @@ from dagster._core.storage.tags import BACKFILL_ID_TAG
 from pydantic import Field, model_validator
 
 from state_engine.core.checkpoints.checkpoint import MAIN
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_runner import JobRunner
@@ -146,7 +147,7 @@ class _Run:
     def _run(self, wanted: Sequence[str], states: Mapping[str, PartitionStatus]) -> Outcome:
         done = [key for key, one in states.items() if one.state == "done"]
         if not wanted:
-            self._log("what was asked for was run already, so there is nothing to do")
+            self._log("these partitions were run already, so there is nothing to do")
             return Outcome()
         if len(wanted) == 1 and wanted[0] not in done:
             return self._ordinary(wanted[0])
@@ -193,7 +194,9 @@ class _Run:
 
     def _foreseen(self, asked: Sequence[str]) -> Outcome:
         report = self._backfill(asked, dry_run=True)
-        self._log(f"a dry run: {len(report.partitions)} partitions would run on branch {report.branch}")
+        self._log(
+            f"a dry run: {counted(len(report.partitions), 'partition')} would run on branch {report.branch}"
+        )
         self.events.observe({"dry_run": True, **backfill_metadata(report)})
         return Outcome()
 

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError
 from state_engine import BatchReport, CheckpointRow, StatefulJob
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.history import History
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_runner import JobRunner
@@ -83,7 +84,8 @@ class PartitionEvents:
         late = f", {report.late_rows:,} late" if report.late_rows else ""
         log = self.context.log.warning if late else self.context.log.info
         log(
-            f"partition {report.partition}, checkpoint {report.checkpoint_id}: {report.rows_in:,} rows in{late}, "
+            f"partition {report.partition}, checkpoint {report.checkpoint_id}: {counted(report.rows_in, 'row')} "
+            f"in{late}, "
             f"{report.seconds:.2f} s"
         )
         self.batches[report.checkpoint_id] = report

@@ -58,7 +58,7 @@ def sinks_of_unknown_code(job: StatefulJob | str, leave_alone: Collection[str]) 
     except (SinkError, MissingFilesError) as error:
         if isinstance(job, str) and not leave_alone:
             error.args = (
-                f"{error}. If the job does not write to that sink any more, leave it alone: leave_alone=[…] "
+                f"{error}. If the job no longer writes to that sink, leave it alone: leave_alone=[…] "
                 "(--leave-alone), or give the job itself",
             )
         raise

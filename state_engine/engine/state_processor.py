@@ -90,7 +90,7 @@ class StateProcessor:
         if self._has_rows(job.name):
             raise ConfigurationError(
                 f"job '{job.name}' already has checkpoints in {self.context.root}: give a job state before its "
-                "first run. Use another job name, or transform_state to change what is there"
+                "first run. Use another job name, or transform_state to change the existing state"
             )
         layout = JobLayout(self.context.root, job.name)
         bootstrap = Bootstrap(self.context.spark, layout, job, clock_of(clock)(), requested_by or requester())

@@ -19,6 +19,7 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from state_engine import DeltaSink, StatefulJob
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.extras import optional
 from state_engine.expectations.suites import OfSink, OfState, Suite
@@ -62,8 +63,12 @@ class Outcome:
         if self.observed:
             return f"observed: {self.observed}"
         if self.met and not self.unexpected:
-            return f"all {self.looked_at:,} rows are as expected" if self.looked_at else "there are no rows"
-        return f"{self.unexpected:,} of {self.looked_at:,} rows are not as expected"
+            return (
+                f"{counted(self.looked_at, 'row is', 'rows are')} as expected"
+                if self.looked_at
+                else "there are no rows"
+            )
+        return f"{self.unexpected:,} of {counted(self.looked_at, 'row is', 'rows are')} not as expected"
 
 
 _UNJUDGED = Outcome(met=False, error="Great Expectations did not take it: check its type and arguments")

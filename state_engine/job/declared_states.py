@@ -51,7 +51,7 @@ def declared_states(
         seen = f"its function declares {sorted(opened)} when it is opened"
         raise ConfigurationError(
             f"{where}: there is no state {missing}; {problem or seen}. Correct the name, or give the state's "
-            "descriptor in place of its name: {ValueStateDescriptor(…): dataframe}"
+            "descriptor instead of its name: {ValueStateDescriptor(…): dataframe}"
         )
     return states
 

@@ -76,8 +76,8 @@ class JobTables:
         except MissingFilesError as error:
             raise CommitFailedError(
                 f"job '{self.layout.job}': the {row.kind} {row.checkpoint_id} (attempt {row.write_id}) was overtaken, "
-                f"or began long ago, and its files are not what it wrote any more: {error}. Nothing was committed; run "
-                "again"
+                f"or began long ago, and its files are no longer those that it wrote: {error}. Nothing was committed; "
+                "run again"
             ) from error
 
     def ensure_operator_state(self) -> None:

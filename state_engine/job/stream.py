@@ -116,8 +116,8 @@ class Stream:
         if not self._made_by_operator or not isinstance(self._node, OperatorNode):
             kind = type(self).__name__
             raise ConfigurationError(
-                f"{method} is about the operator that makes a stream, and this {kind} is made by none (it is that of a "
-                "source, key_by, connect, union, transform, rebalance, …): call it right after map, process, …"
+                f"{method} is about the operator that makes a stream, and no operator makes this {kind} (it comes from "
+                "a source, key_by, connect, union, transform, rebalance, …): call it right after map, process, …"
             )
         return self._node
 

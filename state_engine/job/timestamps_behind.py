@@ -25,8 +25,8 @@ def timestamps_behind(node: Node, timestamps: Timestamps) -> tuple[SourceNode, T
         return node, timestamps
     if not isinstance(timestamps, TimestampAssigner):
         raise ConfigurationError(
-            f"source '{node.name}': behind a map or filter a WatermarkStrategy needs with_timestamp_assigner(…): what "
-            "columns there are then is not known where event time begins"
+            f"source '{node.name}': behind a map or filter a WatermarkStrategy needs with_timestamp_assigner(…): the "
+            "columns behind it are not known where event time begins"
         )
     return node, DerivedTimestamps(steps[::-1], timestamps)
 

@@ -64,7 +64,7 @@ from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.storage_failures import keeping
 
-_NOTHING = "Nothing of this micro-batch was committed; what was committed before is unchanged"
+_NOTHING = "Nothing of this micro-batch was committed; earlier commits are unchanged"
 _TO_PUBLISH = "Checkpoint {} is committed, and the next run publishes what its sinks do not show yet"
 
 

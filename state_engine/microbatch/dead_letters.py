@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS, letter_files
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.row import RowKind
 from state_engine.job.changing_streams import is_changing
@@ -216,12 +217,12 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         return ""
     operator, source, place = letter.place
     if operator is None:
-        return "" if source in job.sources else f"the job has no source '{source}' any more"
+        return "" if source in job.sources else f"the job no longer has a source '{source}'"
     if operator not in job.operators:
-        return f"the job has no operator '{operator}' any more"
+        return f"the job no longer has an operator '{operator}'"
     inputs = job.operators[operator].inputs
     if place is None or place >= len(inputs):
-        return f"the operator '{operator}' has {len(inputs)} inputs now"
+        return f"the operator '{operator}' has {counted(len(inputs), 'input')} now"
     node = inputs[place].parent
     kind = _kind(letter)
     if kind is not RowKind.INSERT and not is_changing(node):

@@ -25,6 +25,7 @@ from state_engine.core.checkpoints.resumption import (
     restored_since_last_run,
 )
 from state_engine.core.checkpoints.state_files import operator_state_files
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.every_type import StructType
@@ -166,15 +167,16 @@ def run_subtasks(
             raise _error(report.error, job=job, uid=spec.uid, dead_letters=spec.dead_letters)
     if [r.subtask for r in reports] != list(range(spec.parallelism)):
         raise StatelakeError(
-            f"operator '{spec.uid}': {spec.parallelism} subtasks were planned, {[r.subtask for r in reports]} "
+            f"operator '{spec.uid}': {counted(spec.parallelism, 'subtask was', 'subtasks were')} planned, "
+            f"{[r.subtask for r in reports]} "
             "reported; nothing was committed, run again"
         )
     if any(r.broadcast_refused != reports[0].broadcast_refused for r in reports):
         raise StatelakeError(
             f"job '{job}', operator '{spec.uid}': a broadcast element was refused by some subtasks and taken by others "
             f"({[len(r.broadcast_refused) for r in reports]} refused, by subtask), so their copies of the state would "
-            "differ. Nothing of this micro-batch was committed. What the function does with a broadcast element must "
-            "not depend on the subtask"
+            "differ. Nothing of this micro-batch was committed. The function must do the same with a broadcast "
+            "element in every subtask"
         )
     return reports
 
@@ -221,7 +223,7 @@ def checked_key(
         )
     if recorded.max_parallelism != job.max_parallelism:
         raise StateMigrationError(
-            f"{where}: its state has {recorded.max_parallelism} key groups, the job declares "
+            f"{where}: its state has {counted(recorded.max_parallelism, 'key group')}, the job declares "
             f"max_parallelism={job.max_parallelism}. Declare the old number; or rewrite the state: "
             f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
             f"--max-parallelism {job.max_parallelism}`"

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _ROW = re.compile(r"checkpoint-(\d{12})-([0-9a-f]+)")
 _BACKUP = "put the file back from a backup of the root, or restore a savepoint into another root"
-_LOOKED = "Nothing was done; what was committed is unchanged"
-_AGAIN = "What was committed before is unchanged; a second repair goes on where this one ended"
+_LOOKED = "Nothing was done; all commits are unchanged"
+_AGAIN = "Earlier commits are unchanged; a second repair goes on where this one ended"
 REQUESTED_BY = "statelake doctor --repair"
 
 
@@ -113,7 +113,7 @@ def _leave_out(engine: StateEngine, job: str, name: str) -> str:
     parent = history.head
     if parent is None or lost.checkpoint_id <= max(history):
         raise StatelakeError(
-            f"job '{job}': checkpoint {lost.checkpoint_id} is not the newest any more: {_BACKUP}"
+            f"job '{job}': checkpoint {lost.checkpoint_id} is no longer the newest: {_BACKUP}"
         )
     outputs = LostOutputs(engine.context.publication(tables), engine.kernel, history, lost)
     changes = outputs.changes()
@@ -139,5 +139,5 @@ def _in_words(changes: list[LostChange]) -> str:
     withdrawn = [change.sink.name for change in changes if change.came]
     back = [change.sink.name for change in changes if change.went]
     parts = [f"its outputs were withdrawn from {withdrawn}"] if withdrawn else []
-    parts += [f"what it had withdrawn was put back into {back}"] if back else []
+    parts += [f"withdrawn outputs were put back into {back}"] if back else []
     return ", and ".join(parts) or "no sink showed it"

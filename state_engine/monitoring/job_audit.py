@@ -15,6 +15,7 @@ import numpy as np
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
 from state_engine.core.checkpoints.invariants import Violation, violations
 from state_engine.core.checkpoints.state_files import keyed_state_files
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import DamagedFileError
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import needed_files
@@ -24,7 +25,7 @@ from state_engine.storage.in_threads import in_threads
 from state_engine.storage.parquet_reading import open_recorded
 
 _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
-_ONE_CHILD = ("ids grow", "on the branch", "continues what is there")
+_ONE_CHILD = ("ids grow", "on the branch", "continues existing rows")
 _SAMPLED_FILES = 32
 """Files of an operator whose keys are looked at: the newest ones."""
 
@@ -54,8 +55,9 @@ def positions_are_contiguous(history: JobHistory) -> Finding:
         elements = len(positions.elements(path, source.name))
         if recorded is not None and recorded != elements:
             problems.append(
-                f"source '{source.name}': {elements} elements of its position are on the path, its head counted "
-                f"{recorded}"
+                f"source '{source.name}': its position has {counted(elements, 'element')} on the path, and "
+                f"{recorded} in the "
+                "count of its head"
             )
     return Finding(len(path), "checkpoints", tuple(problems))
 
@@ -94,7 +96,8 @@ def _broken(path: Sequence[CheckpointRow], rule: str) -> Iterator[tuple[int, Vio
 def outputs_are_published(history: JobHistory) -> Finding:
     """Every sink has seen all that the head's path staged for it."""
     problems = [
-        f"sink '{staged.name}' ({staged.path}) has not seen checkpoint {row.checkpoint_id}: {staged.rows} rows"
+        f"sink '{staged.name}' ({staged.path}) has not seen checkpoint {row.checkpoint_id}: "
+        f"{counted(staged.rows, 'row')}"
         for row, staged in history.unpublished()
     ]
     return Finding(len(history.path), "checkpoints", tuple(problems))
@@ -182,8 +185,9 @@ def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None
     wrong = int((expected != recorded).sum())
     first = int(np.argmax(expected != recorded)) if wrong else 0
     problem = (
-        f"{uri}: {wrong} of {len(expected)} rows are in another key group than their hash says, first the hash "
-        f"{table['key_hash'][first].as_py()} in group {recorded[first]} in place of {expected[first]}"
+        f"{uri}: {wrong:,} of {counted(len(expected), 'row is', 'rows are')} in another key group than their "
+        "hash says, first the hash "
+        f"{table['key_hash'][first].as_py()} in group {recorded[first]} instead of {expected[first]}"
     )
     return table.num_rows, problem if wrong else ""
 
@@ -195,9 +199,9 @@ def _problem_of(directory: str, file: DataFile) -> str:
     if size is None:
         return f"{uri} is gone"
     if size != file.bytes:
-        return f"{uri} has {size} bytes, {file.bytes} were recorded"
+        return f"{uri} has {counted(size, 'byte')}, {file.bytes:,} were recorded"
     try:
         rows = open_recorded(uri, file).metadata.num_rows
     except DamagedFileError as error:
         return str(error)
-    return "" if rows == file.rows else f"{uri} has {rows} rows, {file.rows} were recorded"
+    return "" if rows == file.rows else f"{uri} has {counted(rows, 'row')}, {file.rows:,} were recorded"

@@ -139,7 +139,7 @@ class LostOutputs:
                 name for name in published_files(open_location(sink.path)) if self._lost.write_id in name
             ]
             if not names:
-                raise self._refusal(sink, "what it published there was taken away since")
+                raise self._refusal(sink, "somebody removed the files that it published there")
             return LostChange(sink, self._of_names(key, names), [])
         if sink.kind == SinkKind.FOREACH_BATCH:
             raise self._refusal(sink, "its function was called with outputs of it, and cannot take them back")
@@ -167,7 +167,7 @@ class LostOutputs:
         app = self._publication.places.app_of(sink.name)
         entry = DeltaLog(sink.path).transaction(app, self._lost.checkpoint_id)
         if entry is None:
-            raise self._refusal(sink, "the log of its table does not hold what it changed any more")
+            raise self._refusal(sink, "the log of its table no longer holds its changes")
         if entry.note:  # Spark wrote it
             there = self._attempts_in_table if has_lineage(sink.schema) else None
             return self._by_lineage(key, sink, entry.note, there)
@@ -200,7 +200,7 @@ class LostOutputs:
         change = LostChange(sink, [*came, *(own if self._lost.write_id in attempts else [])], went)
         # a task that was run again may have left more files of a micro-batch than its row listed
         if note_of(change.forth) != note and (came or went):
-            raise self._refusal(sink, "what is there is not what it left: somebody has changed rows since")
+            raise self._refusal(sink, "somebody has changed rows since")
         return change
 
     # -- pieces ----------------------------------------------------------------------------------------------------

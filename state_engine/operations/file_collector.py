@@ -120,7 +120,7 @@ class Collector:
         delta_vacuum: bool = False,
         on_progress: OnFile = lambda _: None,
     ) -> VacuumReport:
-        """See ``StateEngine.collect``; ``now_ms`` is the time in place of the storage's, in milliseconds since 1970."""
+        """See ``StateEngine.vacuum``; ``now_ms`` is the time instead of the storage's, in milliseconds since 1970."""
         if orphan_age < ORPHAN_AGE:
             raise ConfigurationError(
                 f"orphan_age must be at least {ORPHAN_AGE}, not {orphan_age}: attempts may commit until they are half "

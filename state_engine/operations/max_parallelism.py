@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, RescaleError, StaleParentError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism
 from state_engine.core.operator_state.operator_state_ref import RAW
@@ -141,7 +142,7 @@ class MaxParallelismChange:
                 )
         raise StaleParentError(
             f"job '{self._job.name}': micro-batches were committed {_ROUNDS} times while its state was written in "
-            f"{self._max} key groups; nothing was changed. Pause the schedule of the job and rescale again"
+            f"{counted(self._max, 'key group')}; nothing was changed. Pause the schedule of the job and rescale again"
         )
 
     def _fold(self, path: list[CheckpointRow], before: _Folded | None) -> _Folded:
@@ -213,7 +214,8 @@ class MaxParallelismChange:
         if not on_path or rewritten or any(now.get(o.uid) != o.max_parallelism for o in as_of.operators):
             raise StaleParentError(
                 f"job '{self._job.name}': another operation moved the head while the state of checkpoint "
-                f"{as_of.checkpoint_id} was written in {self._max} key groups; nothing was changed. Rescale again"
+                f"{as_of.checkpoint_id} was written in {counted(self._max, 'key group')}; nothing was changed. "
+                "Rescale again"
             )
 
 

@@ -22,6 +22,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest, matched
 from state_engine.core.checkpoints.table_names import operator_directory
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StateMigrationError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
@@ -77,9 +78,9 @@ def import_savepoint(
     for operator in source.operators:
         if operator.uid in held and operator.max_parallelism != job.max_parallelism:
             raise StateMigrationError(
-                f"savepoint '{manifest.name}' holds state of operator '{operator.uid}' in {operator.max_parallelism} "
-                f"key groups, job '{job.name}' declares max_parallelism={job.max_parallelism}. Declare the old "
-                "number, and change it by a rescale afterwards"
+                f"savepoint '{manifest.name}' holds state of operator '{operator.uid}' in "
+                f"{counted(operator.max_parallelism, 'key group')}, job '{job.name}' declares "
+                f"max_parallelism={job.max_parallelism}. Declare the old number, and change it by a rescale afterwards"
             )
     planned = RestoreReport(CheckpointKind.IMPORT, source.checkpoint_id, None, [], [])
     if options.dry_run:

@@ -22,6 +22,7 @@ from state_engine.core.checkpoints.pending import (
 )
 from state_engine.core.checkpoints.row_outputs import SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
@@ -173,7 +174,8 @@ class Publication:
             ids = f"checkpoint {lost[0]}" if len(lost) == 1 else f"checkpoints {lost[0]} to {lost[-1]}"
             raise SinkBehindError(
                 f"job '{self._tables.layout.job}', sink '{name}': {path} does not show what {ids} published to it "
-                f"({sum(c.staged.rows for c in one.behind):,} rows): it was put back from a backup, or emptied. "
+                f"({counted(sum(c.staged.rows for c in one.behind), 'row')}): it was put back from a backup, or "
+                "emptied. "
                 f"Nothing was done. Publish that again with engine.publish_pending(job, from_checkpoint={lost[0]}), "
                 f"or `statelake publish-pending {self._tables.layout.job} --from-checkpoint {lost[0]}`; where those "
                 "files are gone, restore the job to a checkpoint before, or give the sink another name to begin empty"
@@ -199,11 +201,11 @@ class Publication:
         staged, waits = change.staged, change.checkpoint_id == newest_id
         _LOG.log(
             logging.WARNING if waits else logging.INFO,
-            "job '%s': the code has no sink '%s' at %s any more, so it is left alone%s",
+            "job '%s': the code no longer has the sink '%s' at %s, so it is left alone%s",
             self._tables.layout.job,
             staged.name,
             staged.path,
-            f"; whether it shows checkpoint {newest_id} was not looked up" if waits else "",
+            f"; nobody checked whether it shows checkpoint {newest_id}" if waits else "",
             extra={"job": self._tables.layout.job, "checkpoint_id": newest_id, "sink": staged.name},
         )
 

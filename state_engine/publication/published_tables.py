@@ -269,8 +269,8 @@ class PublishedTables:
             if one.key not in self.code and one.key not in self._left:
                 self._left.add(one.key)
                 _LOG.warning(
-                    "job '%s': the code publishes no state to the table '%s' at %s any more: it stays as it is and "
-                    "follows no more",
+                    "job '%s': the code no longer publishes a state to the table '%s' at %s: it stays as it is and "
+                    "stops following",
                     self._tables.layout.job,
                     one.name,
                     one.place,

@@ -22,6 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.counted_nouns import counted
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,17 @@ class TableMove:
     rows: int
     deleted: int
     whole: str = ""
+
+    @property
+    def difference(self) -> str:
+        """How a table differs from its state, as part of a sentence.
+
+        Example:
+            >>> TableMove("last", "delta_state", "/tables/last", rows=1, deleted=2_000).difference
+            '1 row is missing or different, 2,000 rows are too many'
+        """
+        missing = counted(self.rows, "row is missing or different", "rows are missing or different")
+        return f"{missing}, {counted(self.deleted, 'row is too many', 'rows are too many')}"
 
 
 @dataclass(frozen=True)

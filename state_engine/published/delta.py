@@ -385,7 +385,7 @@ def _check_owner(table: PublishedTable, properties: Mapping[str, str]) -> None:
     whose = f"belongs to '{owner}'" if owner else "is not one that a state was published to"
     raise SinkIdentityError(
         f"table '{table.name}': {table.place} {whose}. Nothing was written. Publish to another table; or, if "
-        "this job takes it over, say so with adopt=True: its rows are then compared with the state"
+        "this job takes it over, set adopt=True: its rows are then compared with the state"
     )
 
 

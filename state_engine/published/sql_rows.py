@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import TableChangedError
 from state_engine.sinks.sql_columns import CHECKPOINT_ID
 from state_engine.sinks.sql_ledger import insert_into
@@ -102,7 +103,9 @@ class RowWriter:
                 self._refuse_others(
                     condition & self.table.c[CHECKPOINT_ID].is_distinct_from(self.checkpoint_id)
                 )
-            raise self.changed(f"it took {done} of {batch.num_rows} rows (a trigger, or a rule?)")
+            raise self.changed(
+                f"it took {done:,} of {counted(batch.num_rows, 'row')} (a trigger, or a rule?)"
+            )
 
     def _execute(self, insert: Any, batch: pa.RecordBatch) -> int:
         """Run an insert for the rows of a batch; how many were written.

@@ -187,7 +187,7 @@ class ShownTable:
         with self._bringing(shown, shown) as begun:
             if not begun:
                 raise CommitFailedError(
-                    f"{self._where} does not show checkpoint {shown.checkpoint_id} any more: another runner published. "
+                    f"{self._where} no longer shows checkpoint {shown.checkpoint_id}: another runner published. "
                     "No row was deleted; run again"
                 )
             self._rows(self._table(columns), columns, shown.checkpoint_id, shown.checkpoint_id).delete(keys)
@@ -264,7 +264,7 @@ class ShownTable:
         self.connection.rollback()
         if shown.checkpoint_id < to.checkpoint_id:
             raise CommitFailedError(
-                f"{self._where} shows checkpoint {shown.checkpoint_id}, and not {since.checkpoint_id} any more: "
+                f"{self._where} shows checkpoint {shown.checkpoint_id}, and no longer {since.checkpoint_id}: "
                 "another runner published, or the database was put back from a backup. Nothing was written; run again, "
                 "and it follows from there"
             )

@@ -87,7 +87,7 @@ class _Table:
             return ""
         if kind_of(known) == "delta" and table_location(kernel.spark, self.name) == self.location:
             return ""
-        return f"{self.name} is there, and is not the published table '{self.table}' at {self.location}"
+        return f"{self.name} exists, and is not the published table '{self.table}' at {self.location}"
 
     def named(self, job: str) -> RegisteredName:
         return RegisteredName(self.name, "table", job, self.table)
@@ -117,7 +117,7 @@ class _View:
             return ""
         if OWNER in known:
             return f"{self.name} is the view of another state, {known[OWNER]}"
-        return f"{self.name} is there, and was not made by a registration ({kind_of(known)})"
+        return f"{self.name} exists, and was not made by a registration ({kind_of(known)})"
 
     def named(self, job: str) -> RegisteredName:
         of = f"{self.declared.operator.uid}, {self.declared.schema.name}"
@@ -193,7 +193,7 @@ def register(
     refused = [problem for _, one in every if (problem := one.check(kernel))]
     if refused:
         raise ConfigurationError(
-            f"nothing was registered: {'; '.join(refused)}. Drop or rename what is there, or register in another schema"
+            f"nothing was registered: {'; '.join(refused)}. Drop or rename these, or register in another schema"
         )
     for job, one in every if not dry_run else ():
         one.register(kernel, job)

@@ -34,8 +34,8 @@ _REFUSED = {
     "UnresolvedIdentifier": "a name in it is only made when it runs (IDENTIFIER)",
     "PlanWithUnresolvedIdentifier": "a name in it is only made when it runs (IDENTIFIER)",
     "ExpressionWithUnresolvedIdentifier": "a name in it is only made when it runs (IDENTIFIER)",
-    "ExecuteImmediateQuery": "what it runs is only known when it runs (EXECUTE IMMEDIATE)",
-    "UnresolvedExecuteImmediate": "what it runs is only known when it runs (EXECUTE IMMEDIATE)",
+    "ExecuteImmediateQuery": "its statement is known only when it runs (EXECUTE IMMEDIATE)",
+    "UnresolvedExecuteImmediate": "its statement is known only when it runs (EXECUTE IMMEDIATE)",
 }
 
 
@@ -55,7 +55,7 @@ def check_safe(session: SparkSession, plan: Any) -> None:
         if (why := _why_refused(kind, node, known)) is not None:
             raise ConfigurationError(
                 f"the query is not run: {why}. Over the views of a job, Spark's own functions and the tables of the "
-                "catalog can be used, nothing that reaches Java methods, files or programs. Where the query is your "
+                "catalog can be used, nothing that reaches Java methods, files or programs. If the query is your "
                 "own, allow that: engine.sql(…, unrestricted=True), or statelake sql --unrestricted"
             )
 

@@ -182,7 +182,7 @@ def keys_frame(
     bad = typed.where(key_refusal_column(pairs).isNotNull()).limit(1).collect()
     if bad:
         raise InvalidKeyError(
-            f"{what}: {bad[0].asDict()} cannot be a key, or is none of type {schema.declared_text}"
+            f"{what}: {bad[0].asDict()} cannot be a key, or not one of type {schema.declared_text}"
         )
     canonical = [canonical_column(c, t).alias(n) for n, (c, t) in zip(schema.columns, pairs, strict=True)]
     return typed.select(F.struct(*canonical).alias(KEY), key_hash_column(pairs).alias(KEY_HASH)).distinct()

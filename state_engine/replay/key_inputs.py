@@ -95,7 +95,7 @@ class KeyInputs:
         except StatelakeError as error:
             return replace(read, problem=str(error))
         except PySparkException as error:
-            return replace(read, problem=f"it cannot be read any more: {plain_message(error)}")
+            return replace(read, problem=f"it can no longer be read: {plain_message(error)}")
 
     def _slice(self, path: Sequence[CheckpointRow], name: str) -> Slice | None:
         reads = RecordedInput([path[-1]])

@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import restore_refusal
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.core.time.timers import EVENT
@@ -180,7 +181,8 @@ class ReplaySteps:
         if then is None or any(s.position_to != reached.get(s.name, s.position_to) for s in read):
             raise ConfigurationError(
                 f"job '{recorded.job}': branch '{recorded.branch}' does not stand where '{MAIN}' stood after "
-                f"{len(own)} micro-batches: its input was cut differently (then continue with rebatch=True), or "
+                f"{counted(len(own), 'micro-batch')}: its input was cut differently (then continue with "
+                "rebatch=True), or "
                 f"'{MAIN}' moved to another path since (then drop the branch and replay on a new one)"
             )
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow.fs import FileType
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import (
     ConfigurationError,
     DamagedOutputError,
@@ -71,7 +72,7 @@ class SinkRequest:
             raise SinkIdentityError(
                 f"sink '{self.name}': {where} is written to by the same job of another root, '{others[0]}', so "
                 "its rows would come twice. Give each root its own table; or, if this root takes over from that "
-                "one, or both are to append, say so with shared=True"
+                "one, or both append to it, set shared=True"
             )
 
 
@@ -223,9 +224,10 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
     infos = in_threads(lambda f: at.inside(f.path).info(), files)
     for file, info in zip(files, infos, strict=True):
         if info.size != file.bytes:
-            actual = "is gone" if info.size is None else f"has {info.size} bytes"
+            actual = "is gone" if info.size is None else f"has {counted(info.size, 'byte')}"
             raise MissingFilesError(
-                f"{what}: {join(directory, file.path)} {actual}, {file.bytes} bytes were recorded. Something else "
+                f"{what}: {join(directory, file.path)} {actual}, "
+                f"{counted(file.bytes, 'byte was', 'bytes were')} recorded. Something else "
                 "deletes or rewrites files there (VACUUM with a short retention?); stop it, then restore the parent"
             )
     if footers:
@@ -251,8 +253,9 @@ def check_shown(staged: StagedSink, sizes: Mapping[str, int], *, checkpoint_id: 
         info = at.inside(path).info()
         if info.type == FileType.File and info.size != size:
             raise DamagedOutputError(
-                f"sink '{staged.name}', checkpoint {checkpoint_id}: {join(staged.path, path)} has {info.size} bytes, "
-                f"{size} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
+                f"sink '{staged.name}', checkpoint {checkpoint_id}: {join(staged.path, path)} has "
+                f"{counted(info.size, 'byte')}, "
+                f"{size:,} were published: a power cut, or the disk, lost the rest. Nothing was done. Restore the "
                 "checkpoint's parent: that withdraws these outputs, and the next run makes them again",
                 checkpoint_id=checkpoint_id,
             )

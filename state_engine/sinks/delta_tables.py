@@ -61,7 +61,7 @@ def check_plain(path: str, facts: TableFacts, schema_text: str) -> None:
     problems = plain_problems(facts)
     if problems:
         raise SinkError(
-            f"{path} does not take the staged files any more because of {'; '.join(problems)}, which came after they "
+            f"{path} no longer takes the staged files because of {'; '.join(problems)}, which came after they "
             "were staged. Take that back until they are published, or restore the checkpoint's parent"
         )
     if canonical(facts.schema) != schema_text:

@@ -33,6 +33,7 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityError
 from state_engine.sinks.base import verify_files, write_ids
 from state_engine.sinks.file_owner import KEPT_ASIDE, WRITING, Look
@@ -166,9 +167,9 @@ def check_published_files(at: Location, staged: StagedSink) -> None:
     gone = sorted(name for name in map(base_name, staged.withdrawn) if name not in inside)
     if gone:
         raise SinkError(
-            f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because {len(gone)} of their files "
-            f"are not there any more: {', '.join(gone[:5])}. Put them back, or keep the outputs with "
-            'outputs="keep" (--outputs keep)'
+            f"sink '{staged.name}': outputs cannot be withdrawn from {staged.path}, because "
+            f"{counted(len(gone), 'file is', 'files are')} gone: {', '.join(gone[:5])}. Put them back, or keep "
+            'the outputs with outputs="keep" (--outputs keep)'
         )
 
 

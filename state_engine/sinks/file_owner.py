@@ -206,6 +206,6 @@ def _is_there(at: Location, owner: str) -> bool:
 
 def _contended(place: str) -> LockTimeoutError:
     return LockTimeoutError(
-        f"{place}: other runners took this sink over, {_ATTEMPTS} times. Nothing is lost: what was committed is "
-        "published by them, or when you run again"
+        f"{place}: other runners took this sink over, {_ATTEMPTS} times. Nothing is lost: they publish "
+        "your commits, or your next run does"
     )

@@ -180,8 +180,8 @@ class ForeachBatchPublisher(Publisher):
 def _check_withdrawals(staged: StagedSink) -> None:
     if staged.withdrawn:
         raise SinkError(
-            f"sink '{staged.name}': what the function '{staged.identity}' did with its rows cannot be withdrawn. Keep "
-            'it with outputs="keep" (--outputs keep)'
+            f"sink '{staged.name}': calls of the function '{staged.identity}' cannot be withdrawn. Keep its "
+            'outputs with outputs="keep" (--outputs keep)'
         )
 
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SinkError
 from state_engine.sinks.base import WRITE_ID, write_ids
 from state_engine.sinks.sql import lineage_of
@@ -43,8 +44,9 @@ def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSi
     unknown = connection.execute(count.where(table.c[WRITE_ID].is_(None))).scalar_one()
     if there < written and unknown:
         raise SinkError(
-            f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {written - there} of {written} "
-            f"rows are not known by {WRITE_ID}, which {unknown} rows there lack. Fill it in, or keep the outputs with "
+            f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: "
+            f"{written - there:,} of {counted(written, 'row is', 'rows are')} not known by {WRITE_ID}, which "
+            f"{counted(unknown, 'row lacks', 'rows lack')} there. Fill it in, or keep the outputs with "
             'outputs="keep" (--outputs keep)'
         )
 

@@ -197,7 +197,7 @@ class Source(ABC):
             SourceError: the input is not there unchanged, or such a source cannot be read again.
         """
         raise SourceError(
-            f"a {type(self).__name__} cannot be replayed: what it gave cannot be read from its position again. Let a "
+            f"a {type(self).__name__} cannot be replayed: its rows cannot be read from a position again. Let a "
             "job of its own write its rows to a table or to files, read these with a DeltaSource or a FileSource, and "
             "replay jobs that do"
         )

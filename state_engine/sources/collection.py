@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.row import RowKind
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
@@ -68,7 +69,7 @@ class CollectionSource(Source):
         count = len(self._normal) if given == "all" else given
         if type(count) is not int or not 0 <= count <= len(self._normal):
             raise ConfigurationError(
-                f"say how many of its {len(self._normal)} elements the state holds, or 'all'; not {given!r}"
+                f"say how many of its {counted(len(self._normal), 'element')} the state holds, or 'all'; not {given!r}"
             )
         return [{"split": "collection", "position": count}]
 
@@ -81,7 +82,8 @@ class CollectionSource(Source):
         end = _position(elements)
         if end > len(self._normal):
             raise SourceError(
-                f"source '{self.name}': {end} elements were consumed and the list holds {len(self._normal)} now: give "
+                f"source '{self.name}': {counted(end, 'element was', 'elements were')} consumed and the list "
+                f"holds {len(self._normal)} now: give "
                 "it the elements that it had"
             )
         return end

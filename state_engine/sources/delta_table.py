@@ -140,7 +140,7 @@ class SourceTable:
         """What a commit did.
 
         Raises:
-            SourceError: it is not in the log any more.
+            SourceError: it is no longer in the log.
         """
         entry = self.log_commit(version)
         table_id, schema = entry.described or (None, None)
@@ -153,12 +153,12 @@ class SourceTable:
         )
 
     def log_commit(self, version: int) -> LogCommit:
-        """The entry of a commit. Raises SourceError where it is not in the log any more."""
+        """The entry of a commit. Raises SourceError where it is no longer in the log."""
         try:
             return DeltaLog(self.uri).commit(version)
         except FileNotFoundError:
             raise SourceError(
-                f"{self.uri}: version {version} is not in the log any more (its retention is "
+                f"{self.uri}: version {version} is no longer in the log (its retention is "
                 "delta.logRetentionDuration), so what it changed is unknown"
             ) from None
 
@@ -215,7 +215,7 @@ class SourceTable:
         if version == self.version:
             return self._newest
         none = self._java("scala.Option").empty()
-        with self._explained(f"version {version} cannot be rebuilt from the log any more"):
+        with self._explained(f"version {version} can no longer be rebuilt from the log"):
             return self._log.getSnapshotAt(version, none, none, False)
 
     def _list(self, snapshot: Any) -> list[TableFile]:

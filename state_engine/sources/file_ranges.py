@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.fs as pafs
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, summary
 from state_engine.sources.file_ends import digest_of
@@ -132,7 +133,9 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
         pattern = absolute if "://" in text or text.startswith("/") else join(directory, text)
         named = {f.uri: f for f in files if f.uri == pattern or fnmatch.fnmatchcase(f.uri, pattern)}
         if not named:
-            raise ConfigurationError(f"'{text}' names none of the {len(files)} files in {directory}")
+            raise ConfigurationError(
+                f"'{text}' names none of the {counted(len(files), 'file')} in {directory}"
+            )
         selected |= named
     return [f for f in files if f.uri in selected]
 

@@ -110,12 +110,12 @@ class TableCode:
         made = self.function(rows)
         if not isinstance(made, pa.Table):
             raise ConfigurationError(
-                f"what stands for {self.of} returned {type(made).__name__}, not a pyarrow.Table"
+                f"the replacement of {self.of} returned {type(made).__name__}, not a pyarrow.Table"
             )
         lost = [c for c in rows.column_names if c.startswith(HIDDEN) and c not in made.column_names]
         if lost:
             raise ConfigurationError(
-                f"what stands for {self.of} dropped the columns {lost}, which order the rows: keep all columns that "
+                f"the replacement of {self.of} dropped the columns {lost}, which order the rows: keep all columns that "
                 f"begin with {HIDDEN}"
             )
         return made.combine_chunks()

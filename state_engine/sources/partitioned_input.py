@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.sources.base import (
@@ -220,8 +221,9 @@ class PartitionedSource(Source):
             times, late, without = [], 0, 0
         if without and self.partitions.nulls == "fail":
             raise SourceError(
-                f"source '{self.name}': {without} rows of {part.labels[0]}{_more(part.labels)} have no "
-                f"'{self.column}', so they belong to no partition. Fill it in before the rows come here, or declare "
+                f"source '{self.name}': {counted(without, 'row has', 'rows have')} no '{self.column}' in "
+                f"{part.labels[0]}{_more(part.labels)}, and so no partition. Fill it in before the rows come "
+                "here, or declare "
                 "TimePartitions(nulls='ignore') to pass over them"
             )
         position = {"elements": part.elements, "files": [list(t.facts()) for t in times], "late_rows": late}
@@ -268,7 +270,7 @@ def _check_fits(name: str, outer: Source) -> None:
     source = outer.inner
     if type(source).replan is Source.replan or isinstance(source, FunctionSource):
         raise ConfigurationError(
-            f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because what it gave "
+            f"source '{name}': a {type(source).__name__} cannot be read by time partitions, because its rows "
             "cannot be read again. Let a job of its own write its rows to a table, and read that with a DeltaSource"
         )
     if getattr(source, "on_bad_file", "fail") != "fail":

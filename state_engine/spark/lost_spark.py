@@ -75,7 +75,7 @@ def without_memory(error: Exception, *, job: str) -> MemoryLimitError | None:
         if where is not None:
             prefix = f"job '{job}': " if job else ""
             return MemoryLimitError(
-                f"{prefix}{where} had no memory left. What was committed before is kept, nothing else is visible. "
+                f"{prefix}{where} had no memory left. Earlier commits are kept, nothing else is visible. "
                 f"{MORE_MEMORY}"
             )
     return None
@@ -100,7 +100,7 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
             return SubtaskLostError(
                 f"{where}a process that Spark ran tasks in died ({cause}). Mostly the machine had no memory left: give "
                 "it more, or run fewer rows a micro-batch (max_rows_per_batch); else a library crashed: see the "
-                "log of Spark. What was committed before is kept, nothing else is visible; run again"
+                "log of Spark. Earlier commits are kept, nothing else is visible; run again"
             )
     if session is None or not any(isinstance(one, Py4JError | ConnectionError) for one in causes):
         return None
@@ -110,8 +110,8 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
     return SparkLostError(
         f"{where}the Java process of Spark that belongs to this process died ({how or 'it hung up'}). Mostly the "
         "machine had no memory left: give the driver more (spark.driver_memory), or run fewer rows a micro-batch "
-        "(max_rows_per_batch). What was committed is kept; what was under way was committed whole or not at all, which "
-        "the next run finds out by itself. Start this process again, and run"
+        "(max_rows_per_batch). All commits are kept; the one in progress happened as a whole or not at all, which "
+        "the next run finds out. Start this process again, and run"
     )
 
 
@@ -126,8 +126,8 @@ def unresolved_host(error: Exception, *, job: str) -> SetupError | None:
         (f"'{name}'" for name in (match.groups() if match else ()) if name), "of a storage or a database"
     )
     return SetupError(
-        f"{where}the host name {host} does not resolve on this machine. What was committed is "
-        "kept, and nothing of what was under way is visible. Correct it in the path or URL that names it, or repair "
+        f"{where}the host name {host} does not resolve on this machine. All commits are "
+        "kept, and nothing else is visible. Correct it in the path or URL that names it, or repair "
         f"the machine's name resolution, and run again ({_first_line(error)})"
     )
 
@@ -139,7 +139,7 @@ def failed_store(error: Exception, *, job: str) -> StorageError | None:
             text = str(one)
             path = match.group() if (match := _STORE_PATH.search(text)) else "what a store holds"
             if (failure := store_failure(text, path)) is not None:
-                kept = "What was committed is kept, and the next run finishes what was under way."
+                kept = "All commits are kept, and the next run finishes the one in progress."
                 return failure.placed_in(job, kept) if job else failure
     return None
 

@@ -14,8 +14,8 @@ from state_engine.spark.read_failures import messages
 MORE_MEMORY = (
     "Take fewer rows at once (max_rows_per_batch, max_files_per_batch), spread them over more subtasks (parallelism), "
     "keep working state on the disk (EmbeddedRocksDBStateBackend), or give the machine more memory; then run again. "
-    "A list, a value or an accumulator of a single key is in memory as a whole: keep it as a map state, of whose "
-    "entries a micro-batch writes only the changed ones"
+    "A list, a value or an accumulator of a single key is in memory as a whole: keep it as a map state: a "
+    "micro-batch writes only its changed entries"
 )
 """What to do where memory did not suffice, for the end of a message."""
 

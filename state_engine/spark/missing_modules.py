@@ -24,7 +24,7 @@ _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _OTHER_PYTHON = re.compile(r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+)")
 _WHERE = re.compile(r"\(TID \d+\) \((.+?) executor (\S+?)\)")
 _PLACED = re.compile(r"No module named '[\w.]+' \((.+)\)")
-_NOTHING = "Nothing of what was under way is visible, and what was committed is kept."
+_NOTHING = "Nothing of this run is visible, and all commits are kept."
 _ITS_PYTHON = (
     "That Python is named by spark.pyspark.python of [spark.options] for sessions that the engine starts, else by the "
     "environment variable PYSPARK_PYTHON of this process"

@@ -97,7 +97,7 @@ def _of_kafka(error: Any, *, source: str | None, job: str, into: str) -> SourceE
         return None
     return SourceError(
         f"job '{job}', source '{source or 'unknown'}', on the way to {into}: Kafka could not be read ({cause}). "
-        "Nothing of this micro-batch was committed: run again; what is gone for good is then named with its offsets"
+        "Nothing of this micro-batch was committed: run again; that names offsets that are gone for good"
     )
 
 

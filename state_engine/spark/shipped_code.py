@@ -229,7 +229,7 @@ def _no_library(job: str, error: CodeVersionError) -> SetupError:
 def _refused(job: str, error: CodeVersionError) -> CodeVersionError:
     what = str(error).removeprefix(f"job '{job}': ")
     return CodeVersionError(
-        f"job '{job}': {what}. What runs must be what this process has loaded. Nothing of this micro-batch was "
+        f"job '{job}': {what}. Workers must run the code that this process has loaded. Nothing of this micro-batch was "
         "committed, and what was before is kept. Make the modules importable by the workers (install them there, or "
         "name them in jobs.modules of the settings), or keep what cannot be pickled out of their global names; and "
         "start this process again if their files changed"

@@ -87,7 +87,7 @@ def _given(job: StatefulJob, operator: OperatorNode, given: Elements) -> GivenOp
             seen = f"its function asks for {sorted(known)} when it is opened"
             raise ConfigurationError(
                 f"{where}: there is no operator state '{name}'; {problem or seen}. Correct the name, or give the "
-                "MapStateDescriptor of broadcast state in place of it"
+                "MapStateDescriptor of broadcast state instead of it"
             )
         try:
             store.fill(name, elements)

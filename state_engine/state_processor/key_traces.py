@@ -191,7 +191,7 @@ class KeyTraces:
                 remedy = f"it shows operator {state.operator}: erase the keys of that"
                 traces.append(Trace("table", name, rows, remedy))
             elif rows:
-                remedy = f"no state is published to it any more: delete the directory {path}"
+                remedy = f"no state is published to it now: delete the directory {path}"
                 traces.append(Trace("table", name, rows, remedy))
         return traces, unseen
 

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.ddl import quoted
 from state_engine.sources.base import Source
@@ -122,7 +123,8 @@ class SparkQuery:
             return by_source
         if len(sources) != len(self.offsets):
             raise ConfigurationError(
-                f"the query at {self.location} reads {len(self.offsets)} sources, the job {sorted(sources)}: {_WAY_OUT}"
+                f"the query at {self.location} reads {counted(len(self.offsets), 'source')}, the job "
+                f"{sorted(sources)}: {_WAY_OUT}"
             )
         for place, (name, source) in enumerate(sources.items()):
             if name not in by_source:
@@ -177,8 +179,8 @@ class SparkQuery:
             raise ConfigurationError(f"source '{name}': {error}: {_WAY_OUT}") from None
         if index < len(files) - 1:
             raise ConfigurationError(
-                f"source '{name}': the query stopped inside version {version}, after {index + 1} of {len(files)} "
-                "files: let it finish that version"
+                f"source '{name}': the query stopped inside version {version}, after {index + 1} of "
+                f"{counted(len(files), 'file')}: let it finish that version"
             )
         return version
 

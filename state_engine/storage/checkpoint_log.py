@@ -350,8 +350,8 @@ def check_owner(properties: Mapping[str, str], uri: str, *, job: str, root_id: s
     if root != root_id:
         raise RootError(
             f"{uri} is of the root {root}, and the root's marker says {root_id}: the marker was altered, or the job's "
-            "directory was brought from another root (use a savepoint for that). Nothing was run, for all outputs "
-            "would be published again. statelake doctor --repair --dry-run shows what can be done"
+            "directory was brought from another root (use a savepoint for that). Nothing was run, because all "
+            "outputs would be published again. statelake doctor --repair --dry-run shows what can be done"
         )
 
 

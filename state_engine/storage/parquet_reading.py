@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import DamagedFileError
 from state_engine.storage.files import footer_bytes, footer_of, is_local, open_location
 from state_engine.storage.storage_errors import storage_error, storage_errors
@@ -126,7 +127,9 @@ class OpenParquet:
                 seen += batch.num_rows
                 yield batch
         if seen != self.metadata.num_rows:
-            raise damaged(self._uri, f"{seen} of {self.metadata.num_rows} rows can be read", of=self._of)
+            raise damaged(
+                self._uri, f"{seen:,} of {counted(self.metadata.num_rows, 'row')} can be read", of=self._of
+            )
 
     def close(self) -> None:
         """Let go of the file."""
@@ -134,7 +137,7 @@ class OpenParquet:
 
     def _whole(self, table: pa.Table, rows: int) -> pa.Table:
         if table.num_columns and any(len(column) != rows for column in table.columns):
-            raise damaged(self._uri, f"{table.num_rows} of {rows} rows can be read", of=self._of)
+            raise damaged(self._uri, f"{table.num_rows:,} of {counted(rows, 'row')} can be read", of=self._of)
         return table
 
 
@@ -222,7 +225,7 @@ def damaged(uri: str, why: str, *, of: str = "") -> DamagedFileError:
 
 def _check_size(uri: str, actual: int, recorded: int | None, of: str) -> None:
     if recorded is not None and actual != recorded:
-        raise damaged(uri, f"it has {actual} bytes, {recorded} were recorded", of=of)
+        raise damaged(uri, f"it has {counted(actual, 'byte')}, {recorded:,} were recorded", of=of)
 
 
 def _end_of(file: pa.NativeFile, wanted: int) -> pa.Buffer:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from state_engine.core.errors import CommitError, CommitFailedError, CommitUnknownError, StorageError
 from state_engine.storage.storage_errors import storage_error
 
-NOTHING_DONE = "What was committed before is unchanged, and you can run it again"
+NOTHING_DONE = "Earlier commits are unchanged, and you can run it again"
 
 
 @contextmanager

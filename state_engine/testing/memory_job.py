@@ -193,7 +193,7 @@ class _Copies:
         stand_in = self._transforms.get(code, self._transforms.get(getattr(code, "func", None)))
         if stand_in is None:
             raise ConfigurationError(
-                f"job '{self._job}': {what} is DataFrame code, which only Spark runs. Say what stands for it: "
+                f"job '{self._job}': {what} is DataFrame code, which only Spark runs. Give a replacement: "
                 "run_in_memory(job, transforms={function: code over a pyarrow.Table}); or test the job with a "
                 "StateEngine on a temporary root"
             )

@@ -212,7 +212,7 @@ def test_a_job_is_operated_from_the_command_line(
     before = site.outputs()
     assert "the head would go from checkpoint 2 to 1" in shown("restore", "tiny", "1", "--dry-run")
     assert site.outputs() == before
-    assert "sink out: 2 rows out, 0 rows back checkpoint 3 says so" in shown("restore", "tiny", "1")
+    assert "sink out: 2 rows out, 0 rows back checkpoint 3 records this" in shown("restore", "tiny", "1")
     assert len(site.outputs()) == len(before) - 2
     assert "sums: would write" in shown("compact", "tiny", "--dry-run", "--full")
     assert "sums: 2 entries" in shown("compact", "tiny")
@@ -221,7 +221,7 @@ def test_a_job_is_operated_from_the_command_line(
     assert "savepoint safe of checkpoint 4" in shown("savepoint", "create", "tiny", "safe")
     assert "safe 4" in shown("savepoint", "list", "tiny").replace("│", "").replace("  ", " ")
     directory = tmp_path / "root" / "tiny" / "savepoints" / "safe"
-    assert "are what was written" in shown("savepoint", "verify", str(directory))
+    assert "as written" in shown("savepoint", "verify", str(directory))
     # the rows of operations that follow checkpoint 1 stay with it
     assert "would expire 2" in shown("expire-checkpoints", "tiny", "--keep-last", "1", "--dry-run")
     listed = shown("checkpoints", "tiny")
@@ -289,7 +289,7 @@ def test_a_job_is_run_corrected_by_a_replay_and_rescaled_from_the_command_line(
     assert "is dropped; expired: 4" in shown("branch", "drop", "sums", "replay_1")
     refused = CliRunner().invoke(app, ["branch", "promote", "sums", "fixed", "--expected-head", "1"])
     assert "head" in str(refused.exception)
-    assert "sink out: 1 rows out, 1 rows back" in shown(
+    assert "sink out: 1 row out, 1 row back" in shown(
         "branch", "promote", "sums", "fixed", "--expected-head", "2"
     )
     assert "no files to delete" in shown("vacuum", "sums", "--dry-run")  # nothing is old enough
@@ -351,12 +351,12 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
         unknown = str(CliRunner().invoke(app, ["restore", "sums", "1", "--leave-alone", "oot"]).exception)
         assert "never wrote to sinks ['oot']; it did to ['gone', 'out']" in unknown
         planned = shown("restore", "sums", "1", "--leave-alone", "gone", "--dry-run")
-        assert "sink out: 1 rows out, 0 rows back" in planned
+        assert "sink out: 1 row out, 0 rows back" in planned
         assert "sink gone at" in planned
     assert rows() == 3
     restored = shown("restore", "sums", "1")  # the code does not have it any more
     assert f"sink gone at {gone} is left alone" in restored.replace("file://", "")
-    assert "sink out: 1 rows out, 0 rows back" in restored
+    assert "sink out: 1 row out, 0 rows back" in restored
     assert rows() == 2
     assert not gone.exists()
 

@@ -54,4 +54,4 @@ def test_micro_batches_add_up(bar: Progress, capsys: pytest.CaptureFixture[str])
 def test_files_are_counted(bar: Progress) -> None:
     show = reports(bar)
     show(File("a.parquet"))
-    assert bar.tasks[0].description == "Compacting: 1 files, a.parquet, 0.5 files/s"
+    assert bar.tasks[0].description == "Compacting: 1 file, a.parquet, 0.5 files/s"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -63,7 +65,22 @@ def test_setting_rows_aside_is_proposed_only_where_it_helps(can_be_set_aside: bo
     assert ("set on_error='dead_letter'" in str(error)) is can_be_set_aside
 
 
-def test_errors_other_than_of_user_functions_can_be_pickled() -> None:
+def test_errors_can_be_pickled() -> None:
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, errors.StatelakeError) and cls is not errors.UserFunctionError:
             assert str(pickle.loads(pickle.dumps(cls("text")))) == "text", name
+
+
+def _fail() -> None:
+    raise errors.UserFunctionError(job="j", operator="o", cause="bad", key="'k'", position="row 3")
+
+
+def test_a_process_pool_hands_a_failure_of_a_user_function_on() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        error = pool.submit(_fail).exception()
+    assert isinstance(error, errors.UserFunctionError)
+    with pytest.raises(errors.UserFunctionError) as here:
+        _fail()
+    assert str(error) == str(here.value)
+    assert (error.job, error.key, error.position) == ("j", "'k'", "row 3")
+    assert error.__notes__ == here.value.__notes__

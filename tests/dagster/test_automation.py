@@ -76,7 +76,7 @@ def test_new_data_stuck_jobs_failures_and_retention(
     site.run()
     assert "have new data" not in skipped(tick(site, "__new_data"))
     assert watched(site)[0]
-    assert "1 files of changes" in skipped(tick(site, "__compaction"))
+    assert "1 file of changes" in skipped(tick(site, "__compaction"))
 
     site.arrive("b", [(1, 8), (1, 10)])
     assert isinstance(tick(site, "__new_data"), dg.RunRequest)

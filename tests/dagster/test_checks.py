@@ -77,7 +77,7 @@ def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(si
                     file |= {"bytes": written.bytes, "footer": written.footer}
 
     puts_back = [change_row(site, number, as_written) for number in (1, 2, 3)]
-    assert "1 of 1 rows are in another key group" in failed(site)["keys_are_in_their_groups"]
+    assert "1 of 1 row is in another key group" in failed(site)["keys_are_in_their_groups"]
     puts_back[0]()
     changes.unlink()
     assert "is gone" in failed(site)["files_are_there"]

@@ -60,7 +60,7 @@ def test_what_the_example_expects_is_met(site: Site) -> None:
     done = job.execute_in_process(instance=site.instance, run_config=QUIET)
     evaluations = {(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
     window = evaluations[state_key(JOB, JOB, "window"), "window_is_open"]
-    assert (window.passed, window.description) == (True, "all 1 rows are as expected")
+    assert (window.passed, window.description) == (True, "1 row is as expected")
     key = evaluations[sink_key(JOB, "averages"), "key_is_there"]
     assert (key.passed, key.metadata["rows_looked_at"].value) == (True, 2)
     page = Path(urlparse(str(key.metadata["data_docs"].value)).path)

@@ -235,7 +235,7 @@ def test_a_change_that_is_accepted_is_shown_by_the_check_as_a_difference(world: 
     assert shown["differ"] == ["balance"]
     evaluation = world.check()
     assert not evaluation.passed
-    assert evaluation.description == "1 rows are missing or different, 0 are too many"
+    assert evaluation.description == "1 row is missing or different, 0 rows are too many"
     assert evaluation.metadata["rows_missing"].value == 1
 
 

@@ -139,7 +139,7 @@ def test_backfills(site: Site, spark: SparkSession) -> None:
     names: dict[str, Any] = {"engine": engine, "StatefulJob": site.job}
     exec(declared.replace("2014-01-01", "2013-01-03"), names)
     assert [p.state for p in engine.partitions(names["job"])] == ["done", "done"]
-    names["mended"] = site.job(factor=2, partitions=names["job"].partitions)
+    names["corrected"] = site.job(factor=2, partitions=names["job"].partitions)
     exec(backfills.replace("2013-03-01", "2013-01-01").replace("2013-03-07", "2013-01-02"), names)
     (row,) = engine.read_state("plane_delays", "planes", "total").collect()
     assert row["value"] == 6
@@ -193,7 +193,7 @@ def test_replays(site: Site, spark: SparkSession, capsys: pytest.CaptureFixture[
         site.arrive(day)
         engine.run(job)
     (example,) = code_blocks(GUIDES / "replays.md", "python")
-    names: dict[str, Any] = {"engine": engine, "job": job, "mended": site.job(factor=2)}
+    names: dict[str, Any] = {"engine": engine, "job": job, "corrected": site.job(factor=2)}
     exec(example.replace("from_checkpoint=120", "from_checkpoint=1"), names)
     assert "sink delays" in capsys.readouterr().out
     (row,) = engine.read_state("plane_delays", "planes", "total").collect()

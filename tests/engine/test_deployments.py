@@ -114,7 +114,7 @@ def test_a_job_goes_on_over_deployments_and_what_does_not_fit_is_refused(tmp_pat
 
     second = deployment.run(SECOND, '.drop_states("seen")')
     assert second.returncode == 0, second.stderr
-    assert "2 rows in, stopped after 1 micro-batches, head 2" in second.stdout
+    assert "2 rows in, stopped after 1 micro-batch, head 2" in second.stdout
     totals = {"a": 1 + 2**40, "b": 2, "c": 4}
     assert deployment.values("total") == totals
     last = deployment.rows("last")

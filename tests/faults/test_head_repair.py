@@ -155,7 +155,7 @@ def test_a_damaged_head_is_left_out_and_done_again(head: str, sinks: int, tmp_pa
         if sinks and head in ("a micro-batch", "a restore that puts outputs back", "a promotion"):
             assert f"its outputs were withdrawn from {changed}" in done
         if sinks and head in ("a restore", "a restore that puts outputs back", "a promotion"):
-            assert f"what it had withdrawn was put back into {changed}" in done
+            assert f"withdrawn outputs were put back into {changed}" in done
         check_repaired(site, name)
 
 
@@ -240,7 +240,7 @@ def test_outputs_that_a_consumer_took_cannot_be_withdrawn(tmp_path: Path) -> Non
         name = lost_head(site, "a micro-batch")
         (tmp_path / "out_csv" / "checkpoint_id=000000000002").rename(tmp_path / "taken")
         with pytest.raises(
-            SinkError, match=r"'out_csv' shows checkpoint 2: .*taken away since.* Nothing was done"
+            SinkError, match=r"'out_csv' shows checkpoint 2: .*somebody removed the files.* Nothing was done"
         ):
             repaired(site, name)
 

@@ -65,7 +65,7 @@ def test_what_is_no_key_is_refused_with_the_reason() -> None:
     rows = converted(OF_NUMBERS, [1, 2, 3], lambda n: {1: None, 2: ("x",), 3: ("x", 3)}[n], new)
     assert [key for key, why in rows if why is None] == [{"a": "x", "b": 3}]
     assert "None" in rows[0][1]
-    assert "1 fields, 2 are declared" in rows[1][1]
+    assert "1 field, 2 are declared" in rows[1][1]
 
 
 KEYS: list[tuple[Any, Any, Any]] = [

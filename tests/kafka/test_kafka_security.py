@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from state_engine import KafkaSink, KafkaSource, StateEngine, StatefulJob
 from state_engine.core.errors import SinkError, SourceError
 from state_engine.sources.file import FileSource
+from state_engine.spark.kafka.cluster import KafkaCluster
 from tests.kafka.kafka_sites import Site
 from tests.kafka.topics import Topics
 from tests.sources.runs import write_ids
@@ -162,3 +163,17 @@ def test_nobody_comes_in_without_a_certificate(topics: Topics, spark: SparkSessi
             pytest.raises(kind, match="SslAuthenticationException"),
         ):
             engine.run(job)
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="a" tokenauth="true";',
+        "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;",
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;",
+    ],
+)
+def test_a_login_of_another_kind_needs_no_password(login: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOGIN, login)
+    cluster = KafkaCluster("broker:9092", {}, {"sasl.jaas.config": LOGIN})
+    assert cluster.properties()["sasl.jaas.config"] == login

@@ -312,7 +312,7 @@ def test_rows_wait_for_the_topic_that_they_were_staged_for(
 def test_a_topic_that_would_lose_markers_is_refused(site: Callable[..., Site], topics: Topics) -> None:
     at = site(marker_topic=topics.new())
     at.feed(1, ["a"])
-    with pytest.raises(SinkError, match=r"cleanup.policy=delete and 1 partitions"):
+    with pytest.raises(SinkError, match=r"cleanup.policy=delete and 1 partition"):
         at.run()
 
 

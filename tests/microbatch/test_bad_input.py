@@ -78,7 +78,7 @@ CASES: dict[str, Case] = {
         rest=(("a", 1, 1), ("a", 1, 1), ("b", 2, 2), ("b", 2, 2), ("c", 4, 4), ("c", 4, 4)),
     ),
     "a string": Case("ValueTypeError: process_element returned 'letters'", letters),
-    "too few fields": Case("it has 1 fields, 3 are declared", too_few),
+    "too few fields": Case("it has 1 field, 3 are declared", too_few),
     "null key": Case(
         "InvalidKeyError: the key 'k' is null", rows={"k": ["a", "b", None, "c"], "v": [1, 2, 3, 4]}, key=None
     ),

@@ -311,8 +311,10 @@ def test_what_cannot_be_sent_says_why(tmp_path: Path, spark: SparkSession) -> No
     renamed = site.job(uid="other", on_error="dead_letter")
     DataStream(renamed, renamed.operators["other"]).key_by("k").process(Sum(), uid="more", output_type=OUTPUT)
     (letter,) = engine.list_dead_letters(renamed)
-    assert letter.problem == "the job has no operator 'sums' any more"
-    with pytest.raises(ConfigurationError, match="cannot be sent again: the job has no operator 'sums'"):
+    assert letter.problem == "the job no longer has an operator 'sums'"
+    with pytest.raises(
+        ConfigurationError, match="cannot be sent again: the job no longer has an operator 'sums'"
+    ):
         engine.replay_dead_letters(renamed, ids=[letter.id])
     assert engine.replay_dead_letters(renamed).left == {"1:1": letter.problem}
     with pytest.raises(ConfigurationError, match="'_dead_letters' is the job's own"):

@@ -63,3 +63,22 @@ def test_a_worker_begins_with_the_engine_and_without_archives(spark: SparkSessio
 
     (row,) = spark.range(0, 1, 1, 1).mapInArrow(loaded, "seen string").collect()
     assert row["seen"] == "[True, False, [], 1]"
+
+
+@pytest.mark.parametrize(("ends", "code", "printed"), [("quietly", "1", False), ("as in PySpark", "", True)])
+def test_an_idle_worker_ends_without_a_traceback_when_spark_closes_its_connection(
+    ends: str, code: str, printed: bool
+) -> None:
+    """PySpark's own worker prints one; if Java has gone, only its first line reaches a terminal."""
+    quietly = "end_quietly('pyspark.worker')" if ends == "quietly" else "None"
+    script = (
+        "import os, socket, sys; from pyspark import daemon; "
+        "from state_engine.microbatch.subtask.worker_daemon import end_quietly; "
+        f"sys.argv[1:] = ['pyspark.worker']; {quietly}; here, there = socket.socketpair(); there.close(); "
+        "print(daemon.worker(here, True))"
+    )
+    variables = {**os.environ, "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=variables, capture_output=True, text=True, check=False
+    )
+    assert (ended.stdout.strip(), "Traceback" in ended.stderr) == (code, printed), ended.stderr

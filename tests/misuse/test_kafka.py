@@ -136,20 +136,6 @@ def test_a_login_without_a_name_or_a_password_is_refused(
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "login",
-    [
-        f'{SCRAM} username="me" password="a" tokenauth="true";',
-        "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;",
-        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;",
-    ],
-)
-def test_a_login_of_another_kind_needs_no_password(login: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKE_JAAS", login)
-    cluster = KafkaCluster(SERVERS, {}, {"sasl.jaas.config": "LAKE_JAAS"})
-    assert cluster.properties()["sasl.jaas.config"] == login
-
-
 def test_only_a_sink_with_keys_takes_changes() -> None:
     changes = StatefulJob("feed").source("rows", DeltaSource("rows", changes=True))
     with pytest.raises(

@@ -77,7 +77,7 @@ WIRED: dict[str, tuple[Callable[[StatefulJob], Any], type[Exception], str]] = {
     "a stream of a source": (
         lambda j: j.from_collection([], TYPE).publish_state("s", TABLE),
         ConfigurationError,
-        "publish_state is about the operator that makes a stream, and this DataStream is made by none",
+        "publish_state is about the operator that makes a stream, and no operator makes this DataStream",
     ),
     "one name for two tables": (
         lambda j: twice(j).publish_state("balance", DeltaStateTable("/data/other")),

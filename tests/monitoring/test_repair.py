@@ -253,7 +253,7 @@ def test_a_lost_restore_is_undone_in_the_sinks_before_it_is_left_out(
     assert "would do: leave out checkpoint 3" in text
     code, text = doctor(tmp_path / "root", "--repair")
     assert code == 0, text
-    assert "what it had withdrawn was put back into ['out', 'parts']" in text
+    assert "withdrawn outputs were put back into ['out', 'parts']" in text
     assert shown() == both
     assert site.engine().run(job()).batches == []
     with site.engine() as engine:

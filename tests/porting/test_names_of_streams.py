@@ -68,7 +68,7 @@ def test_behind_a_step_that_makes_no_operator_nothing_is_named(step: str) -> Non
     stream = BEHIND_NO_OPERATOR[step](job)
     for give in ("uid", "name"):
         with pytest.raises(
-            ConfigurationError, match=f"{give} is about the operator that makes a stream, and this"
+            ConfigurationError, match=f"{give} is about the operator that makes a stream, and no operator"
         ):
             getattr(stream, give)("other")
     with pytest.raises(ConfigurationError, match="set_parallelism is about the operator"):

@@ -189,9 +189,9 @@ def test_a_sink_that_was_given_up_blocks_nobody_and_is_reported(
         assert site.publication().publish_pending(site.path, site.code(left)) == [3]
     assert site.shown(left) == [1, 2, 3]
     assert asked == [left]
-    [printed] = [r for r in caplog.records if f"no sink '{gone}'" in r.getMessage()]
+    [printed] = [r for r in caplog.records if f"no longer has the sink '{gone}'" in r.getMessage()]
     assert printed.levelno == logging.WARNING
-    assert "checkpoint 3 was not looked up" in printed.getMessage()
+    assert "nobody checked whether it shows checkpoint 3" in printed.getMessage()
     site.run(left, batches=2)
     assert site.shown(left) == [1, 2, 3, 4, 5]
     assert [s.name for s in site.publication().left_alone(site.path, site.code(left))] == [gone]

@@ -274,7 +274,7 @@ def test_tables_that_were_published_to_once_are_named(site: Site) -> None:
     assert {table.name for table in report.tables} == {"per_shop", "all_numbers"}
     (trace,) = (trace for trace in report.traces if trace.kind == "table")
     assert (trace.name, trace.rows) == ("balance", 1)
-    assert trace.remedy.startswith("no state is published to it any more")
+    assert trace.remedy.startswith("no state is published to it now")
     assert [row for row in rows_of(pl.read_delta(site.table("balance"))) if row[0] == ERASED]
 
 
@@ -355,7 +355,7 @@ def test_the_command_says_what_left_and_until_when_the_rest_stays(
     monkeypatch.setenv("STATELAKE__ROOT", str(site.directory / "root"))
     given = ["state", "erase-keys", "shops", "--key", json.dumps({"k": ERASED})]
     planned = CliRunner().invoke(app, [*given, "--dry-run"], catch_exceptions=False)
-    assert "table balance: 1 rows would leave it; " in planned.output
+    assert "table balance: 1 row would leave it; " in planned.output
     done = CliRunner().invoke(app, [*given, "--json"], catch_exceptions=False)
     tables = {table["name"]: table for table in json.loads(done.stdout)["tables"]}
     assert tables["balance"]["rows"] == 1

@@ -283,8 +283,10 @@ def test_a_table_that_left_the_code_stops_following_and_says_so(
     del job.published["balance"]
     with caplog.at_level(logging.WARNING):
         site.engine.run(job)
-    (said,) = [r.getMessage() for r in caplog.records if "publishes no state to the table" in r.message]
-    assert f"'balance' at file://{site.table('balance')} any more: it stays as it is" in said
+    (said,) = [
+        r.getMessage() for r in caplog.records if "no longer publishes a state to the table" in r.message
+    ]
+    assert f"'balance' at file://{site.table('balance')}: it stays as it is" in said
     assert rows_of(pl.read_delta(site.table("balance"))) == shown
     site.engine.restore("shops", checkpoint_id=site.path[1].checkpoint_id)
     assert rows_of(pl.read_delta(site.table("balance"))) == shown

@@ -82,7 +82,7 @@ def test_a_table_goes_back_to_a_root_that_was_put_back(world: World) -> None:
     world.apply(8, 4, [(9, "late")], writes=(88, 44))
     world.apply(4, 5, [(2, "BB")], writes=(44, 55))
     assert world.rows() == [(1, "A", 4), (2, "BB", 5)]
-    with pytest.raises(CommitFailedError, match="shows checkpoint 5, and not 5 any more"):
+    with pytest.raises(CommitFailedError, match="shows checkpoint 5, and no longer 5"):
         world.apply(5, 6, [(1, "of another 5")], writes=(54, 66))
 
 
@@ -106,7 +106,7 @@ def test_the_answer_to_a_commit_that_went_back_is_looked_up_by_its_moment(
 def test_a_table_that_shows_another_checkpoint_is_left_alone(world: World) -> None:
     world.create()
     world.apply(0, 5, [(1, "a")])
-    with pytest.raises(CommitFailedError, match=r"shows checkpoint 5, and not 6 any more.*run again"):
+    with pytest.raises(CommitFailedError, match=r"shows checkpoint 5, and no longer 6.*run again"):
         world.apply(6, 7, [(1, "b")])
     assert (world.shown(), world.content()) == (5, [(1, "a")])
 

@@ -479,7 +479,7 @@ def test_what_a_backfill_refuses(site: Site) -> None:
         site.engine().run(site.job(timezone="Asia/Tokyo"))
     empty = table([("a", 1, 100)]).set_column(2, "at", pa.array([None], pa.timestamp("us", "UTC")))
     pq.write_table(empty, site.feed / "null.parquet")
-    with pytest.raises(SourceError, match=r"1 rows of .*null\.parquet have no 'at'"):
+    with pytest.raises(SourceError, match=r"1 row has no 'at' in .*null\.parquet"):
         site.run()
     assert site.run(site.job(nulls="ignore")) == DAYS[3:]
 

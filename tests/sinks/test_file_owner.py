@@ -368,7 +368,7 @@ def test_who_is_overtaken_time_and_again_may_fail_to_run_again() -> None:
         def overtaken(_: Look) -> None:
             as_owner(URI, lambda _: None, world.fs.write_new)
 
-        with pytest.raises(LockTimeoutError, match=r"took this sink over, 8 times.*when you run again"):
+        with pytest.raises(LockTimeoutError, match=r"took this sink over, 8 times.*your next run does"):
             as_owner(URI, overtaken, world.fs.write_new)
 
 

@@ -307,7 +307,7 @@ def test_cleaned_log(spark: SparkSession, tmp_path: Path, table: str, append: Ca
     log.clearCache()
     for version in (0, 1):
         (Path(table) / "_delta_log" / f"{version:020d}.json").unlink()
-    with pytest.raises(SourceError, match="version 1 is not in the log any more"):
+    with pytest.raises(SourceError, match="version 1 is no longer in the log"):
         run.run()
     run.use(DeltaSource(table, on_change="restart"))
     run.run()

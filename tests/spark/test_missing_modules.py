@@ -58,7 +58,7 @@ def test_what_the_python_of_tasks_lacks_is_named_with_the_place_and_the_remedy(
     message = str(failure(text))
     assert message.startswith("job 'sums': ")
     assert "spark.pyspark.python" in message
-    assert "what was committed is kept" in message
+    assert "all commits are kept" in message
     for part in said:
         assert part in message
     if "there is no Python" not in message:

@@ -190,10 +190,10 @@ def test_the_command_reports_what_it_did(
     shown = (
         CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}', "--dry-run"]).output
     )
-    assert "sums, total: 1 entries would leave the state" in shown
+    assert "sums, total: 1 entry would leave the state" in shown
     assert site.state() == {"a": 1, "b": 2}
     shown = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}']).output
-    assert "tiny: checkpoint 2 says so" in shown
+    assert "tiny: checkpoint 2 records this" in shown
     assert site.state() == {"b": 2}
     bad = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", "a"])
     assert isinstance(bad.exception, ConfigurationError)

@@ -341,8 +341,8 @@ def test_the_command_shows_its_plan_and_carries_it_out(
     monkeypatch.setattr(cli_state, "declared", {"tiny": registered}.__getitem__)
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
     for options, message in (
-        (["--dry-run"], "2 keys would be rewritten; entries: total 2"),
-        ([], "2 keys are written anew; entries: total 2 checkpoint 2 says so; run the job"),
+        (["--dry-run"], "2 keys to rewrite; entries: total 2"),
+        ([], "2 keys rewritten; entries: total 2 checkpoint 2 holds them; run the job"),
         (["--key-type", "k string"], "stored the same way, so there is nothing to write"),
     ):
         done = CliRunner().invoke(app, ["change-key-type", "tiny", "--operator", "sums", *options])

@@ -326,9 +326,9 @@ def test_a_missing_or_changed_file_is_reported(tmp_path: Path) -> None:
     log.write([(VALUE, [Change((1, "a"), PUT, [1])])])
     at = tmp_path / "base"
     (file,) = listed(at, base(at, log.files, VALUE))
-    with pytest.raises(MissingFilesError, match="has 1 rows, its checkpoint recorded 2"):
+    with pytest.raises(MissingFilesError, match="has 1 row, its checkpoint recorded 2"):
         base(tmp_path / "next", [ListedFile(file.uri, 2)], VALUE)
-    with pytest.raises(MissingFilesError, match="has 1 rows, its checkpoint recorded 2"):
+    with pytest.raises(MissingFilesError, match="has 1 row, its checkpoint recorded 2"):
         fold([ListedFile(file.uri, 2)], VALUE)
     Path(file.uri[7:]).unlink()
     with pytest.raises(MissingFilesError, match="does not exist"):

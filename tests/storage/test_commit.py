@@ -76,7 +76,7 @@ def test_a_row_is_checked_again_where_it_lands_after_a_conflict() -> None:
     log = Log(rows, checkpoint(3, 2, kind="retention", retired=[1]))
     with pytest.raises(InvariantError) as refusal:
         log.commit([AddCheckpoint(row)], OnlyBackgroundSince(2, "main"))
-    assert refusal.value.broken == ("continues what is there",)
+    assert refusal.value.broken == ("continues existing rows",)
     assert log.appended == []
 
 

@@ -103,7 +103,7 @@ def test_other_sizes_and_files_that_are_gone(file: WrittenFile) -> None:
     content = path_of(file).read_bytes()
     for kept in (0, 3, 11, len(content) // 2, len(content) - 1):
         path_of(file).write_bytes(content[:kept])
-        with pytest.raises(DamagedFileError, match=f"it has {kept} bytes, {len(content)} were recorded"):
+        with pytest.raises(DamagedFileError, match=f"it has {kept:,} bytes, {len(content):,} were recorded"):
             read(file)
         with pytest.raises(MissingFilesError, match="it cannot be read"):  # nothing was recorded
             read_parquet(file.uri)

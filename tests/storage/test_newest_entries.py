@@ -92,10 +92,10 @@ class Files:
 
 
 def values_of(newest: NewestEntries, descriptor: StateDescriptor, keys: Sequence[Any]) -> dict[Any, Any]:
-    found = newest.of(descriptor)
-    if found is None:
+    entries = newest.of(descriptor)
+    if entries is None:
         return {}
-    values = found.in_order(state_column(descriptor.stored_as))
+    values = entries.in_order(state_column(descriptor.stored_as))
     assert len(values) == len(keys)
     return {k: v for k, v in zip(keys, values.to_pylist(), strict=True) if v is not None}
 
@@ -132,9 +132,9 @@ def test_they_are_those_that_the_changes_lead_to(hash_of: Any, steps: list[Any],
 def test_keys_that_are_not_numbers_are_one_key(tmp_path: Path) -> None:
     nan, path = float("nan"), Files(tmp_path, lambda _: 7)
     path.change({ONE: {(nan, "a"): 1, (0.0, "a"): 2}})
-    found = path.newest([(float("nan"), "a"), (-0.0, "a")]).of(ONE)
-    assert found is not None
-    assert found.in_order("v_one").to_pylist() == [1, 2]
+    entries = path.newest([(float("nan"), "a"), (-0.0, "a")]).of(ONE)
+    assert entries is not None
+    assert entries.in_order("v_one").to_pylist() == [1, 2]
 
 
 def test_files_before_the_one_that_has_all_keys_are_not_opened(
@@ -232,7 +232,7 @@ def test_the_fold_of_all_files_agrees(tmp_path: Path) -> None:
     table = StoredState(path.files, AllKeys(), KEY).table(ONE)
     assert table is not None
     folded = StoredState(path.files, AllKeys(), KEY).fold(ONE, table)
-    found = path.newest(KEYS).of(ONE)
-    assert found is not None
-    assert one_chunk(found.rows["key"]).type == KEY.storage
+    entries = path.newest(KEYS).of(ONE)
+    assert entries is not None
+    assert one_chunk(entries.rows["key"]).type == KEY.storage
     assert folded == values_of(path.newest(KEYS), ONE, KEYS)

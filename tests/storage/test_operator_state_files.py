@@ -348,7 +348,7 @@ def _other_state(at: Path) -> None:
     ("damage", "message"),
     [
         (_delete, "does not exist"),
-        (_shorten, "has 1 rows, 2 were recorded"),
+        (_shorten, "has 1 row, 2 were recorded"),
         (_other_value, "does not hold what was written"),
         (_no_value, "holds 0 elements, 2 were recorded"),
         (_other_state, "holds 0 elements, 2 were recorded"),

@@ -160,6 +160,16 @@ class Ui:
         """Click on the switch of a schedule that never ran."""
         self.go(f"locations/{self.location}/schedules/{schedule}")
         self.sees("Schedule has never run")
+        self._flip()
+
+    def switch_off(self, schedule: str) -> None:
+        """Click on the switch of a schedule that runs."""
+        self.go(f"locations/{self.location}/schedules/{schedule}")
+        self.page.get_by_role("checkbox", checked=True).first.wait_for(state="attached")
+        self._flip()
+        self.page.get_by_role("checkbox", checked=False).first.wait_for(state="attached")
+
+    def _flip(self) -> None:
         self.page.get_by_role("checkbox").first.evaluate("one => one.click()")  # a drawing lies upon it
 
     def picture(self, name: str) -> None:

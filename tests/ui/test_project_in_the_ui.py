@@ -57,7 +57,13 @@ def test_a_schedule_runs_the_job(ui: Ui, project: Project) -> None:
             within_s=RUN_MS // 1000,
         )
         [run] = instance.get_runs(dg.RunsFilter(job_name="totals"), limit=1)
-    assert run.tags["dagster/schedule_name"] == "totals_schedule"
+        assert run.tags["dagster/schedule_name"] == "totals_schedule"
+        ui.switch_off("totals_schedule")  # it would start a run each minute, also while the picture is taken
+        until(
+            lambda: all(run.is_finished for run in instance.get_runs(dg.RunsFilter(job_name="totals"))),
+            "the runs of the schedule have ended",
+            within_s=RUN_MS // 1000,
+        )
 
 
 def test_a_backfill_runs_partitions_and_the_lineage_shows_what_happened(ui: Ui, project: Project) -> None:

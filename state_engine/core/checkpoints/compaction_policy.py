@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StateSchema
 from state_engine.core.checkpoints.state_files import keyed_state_files, position_files
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.ttl import Lifetime, cleaned_until_us
 from state_engine.core.time.timers import TIMERS
@@ -86,11 +87,11 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     expired = sum(f.rows for f in _expired(path, uid, base))
     reason = ""
     if files >= policy.max_files:
-        reason = f"{files} files of changes, the policy allows {policy.max_files}"
+        reason = f"{counted(files, 'file')} of changes, the policy allows {policy.max_files}"
     elif rows and rows >= policy.max_ratio * max(entries, policy.min_entries):
-        reason = f"{rows:,} changes on {entries:,} entries"
+        reason = f"{counted(rows, 'change')} on {counted(entries, 'entry')}"
     elif expired and expired >= policy.max_expired * entries:
-        reason = f"{expired:,} of {entries:,} entries have expired"
+        reason = f"{expired:,} of {counted(entries, 'entry has', 'entries have')} expired"
     return CompactionNeed(files, rows, entries, expired, reason)
 
 
@@ -150,7 +151,10 @@ class CompactionDue:
         if self:
             operators = [f"operator '{uid}': {reason}" for uid, reason in self.reasons.items()]
             return "; ".join([*operators, *filter(None, [self.positions])])
-        return f"{self.files} files of changes on top of one another, {self.rows:,} changes on {self.entries:,} entries"
+        return (
+            f"{counted(self.files, 'file')} of changes on top of one another, {counted(self.rows, 'change')} "
+            f"on {counted(self.entries, 'entry')}"
+        )
 
 
 def compaction_due(path: Sequence[CheckpointRow], policy: CompactionPolicy) -> CompactionDue:
@@ -159,7 +163,9 @@ def compaction_due(path: Sequence[CheckpointRow], policy: CompactionPolicy) -> C
     positions = len(position_files(path))
     return CompactionDue(
         {uid: need.reason for uid, need in needs.items() if need.reason},
-        f"{positions} files of source positions" if positions >= _POSITIONS * policy.max_files else "",
+        f"{counted(positions, 'file')} of source positions"
+        if positions >= _POSITIONS * policy.max_files
+        else "",
         files=max((need.files for need in needs.values()), default=0),
         rows=sum(need.rows for need in needs.values()),
         entries=sum(need.entries for need in needs.values()),

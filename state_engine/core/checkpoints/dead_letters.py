@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 
 LETTERS = "_dead_letters"
@@ -47,7 +48,8 @@ class DeadLetterLimit:
         """Which limit is passed, as text; empty where none is."""
         part = refused / rows_in if rows_in else float(bool(refused))
         said = (
-            f"{refused:,} of {rows_in:,} rows were refused ({100 * part:.1f} %), and max_dead_letters allows"
+            f"{refused:,} of {counted(rows_in, 'row was', 'rows were')} refused ({100 * part:.1f} %), and "
+            "max_dead_letters allows"
         )
         if self.rows is not None and refused > self.rows:
             return f"{said} {self.rows:,}"

@@ -16,6 +16,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorCheckpoint,
     PinnedCheckpoint,
 )
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 
 
@@ -46,7 +47,7 @@ class History(Mapping[int, CheckpointRow]):
         return len(self._rows)
 
     def __repr__(self) -> str:
-        return f"History({len(self)} rows, newest {self.newest_id})"
+        return f"History({counted(len(self), 'row')}, newest {self.newest_id})"
 
     def with_rows(self, rows: Iterable[CheckpointRow]) -> History:
         """The same with more rows, or with others in place of those of their ids."""

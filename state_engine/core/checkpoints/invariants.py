@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
+from state_engine.core.counted_nouns import counted
 from state_engine.core.keys.key_groups import key_group_range
 
 
@@ -97,7 +98,10 @@ def _counts_add_up(row: CheckpointRow, parent: CheckpointRow | None) -> str:
     for operator in row.operators:
         rows = sum(f.rows for f in operator.changelog)
         if rows != operator.changed_entries:
-            return f"operator '{operator.uid}': {rows} rows in its files, {operator.changed_entries} entries counted"
+            return (
+                f"operator '{operator.uid}': {counted(rows, 'row')} in its files, "
+                f"{counted(operator.changed_entries, 'entry')} counted"
+            )
     return ""
 
 
@@ -226,7 +230,7 @@ _RULES: dict[str, Callable[[CheckpointRow, CheckpointRow | None], str]] = {
 _TREE_RULES: dict[str, Callable[[CheckpointRow, History], str]] = {
     "ids are new": _ids_are_new,
     "on the branch": _on_the_branch,
-    "continues what is there": _continues_what_is_there,
+    "continues existing rows": _continues_what_is_there,
     "expires nothing needed": _expires_nothing_needed,
     "compactions fit the path": _compactions_fit_the_path,
 }

@@ -26,6 +26,7 @@ from typing import Any
 from state_engine.core.checkpoints import format_versions
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.checkpoints.table_names import OPERATOR_STATE, operator_directory
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
 from state_engine.core.types.json_values import from_json, to_json
 
@@ -116,7 +117,7 @@ class SavepointManifest:
         if folder != place or not _FILE_NAME.fullmatch(name):
             raise self._unlike(f"{file.path!r} is not below {place!r}")
         if sizes.get(f"{directory}/{file.path}") != file.bytes:
-            raise self._unlike(f"{file.path!r}, of {file.bytes} bytes, is none of its files")
+            raise self._unlike(f"{file.path!r}, of {counted(file.bytes, 'byte')}, does not belong to it")
 
     def _unlike(self, why: str) -> MissingFilesError:
         return MissingFilesError(
@@ -134,7 +135,7 @@ class SavepointManifest:
         wrong = [
             f"{f.path} is missing"
             if f.path not in there
-            else f"{f.path} has {there[f.path].bytes} bytes, {f.bytes} were written"
+            else f"{f.path} has {counted(there[f.path].bytes, 'byte')}, {f.bytes:,} were written"
             if there[f.path].bytes != f.bytes
             else f"{f.path} has other content than was written"
             for f in self.files

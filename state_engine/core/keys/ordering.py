@@ -29,6 +29,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import InvalidKeyError
 from state_engine.core.types.every_type import (
     BooleanType,
@@ -95,7 +96,9 @@ def decode(kind: TypeInformation, data: bytes) -> Any:
     """
     value, end = key_order(kind).decode(data, 0)
     if end != len(data):
-        raise ValueError(f"{len(data) - end} bytes are left over after a key of type {kind}")
+        raise ValueError(
+            f"{counted(len(data) - end, 'byte is', 'bytes are')} left over after a key of type {kind}"
+        )
     return value
 
 

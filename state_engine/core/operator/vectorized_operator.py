@@ -217,8 +217,8 @@ class VectorizedOperator(GuardedOperator):
         for d in self.descriptors:
             if d.name == KEY or d.name in batch.keys.column_names:
                 raise ConfigurationError(
-                    f"{self._name}: state '{d.name}' has the name of a column of the key, beside which it would stand: "
-                    "rename the state, with renamed_from if it is stored already"
+                    f"{self._name}: state '{d.name}' has the name of a column of the key, and both would be "
+                    "columns of one table: rename the state, with renamed_from if it is stored already"
                 )
 
     def _expired(self, descriptor: StateDescriptor, stored: StateColumn) -> pa.Array | None:

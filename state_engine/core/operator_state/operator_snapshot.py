@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import RescaleError, StateAccessError
 from state_engine.core.keys.key_groups import subtask_for_key_group
 from state_engine.core.operator_state.redistribution import broadcast, even_split_states, union
@@ -159,7 +160,7 @@ def _raw_operator(operator: str, snapshots: Sequence[SubtaskSnapshot], paralleli
 def raw_operator_refusal(operator: str, holders: int, old: int, new: int) -> str:
     """Why raw operator state, which some of ``old`` subtasks hold, cannot go to ``new`` ones."""
     return (
-        f"operator '{operator}' has raw operator state in {holders} of {old} subtasks, which only "
+        f"operator '{operator}' has raw operator state in {holders} of {counted(old, 'subtask')}, which only "
         f"its function can take apart: its parallelism cannot become {new}. Keep parallelism {old}, "
         "or first run a version that moves the state into a list state of get_operator_state_store()"
     )

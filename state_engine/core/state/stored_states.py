@@ -83,7 +83,7 @@ class StoredStates:
         )
         if other is not None:
             raise StateMigrationError(
-                f"{what} is declared beside '{other}', and both stand for the stored state '{recorded.name}': "
+                f"{what} is declared beside '{other}', and both name the stored state '{recorded.name}': "
                 "only one of them can. Give the other one another name"
             )
         earlier = self.earlier.get(recorded.column_name, ())

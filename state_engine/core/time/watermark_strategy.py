@@ -167,7 +167,7 @@ def checked_timestamp(given: Any) -> int | None:
         return None
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise ValueError(
-            f"it gave {given!r}, of type {type(given).__name__}, in place of milliseconds since 1970 as an int"
+            f"it gave {given!r}, of type {type(given).__name__}, instead of milliseconds since 1970 as an int"
         )
     milliseconds = int(given)
     if not MIN_TIMESTAMP < milliseconds <= MAX_TIMESTAMP:

@@ -29,6 +29,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.ddl import ddl_text
 
@@ -163,7 +164,7 @@ class _Named:
         others = [kind for kind in kinds if kind != "null"]
         if len(others) != 1 or len(kinds) > 2:
             raise ConfigurationError(
-                f"{self._of}: the field {path} is a union of {json.dumps(kinds)}; what can be written is one of null "
+                f"{self._of}: the field {path} is a union of {json.dumps(kinds)}; the sink can write a union of null "
                 "and one other type"
             )
         write, branch = self.writer(others[0], column, path), _long(kinds.index(others[0]))
@@ -224,7 +225,9 @@ def _enum(symbols: list[str], path: str) -> Write:
 
     def write(value: str) -> bytes:
         if value not in places:
-            raise ValueTypeError(f"{path} is {value!r}, which is none of the symbols {symbols} of the schema")
+            raise ValueTypeError(
+                f"{path} is {value!r}, which is not among the symbols {symbols} of the schema"
+            )
         return places[value]
 
     return write
@@ -233,7 +236,7 @@ def _enum(symbols: list[str], path: str) -> Write:
 def _fixed(size: int, path: str) -> Write:
     def write(value: bytes) -> bytes:
         if len(value) != size:
-            raise ValueTypeError(f"{path} has {len(value)} bytes, and {size} in the schema")
+            raise ValueTypeError(f"{path} has {counted(len(value), 'byte')}, and {size} in the schema")
         return value
 
     return write

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind, row_class
 from state_engine.core.types.type_information import TypeInformation
@@ -201,7 +202,9 @@ class StructType(TypeInformation):
                 return [plain[fields.index(n)] for n in self.names]
             if len(value) == len(self.names):
                 return value
-            raise self._refuse(value, f": it has {len(value)} fields, {len(self.names)} are declared")
+            raise self._refuse(
+                value, f": it has {counted(len(value), 'field')}, {len(self.names)} are declared"
+            )
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
         if isinstance(value, Mapping):

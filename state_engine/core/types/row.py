@@ -15,6 +15,8 @@ from functools import cache
 from itertools import repeat
 from typing import Any
 
+from state_engine.core.counted_nouns import counted
+
 
 class RowKind(Enum):
     """What a row says about a table that changes. It travels with the rows of a stream that changes; states keep none.
@@ -65,7 +67,9 @@ class Row(tuple[Any, ...]):
     def __call__(self, *values: Any) -> Row:
         """Make a row whose field names are this row's values."""
         if len(values) != len(self):
-            raise TypeError(f"{len(self)} fields are named, {len(values)} values given")
+            raise TypeError(
+                f"{counted(len(self), 'field is', 'fields are')} named, {counted(len(values), 'value')} given"
+            )
         return tuple.__new__(row_class(tuple(self)), values)
 
     def __getitem__(self, item: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import dagster as dg
 
 from state_engine.core.checkpoints.dead_letters import letters_waiting
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.concepts.partitions import late_rows_check
 from state_engine.dagster.concepts.tables import table_checks
@@ -121,7 +122,8 @@ def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
         waiting, refused = letters_waiting(path), batch.rows_refused if batch else 0
         rows_in = batch.rows_in if batch else 0
         summary = (
-            f"{waiting:,} dead letters wait; the newest micro-batch refused {refused:,} of {rows_in:,} rows. "
+            f"{counted(waiting, 'dead letter waits', 'dead letters wait')}; the newest micro-batch refused "
+            f"{refused:,} of {counted(rows_in, 'row')}. "
             f"List them with `statelake dead-letters list {name}`; send them again with `… replay`"
         )
         all_refused = 0 < rows_in <= refused

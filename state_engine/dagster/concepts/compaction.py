@@ -27,7 +27,7 @@ class CompactConfig(dg.Config):
         default=[], description="Uids of the operators to compact; all of them by default."
     )
     force: bool = Field(
-        default=False, description="Compact whatever changed, even if it is not worth it yet."
+        default=False, description="Compact everything that changed, even if it is not worth it yet."
     )
 
 

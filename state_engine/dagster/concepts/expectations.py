@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from state_engine.core.counted_nouns import counted
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.naming import sink_key, state_key
@@ -70,7 +71,9 @@ def _checks(dagster_job: DagsterJob, suite: Suite) -> dg.AssetChecksDefinition:
             outcomes, page = {one: Outcome(met=True, observed="nothing yet") for one in by_name}, ""
         else:
             docs = Path(context.instance.storage_directory()) / "docs" / job.name / suite.name
-            context.log.info(f"suite '{suite.name}': reading, and judging by {len(by_name)} expectations")
+            context.log.info(
+                f"suite '{suite.name}': reading, and judging by {counted(len(by_name), 'expectation')}"
+            )
             outcomes, page = validate(suite, frame_of(engine, job, suite), docs=docs)
         for check in sorted(context.selected_asset_check_keys, key=lambda k: k.name):
             yield _result(key, by_name[check.name], outcomes[check.name], page)

@@ -6,6 +6,7 @@ That they are Dagster's partitions, too, is the business of ``asset_specs``; wha
 
 import dagster as dg
 
+from state_engine.core.counted_nouns import counted
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.late_rows import late_rows
 from state_engine.dagster.metadata import markdown
@@ -39,7 +40,7 @@ def late_rows_check(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
         return dg.AssetCheckResult(
             passed=bool(tolerated),
             severity=dg.AssetCheckSeverity.WARN,
-            description=f"{late.rows:,} rows of {span} came after their partition had been run{way_out}",
+            description=f"{counted(late.rows, 'row')} of {span} came after their partition had been run{way_out}",
             metadata={
                 "late_rows": late.rows,
                 "first_partition": late.first,

@@ -6,6 +6,7 @@ from typing import Any, Self, cast
 import dagster as dg
 from pydantic import Field, model_validator
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -31,7 +32,7 @@ class RecoverConfig(dg.Config):
 
     checkpoint_id: int | None = Field(default=None, ge=1, description="Checkpoint to go back to.")
     savepoint: str | None = Field(
-        default=None, min_length=1, description="In place of a checkpoint: name or directory of a savepoint."
+        default=None, min_length=1, description="Instead of a checkpoint: name or directory of a savepoint."
     )
     outputs: str = Field(
         default="withdraw",
@@ -40,7 +41,7 @@ class RecoverConfig(dg.Config):
     )
     outputs_of_sinks: dict[str, str] = Field(
         default={},
-        description="In place of outputs: withdraw or keep by name of a sink, follow, keep or rebuild by that of a "
+        description="Instead of outputs: withdraw or keep by name of a sink, follow, keep or rebuild by that of a "
         "published table; the others withdraw, or follow.",
     )
     dry_run: bool = Field(default=True, description="Only show what going back would do.")
@@ -137,5 +138,5 @@ def _verified(run: OperationRun) -> dict[str, Any]:
             f"job '{run.job.name}': the head {history.path[-1].checkpoint_id} is not whole: {summary_of(problems)}. "
             "Restore an older checkpoint or a savepoint"
         )
-    run.log(f"{files.looked_at} files are what was recorded, all outputs are published")
+    run.log(f"{counted(files.looked_at, 'file is', 'files are')} as recorded, all outputs are published")
     return {"verified_files": files.looked_at}

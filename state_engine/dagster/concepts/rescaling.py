@@ -7,6 +7,7 @@ import dagster as dg
 from pydantic import Field, model_validator
 
 from state_engine import CheckpointRow
+from state_engine.core.counted_nouns import counted
 from state_engine.core.keys.key_groups import MAX_PARALLELISM_LIMIT
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -78,7 +79,7 @@ def _rescale(run: OperationRun, config: RescaleConfig) -> Iterator[dg.Materializ
         key_groups = run.job.max_parallelism
     with run.committing():
         if key_groups is not None:
-            run.log(f"writing the state in {key_groups} key groups")
+            run.log(f"writing the state in {counted(key_groups, 'key group')}")
             run.engine.rescale(
                 run.job, parallelism=wanted, max_parallelism=key_groups, requested_by=run.requested_by
             )

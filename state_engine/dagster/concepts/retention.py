@@ -1,4 +1,4 @@
-"""Retention: the asset ``retention``, which checkpoints can be restored, and the files that nobody needs any more."""
+"""Retention: the asset ``retention``, which checkpoints can be restored, and the files that nobody needs."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -10,13 +10,14 @@ from pydantic import Field
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.counted_nouns import counted
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
 from state_engine.operations.file_collector import VacuumReport
 
-ABOUT = """Which checkpoints can be restored; and their files, of which nobody needs some any more.
+ABOUT = """Checkpoints that can be restored, and files: those that nobody needs can go.
 
 A plain click shows what would go: checkpoints that are neither among the last ten nor younger than a week, never one
 that a savepoint or an open replay needs, and files that nobody needed for a day. With `dry_run: false` they go."""
@@ -35,9 +36,9 @@ class ExpireConfig(dg.Config):
     drop_branches: list[str] = Field(
         default=[], description="Branches of replays that nobody is going to promote."
     )
-    vacuum: bool = Field(default=True, description="Also delete files that nobody needs any more.")
+    vacuum: bool = Field(default=True, description="Also delete files that nobody needs.")
     orphan_age_hours: float = Field(
-        default=24.0, ge=24, description="How long a file stays after it was written, or needed last."
+        default=24.0, ge=24, description="Hours for which a file stays after it was written, or needed last."
     )
     dry_run: bool = Field(default=True, description="Only show what would go.")
 
@@ -118,4 +119,6 @@ class _Progress:
     def __call__(self, file: Disposal) -> None:
         self._count += 1
         if self._count % _LOGGED_EVERY_FILES == 0:
-            self._run.log(f"{self._count:,} files are done, {file.path} the last of them")
+            self._run.log(
+                f"{counted(self._count, 'file is', 'files are')} done, {file.path} the last of them"
+            )

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import dagster as dg
 from pydantic import Field
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -102,7 +103,7 @@ def _partitions_sensor(dagster_job: DagsterJob, key: dg.AssetKey) -> dg.SensorDe
 
     @dg.sensor(
         name=f"{name}__savepoint_partitions",
-        description="Keeps the partitions in step with the existing savepoints, whoever made or deleted them.",
+        description="Keeps the partitions in step with the existing savepoints, also those of other tools.",
         minimum_interval_seconds=60,
         default_status=dg.DefaultSensorStatus.STOPPED,
         asset_selection=dg.AssetSelection.assets(key),
@@ -119,7 +120,7 @@ def _partitions_sensor(dagster_job: DagsterJob, key: dg.AssetKey) -> dg.SensorDe
             requests.append(partitions.build_delete_request(sorted(gone)))
         return dg.SensorResult(
             dynamic_partitions_requests=requests,
-            skip_reason=None if requests else f"{len(there)} savepoints, all of them shown",
+            skip_reason=None if requests else f"{counted(len(there), 'savepoint')}, all of them shown",
         )
 
     return in_step

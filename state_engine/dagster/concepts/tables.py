@@ -26,7 +26,7 @@ class TablesConfig(dg.Config):
     """Configuration of the operation on tables; all of it is optional."""
 
     rebuild: list[str] = Field(
-        default=[], description="Tables to rebuild from the state, whoever wrote them."
+        default=[], description="Tables to rebuild from the state, even if others changed them."
     )
     accept: list[str] = Field(
         default=[], description="Tables to leave as others changed them, until the state of a key changes."
@@ -103,7 +103,7 @@ def _shows_state(dagster_job: DagsterJob, table: str) -> dg.AssetChecksDefinitio
 def _words(compared: TableMove) -> str:
     if not (compared.rows or compared.deleted):
         return "it is equal to the state"
-    return f"{compared.rows:,} rows are missing or different, {compared.deleted:,} are too many"
+    return compared.difference
 
 
 def _settled(run: OperationRun, config: TablesConfig) -> Iterator[dg.MaterializeResult[None]]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import CodeVersionError, MemoryLimitError, StatelakeError
 from state_engine.core.functions.vectorized_functions import (
     PerElement,
@@ -109,7 +110,8 @@ class Subtask:
         report = self._work.report
         return MemoryLimitError(
             f"operator '{self._spec.uid}', subtask {self._work.index} had no memory left for its rows and the state of "
-            f"their keys ({report.rows_in:,} rows, {report.keys:,} keys). Nothing of this micro-batch was committed. "
+            f"their keys ({counted(report.rows_in, 'row')}, {counted(report.keys, 'key')}). Nothing of this "
+            "micro-batch was committed. "
             f"{MORE_MEMORY}"
         )
 

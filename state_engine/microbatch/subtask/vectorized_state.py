@@ -123,16 +123,16 @@ class VectorizedKeyedState:
             StateMigrationError: the stored type cannot become the declared one.
         """
         stored, number = self._stored.of(descriptor), len(self._keys.hashes)
-        found = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
+        entries = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
         stamped = descriptor.ttl is not None
-        if found is None:
+        if entries is None:
             no_times = pa.nulls(number, pa.int64()) if stamped else None
             return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
-        values = found.in_order(state_column(stored.descriptor.stored_as))
+        values = entries.in_order(state_column(stored.descriptor.stored_as))
         values = in_form(values, descriptor.value_type, by_name=False)
         if not stamped:
             return StateColumn(values)
-        micros = found.in_order("updated_at").cast(pa.int64())
+        micros = entries.in_order("updated_at").cast(pa.int64())
         return StateColumn(values, pc.divide(micros, 1000))
 
     def schema(self, descriptor: StateDescriptor) -> StateSchema:

@@ -3,6 +3,9 @@
 PySpark's own daemon imports next to nothing, so every worker spends a second on imports before its first row. It also
 takes PySpark from an archive without compiled modules, whose directory every task reads again. Decision 0044.
 
+Spark ends an idle worker by closing its connection. PySpark's worker takes that for an error and prints it; when Java
+is gone by then, a lone "Traceback" reaches the terminal. Ours ends silently.
+
 Spark starts it as ``python -m state_engine.microbatch.subtask.worker_daemon pyspark.worker``.
 """
 
@@ -10,7 +13,13 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
+from functools import wraps
+from importlib import import_module
+from io import BufferedReader, BufferedWriter
 from pathlib import Path
+
+Main = Callable[[BufferedReader, BufferedWriter], None]
 
 
 def without_archives(path: list[str]) -> list[str]:
@@ -50,9 +59,44 @@ def preload() -> None:
     gc.freeze()
 
 
+def until_closed(main: Main) -> Main:
+    """What a worker runs for a task; without a task, because the connection has ended, it exits with 1.
+
+    PySpark's daemon lets a worker that exits with another code than 0 close the connection and end.
+
+    Example:
+        >>> from io import BytesIO
+        >>> run = until_closed(lambda infile, outfile: print(infile.read()))
+        >>> run(BufferedReader(BytesIO(b"task")), BufferedWriter(BytesIO()))
+        b'task'
+        >>> run(BufferedReader(BytesIO(b"")), BufferedWriter(BytesIO()))
+        Traceback (most recent call last):
+        SystemExit: 1
+    """
+
+    @wraps(main)
+    def run(infile: BufferedReader, outfile: BufferedWriter) -> None:
+        try:
+            is_open = bool(infile.peek(1))
+        except ConnectionError:
+            is_open = False
+        if not is_open:
+            raise SystemExit(1)
+        main(infile, outfile)
+
+    return run
+
+
+def end_quietly(worker: str) -> None:
+    """Have the ``main`` of a worker's module, such as ``pyspark.worker``, end when Spark closes its connection."""
+    module = import_module(worker)
+    module.main = until_closed(module.main)  # type: ignore[attr-defined]
+
+
 if __name__ == "__main__":
     sys.path[:] = without_archives(sys.path)
     preload()
+    end_quietly(sys.argv[1])
     from pyspark.daemon import manager
 
     manager()

@@ -89,8 +89,8 @@ class KafkaPublisher(Publisher):
             except _UnknownEndError as error:
                 if attempt == _ATTEMPTS:
                     raise CommitUnknownError(
-                        f"{who}: a transaction to {target.shown} broke off ({error}). Run again: whether it was "
-                        "committed is looked up first"
+                        f"{who}: a transaction to {target.shown} broke off ({error}). Run again: that looks up first "
+                        "whether it was committed"
                     ) from error.cause
             except KafkaError as error:
                 if not error.is_passing:

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SinkError, SinkIdentityError
 from state_engine.sinks.kafka.kafka_target import KafkaTarget, marker_frame
 from state_engine.sinks.spark_writer import note_of
@@ -120,9 +121,9 @@ class Markers:
         policy = admin.topic_setting(topic.name, "cleanup.policy")
         if policy != "compact" or len(topic.partitions) != 1:
             raise SinkError(
-                f"sink '{sink}': topic {topic.name} has cleanup.policy={policy} and {len(topic.partitions)} partitions"
-                ". It holds markers, which must not expire: make it with cleanup.policy=compact and one partition, or "
-                "leave that to the sink"
+                f"sink '{sink}': topic {topic.name} has cleanup.policy={policy} and "
+                f"{counted(len(topic.partitions), 'partition')}. It holds markers, which must not "
+                "expire: make it with cleanup.policy=compact and one partition, or leave that to the sink"
             )
 
     def all(self, admin: KafkaAdmin, *, everything: bool = False) -> dict[str, Marker]:

@@ -299,7 +299,7 @@ class KafkaSource(Source):
             way_out = "; on_data_loss='reset' goes on without it" if set(gone) <= known else ""
             raise SourceError(f"Kafka at {self.servers} has no topic {', '.join(gone)}: make it{way_out}")
         if gone:
-            _LOG.warning("Kafka at %s has no topic %s any more", self.servers, ", ".join(gone))
+            _LOG.warning("Kafka at %s no longer has the topic %s", self.servers, ", ".join(gone))
         return list(there.values())
 
     def _offsets(self, admin: KafkaAdmin, topics: Sequence[Topic]) -> Offsets:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SourceError
 from state_engine.sources.base import Element, summary
 from state_engine.spark.kafka.clients import Partition, Topic
@@ -104,10 +105,13 @@ class Offsets:
             why = f"{name} belongs to a topic that was recreated since offset {end} was reached"
         elif end < begin:
             start, lost = begin, begin - end
-            why = f"{name}: offsets {end} to {begin - 1} ({lost}) are gone unread: they expired, or were deleted"
+            why = (
+                f"{name}: offsets {end} to {begin - 1} ({lost:,} of them) are gone unread: they expired, or "
+                "were deleted"
+            )
         elif last < end:
             start, lost = last, end - last
-            why = f"{name} ends at offset {last}, and was read up to {end}: a broker lost {lost} offsets"
+            why = f"{name} ends at offset {last}, and was read up to {end}: a broker lost {counted(lost, 'offset')}"
         return OffsetRange(*place, topic.id, start, max(start, last), lost), why
 
     def whole(self, place: Partition, start: int) -> OffsetRange:

@@ -15,6 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StatelakeError
 from state_engine.storage.files import is_local, local_path
 from state_engine.storage.storage_errors import java_storage_error, store_failure
@@ -38,7 +39,8 @@ class InactiveFilesError(CommitFailedError):
     def __init__(self, uri: str, paths: Sequence[str]) -> None:
         self.paths = list(paths)
         super().__init__(
-            f"{len(self.paths)} files to remove from table {uri} are not in it any more: {shown(self.paths)}; "
+            f"table {uri} no longer has {counted(len(self.paths), 'file')} that the commit removes: "
+            f"{shown(self.paths)}; "
             "nothing was written"
         )
 

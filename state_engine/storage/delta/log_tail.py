@@ -177,7 +177,7 @@ class LogDurability:
             sync_files(data_files, below=str(at))
         except FileNotFoundError as error:
             raise CommitFailedError(
-                f"table {uri}: {error.filename}, which was written for this commit, is not there any more: somebody "
+                f"table {uri}: {error.filename}, which was written for this commit, is gone: somebody "
                 "deleted it, or it is so old that a collection took it for an orphan. Nothing was committed; run again"
             ) from error
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
@@ -288,7 +289,7 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
         file = open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
-            f"{listed.uri} has {file.metadata.num_rows} rows, its checkpoint recorded {listed.rows}: "
+            f"{listed.uri} has {counted(file.metadata.num_rows, 'row')}, its checkpoint recorded {listed.rows:,}: "
             "it was changed by something else. Restore an older checkpoint or a savepoint"
         )
     return file

@@ -27,6 +27,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateSchema,
 )
 from state_engine.core.checkpoints.state_files import operator_of, write_id_of
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.names import stored_name
 from state_engine.core.operator_state.operator_snapshot import (
@@ -226,7 +227,9 @@ class _Reader:
         items = rows["bytes" if state.scheme in RAW else "value"]
         if rows.num_rows != part.elements or items.null_count:
             present = rows.num_rows - items.null_count
-            raise _missing(f"{where}: {file.path} holds {present} elements, {part.elements} were recorded")
+            raise _missing(
+                f"{where}: {file.path} holds {counted(present, 'element')}, {part.elements:,} were recorded"
+            )
         stored = StoredList(
             state.name, state.scheme, state.type, rows["position"].to_pylist(), items.to_pylist()
         )
@@ -241,7 +244,9 @@ class _Reader:
             except FileNotFoundError:
                 raise _missing(f"{where}: {file.path} does not exist") from None
             if table.num_rows != file.rows:
-                raise _missing(f"{where}: {file.path} has {table.num_rows} rows, {file.rows} were recorded")
+                raise _missing(
+                    f"{where}: {file.path} has {counted(table.num_rows, 'row')}, {file.rows:,} were recorded"
+                )
             self._tables[file.path] = table
         return self._tables[file.path]
 

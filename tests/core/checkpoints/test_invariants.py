@@ -61,7 +61,7 @@ BROKEN = [
         checkpoint(
             4, 3, clock_ms=100, watermark_ms=50, operators=[operator(changes(0, (0, 1)), changed_entries=2)]
         ),
-        "1 rows in its files, 2 entries counted",
+        "1 row in its files, 2 entries counted",
     ),
 ]
 
@@ -163,20 +163,20 @@ BROKEN_IN_THE_TREE = [
         "a row of kind 'restore' is on branch 'replay'",
     ),
     (
-        "continues what is there",
+        "continues existing rows",
         checkpoint(6, 1, kind="restore", replaced_id=5),
         EXPIRED,
         "it continues 1, which was expired",
     ),
-    ("continues what is there", checkpoint(6, 1, branch="new"), EXPIRED, "it continues 1, which was expired"),
+    ("continues existing rows", checkpoint(6, 1, branch="new"), EXPIRED, "it continues 1, which was expired"),
     (
-        "continues what is there",
+        "continues existing rows",
         checkpoint(6, 5, kind="retention", pinned=[PinnedCheckpoint("a", 1, "/a")]),
         EXPIRED,
         "it pins [1], which are expired or not there",
     ),
     (
-        "continues what is there",
+        "continues existing rows",
         checkpoint(6, 5, kind="retention", pinned=[PinnedCheckpoint("a", 9, "/a")]),
         EXPIRED,
         "it pins [9]",

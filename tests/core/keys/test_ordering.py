@@ -155,5 +155,5 @@ def test_what_has_no_order_is_refused(call: Callable[[], Any]) -> None:
 
 def test_bytes_left_over_are_an_error() -> None:
     kind = to_type(int, parameter="key")
-    with pytest.raises(ValueError, match="1 bytes are left over"):
+    with pytest.raises(ValueError, match="1 byte is left over"):
         decode(kind, encode(kind, 1) + b"x")

@@ -102,7 +102,7 @@ def test_two_states_cannot_become_one() -> None:
         former = {"total": "sum", "sum": None}
         states = stored(SUM)
         states.of(value(first, former[first]))
-        with pytest.raises(StateMigrationError, match="both stand for the stored state 'sum'"):
+        with pytest.raises(StateMigrationError, match="both name the stored state 'sum'"):
             states.of(value(second, former[second]))
 
 

@@ -121,7 +121,7 @@ REFUSED: dict[str, tuple[Any, pa.DataType, str]] = {
         {"type": "array", "items": "int"}, pa.list_(pa.int64()), 'the column x.element is bigint, which the type "int"',
     ),
     "other fields": (POINT, pa.struct([("x", pa.int64())]), "the column x is struct"),
-    "a union of two": (["string", "long"], pa.string(), "one of null and one other type"),
+    "a union of two": (["string", "long"], pa.string(), "a union of null and one other type"),
     "an unknown type": ("Side", pa.string(), 'the type "Side" of the schema does not take'),
     "an enum without symbols": ({"type": "enum", "name": "e"}, pa.string(), "the field x has no 'symbols'"),
 }  # fmt: skip
@@ -145,7 +145,7 @@ BAD: dict[str, tuple[Any, pa.DataType, Any, str]] = {
     "null": ("long", pa.int64(), None, "x is null, and not in the schema: make its type a union with null"),
     "null in an array": ({"type": "array", "items": "long"}, pa.list_(pa.int64()), [None], "x.element is null"),
     "a length": ({"type": "fixed", "name": "f", "size": 2}, pa.binary(), b"abc", "x has 3 bytes, and 2 in the"),
-    "a symbol": ({"type": "enum", "name": "e", "symbols": ["A"]}, pa.string(), "B", "x is 'B', which is none of"),
+    "a symbol": ({"type": "enum", "name": "e", "symbols": ["A"]}, pa.string(), "B", "x is 'B', which is not among"),
 }  # fmt: skip
 
 

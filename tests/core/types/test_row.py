@@ -31,7 +31,7 @@ def test_positional_rows_have_default_names() -> None:
 def test_a_row_of_names_makes_rows() -> None:
     person = Row("id", "name")
     assert person(7, "ada").as_dict() == {"id": 7, "name": "ada"}
-    with pytest.raises(TypeError, match="2 fields are named, 1 values given"):
+    with pytest.raises(TypeError, match="2 fields are named, 1 value given"):
         person(7)
 
 

@@ -186,7 +186,7 @@ REFUSED = [
     ("map<string, bigint>", [("a", 1)], "list"),
     ("map<string, bigint>", {None: 1}, "keys must not be None"),
     ("map<string, bigint>", {"a": "b"}, "'b'"),
-    ("a bigint, b string", (1,), "it has 1 fields, 2 are declared"),
+    ("a bigint, b string", (1,), "it has 1 field, 2 are declared"),
     ("a bigint, b string", {"a": 1, "c": 2}, r"missing fields \['b'\], unknown fields \['c'\]"),
     ("a bigint, b string", ("x", "y"), "field 'a'"),
     ("a bigint, b string", 5, "int"),
