@@ -21,6 +21,11 @@ class SparkDeltaPublisher(LogPublisher):
             write_once(self._kernel, staged, app, checkpoint_id)
         check_published(staged, app, checkpoint_id, active=self._kernel.active_files)
 
+    def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
+        super().check_seen(staged, app, checkpoint_id)
+        # whoever published it may have died before that was on the disk, and the next commit syncs its own files
+        self._kernel.outlasting(staged.path, files=True)
+
     def withdraws(self, staged: StagedSink) -> bool:
         return has_lineage(staged.schema)
 

@@ -20,6 +20,7 @@ from state_engine.core.errors import CommitFailedError, SinkError
 from state_engine.sinks.base import WRITE_ID, verify_files, write_ids
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.delta.log_tail import SYNCED_AFTERWARDS
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
 
@@ -63,10 +64,9 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
                 staged.path
             )
         except (Py4JJavaError, PySparkException) as error:
-            if (kernel.latest_transaction(staged.path, app) or 0) >= checkpoint_id:
-                return
-            _check_pages(staged, what)
-            raise _refused(staged, checkpoint_id, error) from error
+            if (kernel.latest_transaction(staged.path, app) or 0) < checkpoint_id:
+                _check_pages(staged, what)
+                raise _refused(staged, checkpoint_id, error) from error
         kernel.outlasting(staged.path, files=True)
 
 
@@ -84,7 +84,7 @@ def _check_pages(staged: StagedSink, what: str) -> None:
 def note_of(staged: StagedSink) -> str:
     """What a commit is for, as text that two different rows never share."""
     lists = ([f.path for f in staged.files], [f.path for f in staged.withdrawn])
-    return f"statelake {hashlib.sha256(repr([sorted(paths) for paths in lists]).encode()).hexdigest()[:32]}"
+    return f"{SYNCED_AFTERWARDS}{hashlib.sha256(repr([sorted(paths) for paths in lists]).encode()).hexdigest()[:32]}"
 
 
 def _session(spark: SparkSession) -> SparkSession:

@@ -54,3 +54,39 @@ def test_a_log_checkpoint_that_is_cut_is_no_loss(spark: SparkSession, tmp_path: 
     assert site.run().caught_up
     assert site.seen() == before
     assert len(site.rows()) == 10
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "name",
+        "a data file",
+        pytest.param("content", marks=pytest.mark.long),
+        pytest.param("part of a data file", marks=pytest.mark.long),
+    ],
+)
+def test_what_spark_published_comes_again_where_its_entry_or_files_are_lost(
+    lost: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    """Hadoop's checksum of the entry is still there: it must not be taken for that of the next one."""
+    plain = Site(tmp_path / "plain", WORKLOADS["at_least_once"], spark, cut=7)
+    plain.run()
+    site = Site(tmp_path / "cut", WORKLOADS["at_least_once"], spark, cut=7)  # three micro-batches
+    site.run(max_batches=2)
+    table = site.directory / "sinks" / "spark_delta"
+    entry = newest(table)
+    data = max(table.glob("k=*/*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    match lost:
+        case "name":
+            entry.unlink()
+        case "content":
+            cut(entry, half=True)
+        case "a data file":
+            data.unlink()
+        case _:
+            cut(data, half=True)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    site.run()
+    assert site.seen() == plain.seen()
+    shown = spark.read.format("delta").load(str(table)).select("k", "n").collect()
+    assert sorted(map(tuple, shown)) == plain.seen().outputs["spark_delta"]

@@ -23,7 +23,7 @@ def test_the_guide_runs(spark: SparkSession, tmp_path: Path, topics: Topics) -> 
     with StateEngine(tmp_path / "root", spark) as engine:
         names: dict[str, Any] = {"__name__": "guide", "servers": topics.servers, "engine": engine}
         examples = code_blocks(GUIDE, "python")
-        assert len(examples) == 4
+        assert len(examples) == 5
         for example in examples:
             exec(compile(example, str(GUIDE), "exec"), names)
         (batch,) = names["report"].batches

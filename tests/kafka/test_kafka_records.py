@@ -90,7 +90,7 @@ def test_records_that_do_not_fit_become_dead_letters(
     assert [one.position for one in letters] == [
         f"source 'input', {topic}/0, row {offset}" for offset in range(1, 7)
     ]
-    assert "no UTF-8" in letters[3].error
+    assert "is not UTF-8" in letters[3].error
     assert "changes=True" in letters[5].error
     assert json.loads(letters[0].row or "")["value"] == "no json"
 

@@ -1,4 +1,4 @@
-"""A broker that speaks TLS and lets in its users only; and where their passwords are not."""
+"""A broker that speaks TLS and lets in users and holders of a certificate only; and where their passwords are not."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from state_engine import KafkaSink, KafkaSource, StateEngine, StatefulJob
 from state_engine.core.errors import SinkError, SourceError
 from state_engine.sources.file import FileSource
+from state_engine.spark.kafka.cluster import KafkaCluster
 from tests.kafka.kafka_sites import Site
 from tests.kafka.topics import Topics
 from tests.sources.runs import write_ids
@@ -21,7 +22,8 @@ from tests.support.kafka import Broker, Security, kafka_broker
 from tests.support.postgres import PASSWORD_ENV, Server
 
 LOGIN = "STATELAKE_TEST_KAFKA_LOGIN"
-"""The environment variable that jobs name."""
+KEY_STORE = "STATELAKE_TEST_KAFKA_KEY_STORE"
+"""Environment variables that jobs name."""
 PASSWORD = "correct-horse-battery"
 QUICK = {"default.api.timeout.ms": "3000", "request.timeout.ms": "2000"}
 
@@ -76,26 +78,23 @@ def test_a_job_between_topics_of_a_secured_broker_keeps_its_secrets(site: Site, 
     assert any(LOGIN.encode() in file.read_bytes() for file in files)
 
 
-def reads(topics: Topics, topic: str, **access: Any) -> StatefulJob:
+def reads(servers: str, topic: str, **access: Any) -> StatefulJob:
     job = StatefulJob("reads")
-    source = KafkaSource(topics.servers, topic, schema="id bigint", **access)
-    job.source("ids", source).sink("out", KafkaSink(topics.servers, "copies", **access))
+    source = KafkaSource(servers, topic, schema="id bigint", **access)
+    job.source("ids", source).sink("out", KafkaSink(servers, f"{topic}-copies", **access))
     return job
 
 
-def writes(topics: Topics, topic: str, directory: Path, **access: Any) -> StatefulJob:
+def writes(servers: str, topic: str, directory: Path, **access: Any) -> StatefulJob:
     write_ids(directory / "feed" / "a.parquet", 0, 1)
     job = StatefulJob("writes")
-    job.source("ids", FileSource(str(directory / "feed"))).sink(
-        "out", KafkaSink(topics.servers, topic, **access)
-    )
+    job.source("ids", FileSource(str(directory / "feed"))).sink("out", KafkaSink(servers, topic, **access))
     return job
 
 
 WRONG = {
     "another password": '{module} required username="lake" password="wrong-horse-battery";',
     "another user": '{module} required username="wrong-horse-battery" password="x";',
-    "no password": '{module} required username="wrong-horse-battery";',
 }
 
 
@@ -106,12 +105,15 @@ def test_a_wrong_login_is_an_error_that_does_not_show_it(
     topic, module = topics.new(), os.environ[LOGIN].split()[0]
     monkeypatch.setenv(LOGIN, WRONG[wrong].replace("{module}", module))
     access = {**topics.access, "options": {**topics.access["options"], **QUICK}}
-    jobs = {SourceError: reads(topics, topic, **access), SinkError: writes(topics, topic, tmp_path, **access)}
+    servers = topics.servers
+    jobs = {
+        SourceError: reads(servers, topic, **access),
+        SinkError: writes(servers, topic, tmp_path, **access),
+    }
     for kind, job in jobs.items():
         with StateEngine(tmp_path / "root", spark) as engine, pytest.raises(kind) as caught:
             engine.run(job)
-        if wrong != "no password":  # which no client gets as far as to send
-            assert "SaslAuthenticationException" in str(caught.value)
+        assert "SaslAuthenticationException" in str(caught.value)
         assert "horse" not in "".join(traceback.format_exception(caught.value))
 
 
@@ -127,4 +129,51 @@ def test_a_broker_whose_authority_is_unknown_is_refused(
         StateEngine(tmp_path / "root", spark) as engine,
         pytest.raises(SourceError, match="SslAuthenticationException"),
     ):
-        engine.run(reads(topics, topics.new(), **access))
+        engine.run(reads(topics.servers, topics.new(), **access))
+
+
+@pytest.mark.parametrize("kind", ["PEM", "PKCS12"])
+def test_a_certificate_lets_in_source_and_sink(
+    kind: str, topics: Topics, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    security, topic = topics.broker.security, topics.new()
+    assert security is not None
+    access: dict[str, Any] = {"options": security.certified(kind)}
+    if kind == "PKCS12":
+        monkeypatch.setenv(KEY_STORE, security.password)
+        access["options_env"] = {"ssl.keystore.password": KEY_STORE}
+    topics.send_rows(topic, [{"id": n} for n in range(5)])
+    with StateEngine(tmp_path / "root", spark) as engine:
+        engine.run(reads(security.servers, topic, **access))
+    assert topics.values(f"{topic}-copies") == [{"id": n} for n in range(5)]
+
+
+def test_nobody_comes_in_without_a_certificate(topics: Topics, spark: SparkSession, tmp_path: Path) -> None:
+    security, topic = topics.broker.security, topics.new()
+    assert security is not None
+    options = {name: text for name, text in security.certified().items() if "keystore" not in name} | QUICK
+    servers, access = security.servers, {"options": options}
+    jobs = {
+        SourceError: reads(servers, topic, **access),
+        SinkError: writes(servers, topic, tmp_path, **access),
+    }
+    for kind, job in jobs.items():
+        with (
+            StateEngine(tmp_path / "root", spark) as engine,
+            pytest.raises(kind, match="SslAuthenticationException"),
+        ):
+            engine.run(job)
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        'org.apache.kafka.common.security.scram.ScramLoginModule required username="me" password="a" tokenauth="true";',
+        "com.sun.security.auth.module.Krb5LoginModule required useTicketCache=true;",
+        "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required ;",
+    ],
+)
+def test_a_login_of_another_kind_needs_no_password(login: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LOGIN, login)
+    cluster = KafkaCluster("broker:9092", {}, {"sasl.jaas.config": LOGIN})
+    assert cluster.properties()["sasl.jaas.config"] == login

@@ -305,7 +305,7 @@ def test_rows_wait_for_the_topic_that_they_were_staged_for(
         with pytest.raises(Killed):
             at.run()
     topics.delete(at.topic)
-    with pytest.raises(SinkIdentityError, match="was made anew"):
+    with pytest.raises(SinkIdentityError, match="was recreated"):
         at.run()
 
 

@@ -189,7 +189,7 @@ def test_a_topic_that_is_made_anew_while_it_is_read_is_seen(
         return read(self, spark, part, keep_refused=keep_refused)
 
     monkeypatch.setattr(KafkaSource, "read", late)
-    with pytest.raises(SourceError, match="was made anew"):
+    with pytest.raises(SourceError, match="was recreated"):
         job.run()
     assert job.heads() == 0
 

@@ -80,6 +80,7 @@ def test_a_mistake_is_refused_with_what_to_do(mistake: str) -> None:
 
 
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
 WHOLE = f'{LOGIN} username="me" password="a \\" secret;";'
 
 
@@ -108,6 +109,29 @@ def test_what_is_no_login_is_refused_without_showing_it(wrong: str, monkeypatch:
     """Kafka would quote parts of it: of a password, where that alone stands in the variable."""
     monkeypatch.setenv("LAKE_JAAS", wrong)
     with pytest.raises(SetupError, match=r"LAKE_JAAS must hold sasl.jaas.config as a whole") as caught:
+        KafkaCluster(SERVERS, {}, {"sasl.jaas.config": "LAKE_JAAS"}).properties()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("login", "missing"),
+    [
+        (f'{LOGIN} username="a-secret";', "with a password,"),
+        (f'{LOGIN} username="a-secret" password="";', "with a password,"),
+        (f'{LOGIN} username="me" note="password=a-secret";', "with a password,"),
+        (f"{LOGIN} password=a-secret;", "with a username,"),
+        (f"{LOGIN} ;", "with a username and a password,"),
+        (f'{SCRAM} username="a-secret";', "with a password,"),
+    ],
+)
+def test_a_login_without_a_name_or_a_password_is_refused(
+    login: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's clients would try until their patience ends, and then tell of that."""
+    monkeypatch.setenv("LAKE_JAAS", login)
+    with pytest.raises(
+        SetupError, match=f"LAKE_JAAS must hold sasl.jaas.config as a whole, {missing}"
+    ) as caught:
         KafkaCluster(SERVERS, {}, {"sasl.jaas.config": "LAKE_JAAS"}).properties()
     assert "secret" not in str(caught.value)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 
@@ -17,6 +19,7 @@ from state_engine import DeltaSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import DamagedFileError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.sinks.delta_spark import SparkDeltaPublisher
+from state_engine.storage import durability
 from state_engine.storage.delta.kernel import DeltaKernel
 from tests.faults.retried_flips import PLACES, flipped
 from tests.sinks.requests import APP, asked, staged_files
@@ -53,6 +56,43 @@ def rows(spark: SparkSession, table: str) -> list[tuple[Any, ...]]:
 
 def version(kernel: DeltaKernel, table: str) -> int | None:
     return kernel.version(f"file://{table}")
+
+
+@pytest.mark.parametrize(
+    "end", [KeyboardInterrupt(), PySparkException("the answer is lost")], ids=["dies", "fails"]
+)
+def test_what_spark_committed_is_synced_whoever_finds_it(
+    end: BaseException,
+    spark: SparkSession,
+    kernel: DeltaKernel,
+    table: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the next process, where this one died; or where the answer was lost. No later commit would do so."""
+    create(spark, table, "id BIGINT NOT NULL, text STRING", "PARTITIONED BY (text)")
+    one, save, synced = staged(kernel, table, "w1", [1, 2]), DataFrameWriter.save, list[str]()
+    fsync = durability.fsync_path
+
+    def dies(self: DataFrameWriter, path: str) -> None:
+        save(self, path)
+        raise end
+
+    def noted(path: str) -> None:
+        synced.append(path)
+        fsync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DataFrameWriter, "save", dies)
+        with suppress(KeyboardInterrupt):
+            if isinstance(end, PySparkException):
+                patch.setattr(durability, "fsync_path", noted)
+            SparkDeltaPublisher(kernel).publish(one, APP, 1)
+    if isinstance(end, KeyboardInterrupt):
+        monkeypatch.setattr(durability, "fsync_path", noted)
+        SparkDeltaPublisher(kernel).check_seen(one, APP, 1)
+    added = list(Path(table).glob("text=*/*.parquet"))
+    assert len(added) == 2
+    assert {*map(str, added), f"{table}/_delta_log/{1:020d}.json"} <= set(synced)
 
 
 def test_rows_are_written_once_whatever_happens(

@@ -71,6 +71,80 @@ def test_a_checksum_that_is_cut_goes_and_leaves_its_file(table: Path) -> None:
     assert mend_log(table.as_uri()) == []
 
 
+@pytest.mark.parametrize("content", [None, "", ENTRY[:-9]])
+def test_checksums_do_not_outlive_their_entry(content: str | None, table: Path) -> None:
+    """Hadoop would compare the next entry of that version with them."""
+    of_delta = table / "_delta_log" / f"{2:020d}.crc"
+    kept, *left = [hadoops_checksum(file) for file in (entry(table, 1), entry(table, 2), of_delta)]
+    if content is None:
+        entry(table, 2).unlink()
+    else:
+        entry(table, 2).write_text(content)
+    mend_log(table.as_uri())
+    assert [one.exists() for one in (kept, *left)] == [True, False, False]
+    assert mend_log(table.as_uri()) == []
+
+
+def test_checksums_of_the_first_entry_do_not_outlive_it_either(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    left = hadoops_checksum(entry(tmp_path, 0))
+    temporary = hadoops_checksum(log / f".{0:020d}.json.0b0cd2c6.tmp")
+    mend_log(tmp_path.as_uri())
+    assert (left.exists(), temporary.exists()) == (False, True)
+
+
+def test_checksums_of_files_that_are_being_written_stay(table: Path) -> None:
+    log = table / "_delta_log"
+    temporary = hadoops_checksum(log / f".{3:020d}.json.0b0cd2c6.tmp")
+    cleaned_up = hadoops_checksum(entry(table, 0))
+    entry(table, 0).unlink()
+    assert mend_log(table.as_uri()) == []
+    assert temporary.exists()
+    assert cleaned_up.exists()
+
+
+NOTED = """{"commitInfo":{"userMetadata":"statelake 0123"}}
+{"add":{"path":"k=a%20b/2.parquet","size":3}}
+{"add":{"path":"3.parquet","size":3}}
+"""
+
+
+@pytest.fixture
+def added(table: Path) -> list[Path]:
+    """The files of the newest entry, which Spark committed for a sink."""
+    entry(table, 2).write_text(NOTED)
+    files = [table / "k=a b" / "2.parquet", table / "3.parquet"]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("all")
+    return files
+
+
+@pytest.mark.parametrize("lost", ["gone", "empty", "cut"])
+@pytest.mark.parametrize("number", [0, 1])
+def test_an_entry_of_spark_without_its_files_was_not_committed(
+    lost: str, number: int, table: Path, added: list[Path]
+) -> None:
+    assert mend_log(table.as_uri()) == []
+    added[number].unlink()
+    if lost != "gone":
+        added[number].write_text("" if lost == "empty" else "al")
+    [aside] = mend_log(table.as_uri())
+    assert aside.startswith(f".{entry(table, 2).name}.cut-")
+
+
+@pytest.mark.parametrize("of", ["somebody else", "an older one"])
+def test_other_entries_may_lack_files(of: str, table: Path, added: list[Path]) -> None:
+    """Whose files are synced first, or are somebody else's matter."""
+    if of == "somebody else":
+        entry(table, 2).write_text(NOTED.replace("statelake 0123", "of statelake 0123"))
+    else:
+        entry(table, 3).write_text(ENTRY)
+    added[0].unlink()
+    assert mend_log(table.as_uri()) == []
+
+
 def test_readers_do_not_count_it_either(table: Path) -> None:
     entry(table, 2).write_text(ENTRY[:-9])
     log = DeltaLog(table.as_uri()).newest()

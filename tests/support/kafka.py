@@ -18,7 +18,13 @@ import pyspark
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
 from cryptography.x509.oid import NameOID
 
 from state_engine.machine.jars import JarSet, jars_of
@@ -80,38 +86,59 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class Security:
-    """Clients reach a broker by TLS, with a user's password (SASL/PLAIN).
+    """Clients reach a broker by TLS, with a user's password (SASL/PLAIN) at one port, with a certificate at another.
 
     Attributes:
-        authority: file with the certificate that clients trust.
+        authority: file with the certificate that clients and broker trust.
         own: file with key and certificate of the broker.
+        client: file with key and certificate of a client; beside it is a key store with ``password``, ``.p12``.
         users: passwords by name.
+        port: for clients with a certificate.
+        password: of the client's key store.
     """
 
     authority: Path
     own: Path
+    client: Path
     users: Mapping[str, str]
+    port: int = field(default_factory=free_port)
+    password: str = field(default_factory=lambda: uuid4().hex)
 
     @staticmethod
     def made(directory: Path, **users: str) -> Security:
-        """With a new authority, and a certificate for this machine."""
-        authority, own = directory / "authority.pem", directory / "broker.pem"
+        """With a new authority, and certificates for this machine."""
+        authority, own, client = (directory / f"{name}.pem" for name in ("authority", "broker", "client"))
         certificate, key = _certificate("an authority of the tests")
         authority.write_bytes(certificate.public_bytes(Encoding.PEM))
-        of_broker, key_of_broker = _certificate("broker", issuer=certificate, issuer_key=key)
-        private = key_of_broker.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        own.write_bytes(private + of_broker.public_bytes(Encoding.PEM))
-        return Security(authority, own, {_BROKER: uuid4().hex} | users)
+        for file in (own, client):
+            issued, private = _certificate(file.stem, issuer=certificate, issuer_key=key)
+            private_bytes = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            file.write_bytes(private_bytes + issued.public_bytes(Encoding.PEM))
+        made = Security(authority, own, client, {_BROKER: uuid4().hex} | users)
+        encrypted = BestAvailableEncryption(made.password.encode())
+        store = pkcs12.serialize_key_and_certificates(b"client", private, issued, None, encrypted)
+        client.with_suffix(".p12").write_bytes(store)
+        return made
+
+    @property
+    def servers(self) -> str:
+        """As clients with a certificate name the broker."""
+        return f"127.0.0.1:{self.port}"
 
     @property
     def options(self) -> dict[str, str]:
-        """What is no secret, of clients."""
-        return {
-            "security.protocol": "SASL_SSL",
-            "sasl.mechanism": "PLAIN",
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.authority),
-        }
+        """What is no secret, of clients with a password."""
+        return {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", **self._trusting}
+
+    def certified(self, kind: str = "PEM") -> dict[str, str]:
+        """What is no secret, of clients with a certificate in a key store of a kind, ``PEM`` or ``PKCS12``."""
+        file = self.client if kind == "PEM" else self.client.with_suffix(".p12")
+        own = {"ssl.keystore.type": kind, "ssl.keystore.location": str(file)}
+        return {"security.protocol": "SSL", **self._trusting, **own}
+
+    @property
+    def _trusting(self) -> dict[str, str]:
+        return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority)}
 
     def login(self, user: str) -> str:
         """The secret property ``sasl.jaas.config`` of a client."""
@@ -121,15 +148,15 @@ class Security:
         """Of the broker, which is a client of itself."""
         known = " ".join(f'user_{name}="{password}"' for name, password in self.users.items())
         return {
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,SASL_SSL:SASL_SSL,SSL:SSL",
+            "listener.name.ssl.ssl.client.auth": "required",
             "inter.broker.listener.name": "SASL_SSL",
             "sasl.enabled.mechanisms": "PLAIN",
             "sasl.mechanism.inter.broker.protocol": "PLAIN",
             "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{self.login(_BROKER)[:-1]} {known};",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self.own),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(self.authority),
+            **self._trusting,
         }
 
 
@@ -228,10 +255,10 @@ class Broker:
         protocol, secured = (
             ("PLAINTEXT", {}) if self.security is None else ("SASL_SSL", self.security.settings())
         )
-        clients, controllers = (
-            f"{protocol}://{self.servers}",
-            f"CONTROLLER://127.0.0.1:{self.controller_port}",
-        )
+        clients = f"{protocol}://{self.servers}"
+        if self.security is not None:
+            clients += f",SSL://{self.security.servers}"
+        controllers = f"CONTROLLER://127.0.0.1:{self.controller_port}"
         return (
             _SETTINGS
             | secured

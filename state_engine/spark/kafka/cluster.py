@@ -26,6 +26,9 @@ _LOGIN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 """Kafka's messages about other values of ``sasl.jaas.config`` quote parts of them."""
+_BY_PASSWORD = re.compile(r"\s*(?:[\w$]+\.)*(?:Plain|Scram)LoginModule\s")
+"""Login modules whose client waits in vain for what its login leaves out."""
+_LOGIN_OPTION = re.compile(r"""([\w.$-]+)\s*=\s*("(?:\\.|[^"\\])*"|[^\s;"=]+)""")
 _OURS = frozenset(
     {
         "acks",
@@ -85,7 +88,7 @@ class KafkaCluster:
         """For any client of Kafka.
 
         Raises:
-            SetupError: an environment variable is not set, or holds no login where that is wanted.
+            SetupError: an environment variable is not set, or holds no whole login where that is wanted.
         """
         secrets = {}
         for name, variable in self.options_env.items():
@@ -96,9 +99,9 @@ class KafkaCluster:
                     f"{self.of}: the environment variable {variable}, which holds {name}, is not set. Set it and run "
                     "again; nothing is lost"
                 )
-            if name == _JAAS and not _LOGIN.fullmatch(value):
+            if name == _JAAS and (problem := _login_problem(value)):
                 raise SetupError(
-                    f"{self.of}: the environment variable {variable} must hold {name} as a whole, for example: "
+                    f"{self.of}: the environment variable {variable} must hold {name} as a whole{problem}, such as "
                     'org.apache.kafka.common.security.plain.PlainLoginModule required username="me" password="…";'
                 )
             secrets[name] = value
@@ -123,3 +126,14 @@ class KafkaCluster:
             'broker:9092'
         """
         return KafkaCluster(**stored)
+
+
+def _login_problem(value: str) -> str:
+    """What keeps a text from being a login, for a message that shows nothing of it; empty where it is one."""
+    if not _LOGIN.fullmatch(value):
+        return " and as Kafka writes it"
+    if not _BY_PASSWORD.match(value):
+        return ""
+    given = {name for name, content in _LOGIN_OPTION.findall(value) if content != '""'}
+    missing = [name for name in ("username", "password") if name not in given]
+    return f", with a {' and a '.join(missing)}" if missing else ""

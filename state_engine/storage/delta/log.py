@@ -39,6 +39,11 @@ class LogCommit:
 
     actions: list[Action]
 
+    @staticmethod
+    def of_bytes(entry: bytes) -> LogCommit:
+        """The content of its file; without actions where that is empty or cut."""
+        return LogCommit(_actions(entry))
+
     def of(self, kind: str) -> Iterator[dict[str, Any]]:
         """What the actions of a kind, such as ``add``, hold."""
         return (action[kind] for action in self.actions if action.get(kind))
@@ -160,14 +165,14 @@ class DeltaLog:
         """
         if version in self._read:
             return self._read[version]
-        actions = _actions(self._at.inside(commit_name(version)).read())
-        if not actions:
+        commit = LogCommit.of_bytes(self._at.inside(commit_name(version)).read())
+        if not commit.actions:
             raise DamagedFileError(
                 f"{join(self._at.path, commit_name(version))}, an entry of the log of a table, is empty or cut: "
                 "nothing of it was used. Run again; if it stays so, put the file back from a backup, or restore a "
                 "savepoint into another root"
             )
-        return LogCommit(actions)
+        return commit
 
     def newest(self) -> TableVersion | None:
         """The newest version of the table; None where there is no table.

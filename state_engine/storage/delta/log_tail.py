@@ -2,10 +2,13 @@
 
 Without ``fsync`` the newest entry of a log may come back empty or cut, and then no reader can open the table. Such an
 entry counts as not committed: under the table's lock it is moved aside, under a name that no reader looks at. Only the
-newest can be in that state, as whoever commits syncs the entry before his first (see ``LogDurability``). A log
-checkpoint that is not whole is moved aside as well, where the entries that it stands for are there: it is a shortcut.
-So are checksums that Hadoop keeps beside a file at the end of the log, if they are cut: it would not read that file.
-Decision 0025.
+newest can be in that state, as whoever commits syncs the entry before his first (see ``LogDurability``).
+
+The data files of what Spark commits for a sink are synced afterwards. So such an entry counts as not committed, too,
+where one of them is not there or not whole. A log checkpoint that is not whole is moved aside as well, where the
+entries that it stands for are there: it is a shortcut. So are checksums that Hadoop keeps beside a file at the end of
+the log, if they are cut, or if their file is gone: it would read neither that file nor the next one of its name.
+Decisions 0025 and 0086.
 """
 
 from __future__ import annotations
@@ -13,15 +16,19 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from uuid import uuid4
 
 from state_engine.core.errors import CommitFailedError
 from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.delta.log import is_whole
+from state_engine.storage.delta.log import LogCommit, is_whole
 from state_engine.storage.delta.log_names import COMMIT, HINT, commit_name, log_checkpoints, version_of
 from state_engine.storage.durability import Durability, sync_directories, sync_files
 from state_engine.storage.files import Location, is_local, join, local_path, open_location
 from state_engine.storage.storage_errors import storage_errors
+
+SYNCED_AFTERWARDS = "statelake "
+"""Begins the note of a commit that Spark makes for a sink, which syncs the data files when it is done."""
 
 _LOG = logging.getLogger(__name__)
 _ENDS = b"PAR1"
@@ -41,8 +48,8 @@ def mend_log(uri: str, *, lock_timeout_s: float = 60.0) -> list[str]:
             log.inside(name).move(join(log.path, aside))
             moved.append(aside)
             _LOG.warning(
-                "table %s: %s was empty or cut, as a power cut leaves what was not synced; it counts as not committed "
-                "and is kept as %s",
+                "table %s: %s, or what it stands for, was empty, cut or gone, as a power cut leaves what was not "
+                "synced; it counts as not written and is kept as %s",
                 uri, name, aside,
             )  # fmt: skip
         sync_directories([log.path], below=log.path)
@@ -50,17 +57,17 @@ def mend_log(uri: str, *, lock_timeout_s: float = 60.0) -> list[str]:
 
 
 def _damaged(uri: str) -> list[str]:
-    """Names of the files at the end of a log that a power cut left empty or cut."""
+    """Names of the files at the end of a log that are not whole after a power cut, or belong to what is not."""
     log = open_location(join(uri, "_delta_log"))
     names = set(log.names(missing_ok=True))
     commits = sorted(name for name in names if COMMIT.fullmatch(name))
     damaged = []
-    if commits and not is_whole(log.inside(commits[-1]).read()):
+    if commits and not _is_committed(uri, log.inside(commits[-1]).read()):
         damaged.append(commits.pop())
     shortcuts = log_checkpoints(names)
     newest_version = max([int(name[:20]) for name in commits[-1:]] + list(shortcuts), default=-1)
     # checksums of versions that are not there: no reader opens such a table
-    damaged += sorted(n for n in names if n.endswith(".crc") and (version_of(n) or 0) > newest_version)
+    damaged += sorted(n for n in names if n.endswith(".crc") and _version(n) > newest_version)
     if shortcuts:
         newest = max(shortcuts)
         cut = [part for part in shortcuts[newest] if not _is_parquet(f"{log.path}/{part}")]
@@ -68,10 +75,29 @@ def _damaged(uri: str) -> list[str]:
             damaged += cut
     if HINT in names and not is_whole(log.inside(HINT).read()):
         damaged.append(HINT)
-    at_the_end = {n for n in names if version_of(n) == newest_version} | ({HINT} & names)
-    return damaged + sorted(
-        _checksum_of(n) for n in at_the_end - set(damaged) if _has_cut_checksum(log, n, names)
+    whole = names - set(damaged)
+    at_the_end = {n for n in whole if version_of(n) == newest_version} | ({HINT} & whole)
+    damaged += sorted(_checksum_of(n) for n in at_the_end if _has_cut_checksum(log, n, names))
+    return damaged + sorted(n for n in names if _is_left_over(n, whole, since=newest_version))
+
+
+def _is_committed(uri: str, entry: bytes) -> bool:
+    """Whether the newest entry of a log is whole, and so are the files that Spark wrote for it."""
+    if not is_whole(entry):
+        return False
+    if SYNCED_AFTERWARDS.encode() not in entry:  # nearly always
+        return True
+    commit, at = LogCommit.of_bytes(entry), local_path(uri)
+    return not commit.note.startswith(SYNCED_AFTERWARDS) or all(
+        "://" in path or _has_size(at / path, size) for path, size in commit.sizes.items()
     )
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
 
 
 def _is_parquet(path: str) -> bool:
@@ -86,6 +112,20 @@ def _is_parquet(path: str) -> bool:
 def _checksum_of(name: str) -> str:
     """The file in which Hadoop keeps the checksums of another one."""
     return f".{name}.crc"
+
+
+def _is_left_over(name: str, whole: Collection[str], *, since: int) -> bool:
+    """Whether Hadoop keeps checksums under a name for a file of a version that is not there: for any file to come."""
+    if not (name.startswith(".") and name.endswith(".crc")):
+        return False
+    of = name.removeprefix(".").removesuffix(".crc")
+    return of not in whole and (of == HINT or _version(of) >= max(since, 0))
+
+
+def _version(name: str) -> int:
+    """The version that a file belongs to; -1 for none."""
+    version = version_of(name)
+    return -1 if version is None else version
 
 
 def _has_cut_checksum(log: Location, name: str, names: Collection[str]) -> bool:
@@ -118,7 +158,11 @@ class LogDurability:
         self._synced: dict[str, int] = {}
 
     def files(self, uri: str, paths: Collection[str], *, by_hadoop: bool = False) -> None:
-        """Sync files of a table, and the directories that name them; with their checksums where Hadoop wrote them.
+        """Sync files of a table, and the directories that name them.
+
+        Args:
+            by_hadoop: whether they are committed, and Hadoop wrote them: they are synced with their checksums, and
+                those that somebody removed since are passed over.
 
         Raises:
             CommitFailedError: one of them is not there any more.
@@ -127,8 +171,10 @@ class LogDurability:
             return
         at = local_path(uri)
         data_files = [f"{at}/{path}" for path in paths]
+        if by_hadoop:
+            data_files = with_checksums(file for file in data_files if os.path.exists(file))
         try:
-            sync_files(with_checksums(data_files) if by_hadoop else data_files, below=str(at))
+            sync_files(data_files, below=str(at))
         except FileNotFoundError as error:
             raise CommitFailedError(
                 f"table {uri}: {error.filename}, which was written for this commit, is gone: somebody "
