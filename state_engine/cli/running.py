@@ -114,7 +114,7 @@ def run_lines(done: RunReport) -> Iterator[str]:
     Example:
         >>> for line in run_lines(RunReport("sums", [], True, [3, 4])):
         ...     print(line)
-        sums: published first what an earlier run had committed: 3, 4
+        sums: first published the outputs of earlier commits: 3, 4
         sums: nothing new
     """
     if done.published_pending:

@@ -43,7 +43,7 @@ def everything() -> dict[str, Figures]:
         ), "small": compared(statelake=0.2)}),
         "B": Figures({"full": compared(statelake=2, transformWithState_rows=60)}),
         "C": Figures(
-            {"full": compared(statelake=3, flink_sql_totals=6)},
+            {"full": compared(statelake=3, flink_sql_totals=6, flink_sql_files=8)},
             {"memory_first": Fact("first", 200, "MB"), "memory_last": Fact("last", 300, "MB")},
         ),
         "D": Figures({"sizes": compared(**{few: 1, many: 2}), "warm": compared(**{warm: 0.35})}),

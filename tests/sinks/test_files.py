@@ -263,7 +263,7 @@ def test_files_that_are_gone_cannot_be_withdrawn(tmp_path: Path) -> None:
         lambda: publisher.check_withdrawable(back),
         lambda: publisher.publish(back, APP, 4),
     ):
-        with pytest.raises(SinkError, match=r'2 of their files.*part-00000-w2-.*outputs="keep"'):
+        with pytest.raises(SinkError, match=r'2 files are gone.*part-00000-w2-.*outputs="keep"'):
             attempt()
     assert publisher.seen(one.path, APP) == 3
     shutil.move(tmp_path / "aside", out / "checkpoint_id=000000000002")
