@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -66,7 +67,21 @@ def test_a_worker_begins_with_the_engine_and_without_archives(spark: SparkSessio
     assert row["seen"] == "[True, False, [], 1]"
 
 
-@pytest.mark.parametrize(("ends", "code", "printed"), [("quietly", "1", False), ("as in PySpark", "", True)])
+@pytest.mark.parametrize(
+    ("ends", "code", "printed"),
+    [
+        pytest.param(
+            "quietly",
+            "1",
+            False,
+            marks=pytest.mark.skipif(
+                pyspark.__version__.startswith("4.1."),
+                reason="the daemon of PySpark 4.1 writes to the closed connection whatever its worker does",
+            ),
+        ),
+        ("as in PySpark", "", True),
+    ],
+)
 def test_an_idle_worker_ends_without_a_traceback_when_spark_closes_its_connection(
     ends: str, code: str, printed: bool
 ) -> None:

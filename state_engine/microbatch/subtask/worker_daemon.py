@@ -63,7 +63,7 @@ def preload() -> None:
 def until_closed(main: Main) -> Main:
     """What a worker runs for a task; without a task, because the connection has ended, it exits with 1.
 
-    PySpark's daemon lets a worker that exits with another code than 0 close the connection and end.
+    The daemon of PySpark 4.2 lets a worker that exits with another code than 0 close the connection and end.
 
     Example:
         >>> from io import BytesIO
