@@ -120,8 +120,9 @@ _START = (
 )
 _AGGREGATE = (
     "A micro-batch without a compaction takes 1.65 s. The 500,000 rows of a subtask take 1.05 s of it: 0.5 s to "
-    "read and write state, half of it in Parquet, 0.2 s to add up, 0.15 s to number keys, 0.15 s to wait for the shuffle, "
-    "0.05 s to write outputs. Three compactions of up to 4,000,000 changes take 1.5 to 2 s each (decision 0083)."
+    "read and write state, half of it in Parquet, 0.2 s to add up, 0.15 s to number keys, 0.15 s to wait for the "
+    "shuffle, 0.05 s to write outputs. Three compactions of up to 4,000,000 changes take 1.5 to 2 s each "
+    "(decision 0083)."
 )
 
 TARGETS = (
