@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pyspark
 
 from benchmarks.unequal import check_rows
@@ -112,12 +111,12 @@ def measure(name: str, *, events: int, keys: int, done: Callable[[str], None] = 
         FlinkError: the program failed, or took longer than a quarter of an hour.
     """
     peer, runs = _PEERS[name], []
-    check(name, _results(peer, _VERIFY_EVENTS, _VERIFY_KEYS), _VERIFY_EVENTS, _VERIFY_KEYS)
+    check(name, _run(peer, "results", _VERIFY_EVENTS, _VERIFY_KEYS)["rows"], _VERIFY_EVENTS, _VERIFY_KEYS)
     done(f"equal results? {name}")
     longer = max(int(events * peer.shares[1]), 10)
     own_keys = min(keys, max(int(keys * peer.shares[1]), 1))
     for count in (max(int(events * peer.shares[0]), 5), longer):
-        seconds = _seconds(peer, count, own_keys)
+        seconds = float(_run(peer, "time", count, own_keys)["seconds"])
         runs.append((count, seconds))
         done(f"{name}, {count:,} events: {seconds:.2f} s with its start")
     (fewer, shorter_s), (more, longer_s) = runs
@@ -146,32 +145,17 @@ def check(name: str, rows: list[list[Any]], events: int, keys: int) -> None:
     check_rows(name, "results", Counter(tuple(row) for row in rows), wanted)
 
 
-def _results(peer: _Peer, events: int, keys: int) -> list[Any]:
-    """All results of a job over so many events."""
-    if peer.job != "files":
-        return list(_run(peer, "results", events, keys)["rows"])
-    with _files(events, keys) as directory:
-        _run(peer, "time", events, keys, directory)
-        columns = pq.read_table(directory / "output").to_pydict()
-    return list(zip(*columns.values(), strict=True))
-
-
-def _seconds(peer: _Peer, events: int, keys: int) -> float:
-    """How long a job takes for so many events, its start included."""
-    if peer.job != "files":
-        return float(_run(peer, "time", events, keys)["seconds"])
-    with _files(events, keys) as directory:
-        return float(_run(peer, "time", events, keys, directory)["seconds"])
-
-
 @contextmanager
-def _files(events: int, keys: int) -> Iterator[Path]:
-    """A directory with so many events in the files that we get, too."""
+def _places(peer: _Peer, events: int, keys: int) -> Iterator[list[str]]:
+    """Arguments of a job over files: a directory with so many events in the files that we get, too, and jars."""
+    if peer.job != "files":
+        yield []
+        return
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
         feed = Feed(Workload(keys), Path(name) / "input")
         while feed.events < events:
             feed.write(min(_EVENTS_AT_ONCE, events - feed.events))
-        yield Path(name)
+        yield [name, _parquet_jars()]
 
 
 def _parquet_jars() -> str:
@@ -180,17 +164,19 @@ def _parquet_jars() -> str:
     return ";".join(path.as_uri() for path in [*jars_of(_PARQUET), *hadoop])
 
 
-def _run(peer: _Peer, what: str, events: int, keys: int, directory: Path | None = None) -> dict[str, Any]:
+def _run(peer: _Peer, what: str, events: int, keys: int) -> dict[str, Any]:
     """What the program printed: its seconds, or its rows."""
     java = find_java_home(environ=os.environ, explicit=None)
     numbers = map(str, (events, keys, WINDOW, PARALLELISM))
-    files = [] if directory is None else [str(directory), _parquet_jars()]
-    command = [str(_PYTHON), str(_PROGRAM), peer.job, peer.backend, what, *numbers, *files]
+    command = [str(_PYTHON), str(_PROGRAM), peer.job, peer.backend, what, *numbers]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPARK", "PYSPARK"))}
     # Flink starts its workers with the first `python` on the path.
     environment |= {"JAVA_HOME": str(java.path), "PATH": f"{_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
     try:
-        run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
+        with _places(peer, events, keys) as places:
+            run = subprocess.run(
+                [*command, *places], env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
+            )
     except subprocess.TimeoutExpired:
         raise FlinkError(f"{peer.what}: {events:,} events took more than {_TIMEOUT_S} s") from None
     if run.returncode:

@@ -5,7 +5,7 @@ Needs PyFlink, which cannot share an environment with PySpark: ``benchmarks.cont
 Python of ``.venv-flink``. It must import nothing else of this project.
 
 Usage: flink_program.py pyflink|averages|totals hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM
-       flink_program.py files hashmap|rocksdb time EVENTS KEYS WINDOW PARALLELISM DIRECTORY JARS
+       flink_program.py files hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM DIRECTORY JARS
 """
 
 import json
@@ -125,8 +125,6 @@ class RunningTotals:
         jars: of Parquet, as URIs with semicolons between them.
     """
 
-    COLUMNS = "k BIGINT, n BIGINT, total DOUBLE"
-
     def __init__(
         self, backend: str, events: int, keys: int, window: int, parallelism: int, directory: str, jars: str
     ) -> None:
@@ -139,7 +137,7 @@ class RunningTotals:
         self.tables = TableEnvironment.create(settings.in_streaming_mode().build())
         for name, columns, place in (
             ("events", "k BIGINT, v DOUBLE, arrived AS PROCTIME()", "input"),
-            ("totals", self.COLUMNS, "output"),
+            ("totals", "k BIGINT, n BIGINT, total DOUBLE", "output"),
         ):
             self.tables.execute_sql(
                 f"CREATE TABLE {name} ({columns}) WITH ('connector' = 'filesystem', 'format' = 'parquet', "
@@ -152,6 +150,12 @@ class RunningTotals:
             "INSERT INTO totals SELECT k, COUNT(*) OVER so_far, SUM(v) OVER so_far FROM events WINDOW so_far AS "
             "(PARTITION BY k ORDER BY arrived RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
         ).wait()
+
+    def results(self) -> list[list[Any]]:
+        """All rows that it wrote: key, number of values, sum."""
+        self.run()
+        with self.tables.execute_sql("SELECT * FROM totals").collect() as rows:
+            return [[row[0], row[1], row[2]] for row in rows]
 
 
 JOBS: dict[str, Callable[..., Any]] = {
