@@ -10,11 +10,12 @@ Decisions 0059 and 0067.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 from uuid import uuid4
 
 import pyarrow as pa
@@ -46,7 +47,7 @@ from state_engine.published.delta_files import (
 from state_engine.published.key_columns import sorted_with_hashes
 from state_engine.sinks.delta_tables import canonical, plain_problems, short_schema
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
-from state_engine.storage.delta.action_json import Action
+from state_engine.storage.delta.action_json import Action, added_file
 from state_engine.storage.delta.commit_ends import OvertakenError
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
 from state_engine.storage.delta.log import DeltaLog
@@ -354,16 +355,8 @@ class DeltaStateTarget(TableTarget):
         name = f"part-{uuid4().hex}.parquet"
         stored = sorted_with_hashes(rows.cast(columns.schema), columns.key)
         file = write_parquet(stored, join(table.place, name))
-        return {
-            "add": {
-                "path": quote(name),
-                "partitionValues": {},
-                "size": file.bytes,
-                "modificationTime": now_ms(),
-                "dataChange": True,
-                "stats": f'{{"numRecords": {rows.num_rows}, "tightBounds": true}}',
-            }
-        }
+        stats = {"numRecords": rows.num_rows, "tightBounds": True}
+        return added_file(name, size=file.bytes, stats=json.dumps(stats))
 
 
 def shown_in_log(table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:

@@ -100,7 +100,7 @@ class SubtaskKeyedState:
         return recorded_schema(self._stored.of(descriptor).descriptor)
 
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
-        hashes = np.unique(self.keys.touched)
+        hashes = KeyHashes.of(self.keys.touched).ordered
         for start in range(0, len(hashes), _KEYS_AT_ONCE):
             part = self._touched(hashes[start : start + _KEYS_AT_ONCE])
             yield from self._loaded(part, descriptor, read).items()

@@ -86,14 +86,26 @@ def add_action(file: DataFile, partition: Mapping[str, str | int]) -> Action:
         >>> add["stats"]
         '{"numRecords": 3, "minValues": {"key_hash": -1}, "maxValues": {"key_hash": 8}}'
     """
+    values = {name: str(value) for name, value in partition.items()}
+    return added_file(file.path, size=file.bytes, partition=values, stats=_statistics_text(file, partition))
+
+
+def added_file(path: str, *, size: int, stats: str, partition: Mapping[str, str] | None = None) -> Action:
+    """What adds a file to a table as new data.
+
+    Args:
+        path: relative to the table.
+        stats: as JSON, see Delta's protocol.
+        partition: value of each partition column.
+    """
     return {
         "add": {
-            "path": quote(file.path, safe="/:=@"),
-            "partitionValues": {name: str(value) for name, value in partition.items()},
-            "size": file.bytes,
+            "path": quote(path, safe="/:=@"),
+            "partitionValues": dict(partition or {}),
+            "size": size,
             "modificationTime": int(time.time() * 1000),
             "dataChange": True,
-            "stats": _statistics_text(file, partition),
+            "stats": stats,
         }
     }
 

@@ -51,7 +51,7 @@ class NewestEntries:
         self._keys, self._given = keys, hashes
         self._order = np.argsort(hashes)
         self._hashes = hashes[self._order]
-        self._unread = parts_of(files, KeyHashes(self._hashes), newest_first=True)
+        self._unread = parts_of(files, KeyHashes.of(self._hashes), newest_first=True)
         self._read: list[Part] = []
 
     def of(self, descriptor: StateDescriptor, read: Read | None = None) -> FoundEntries | None:

@@ -61,7 +61,7 @@ class StoredTimers:
         """Hashes of keys that may have a timer with a time in the window: a file said so, and a later one may not."""
         read = read_timers([part for source in self._sources for part in source.within(window)])
         parts = [columns.hashes[columns.within(window)] for columns in read]
-        hashes = np.unique(np.concatenate([np.array([], np.int64), *parts]))
+        hashes = KeyHashes.of(np.concatenate([np.array([], np.int64), *parts])).ordered
         own: Hashes = hashes[self._own.hold(hashes)]
         return own
 
@@ -96,7 +96,7 @@ class StoredTimers:
             if not len(times):
                 return None
             asked = times <= until
-            timers = self._timers_of(np.unique(hashes[asked]))
+            timers = self._timers_of(KeyHashes.of(hashes[asked]).ordered)
             if timers is not None:
                 there = TimerColumns.of_table(timers)
                 left = there.times[there.within({domain: (since_ms, until)})]
