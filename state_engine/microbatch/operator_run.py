@@ -36,9 +36,15 @@ from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.few_subtasks import run_few
+from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import Routed
-from state_engine.microbatch.subtask.subtask import in_task, subtask_function
+from state_engine.microbatch.subtask.subtask import (
+    SubtaskFunction,
+    in_reading_task,
+    in_task,
+    subtask_function,
+)
 from state_engine.microbatch.subtask.subtask_spec import (
     REPORT_SCHEMA,
     BatchClocks,
@@ -135,7 +141,7 @@ def _input_type(inputs: Sequence[RoutedInput]) -> OutputType:
 
 def run_subtasks(
     spark: SparkSession,
-    routed: DataFrame | list[pa.Table],
+    routed: DataFrame | OwnRows | list[pa.Table],
     spec: SubtaskSpec,
     *,
     job: str,
@@ -144,7 +150,7 @@ def run_subtasks(
     """Run all subtasks in one Spark job; their reports, by subtask.
 
     Args:
-        routed: rows by subtask, shuffled; or where they are few a table a subtask.
+        routed: rows by subtask, shuffled; or what each reads itself; or where they are few a table a subtask.
 
     Raises:
         UserFunctionError: a row or function failed.
@@ -153,14 +159,14 @@ def run_subtasks(
     """
     label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_function(spec)
     with translating_worker_loss(job=job, operator=spec.uid):
-        if isinstance(routed, DataFrame):
+        if isinstance(routed, list):
+            unordered = [SubtaskReport.from_json(text) for text in run_few(spark, routed, run, label)]
+        else:
             rows = collected(
-                routed.mapInArrow(in_task(run), REPORT_SCHEMA),
+                _in_tasks(spark, routed, run),
                 label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
             )  # fmt: skip
             unordered = [SubtaskReport.from_json(r["report"]) for r in rows]
-        else:
-            unordered = [SubtaskReport.from_json(text) for text in run_few(spark, routed, run, label)]
     reports = sorted(unordered, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
@@ -179,6 +185,14 @@ def run_subtasks(
             "element in every subtask"
         )
     return reports
+
+
+def _in_tasks(spark: SparkSession, routed: DataFrame | OwnRows, run: SubtaskFunction) -> DataFrame:
+    """The reports of all subtasks, each run in a task."""
+    if isinstance(routed, DataFrame):
+        return routed.mapInArrow(in_task(run), REPORT_SCHEMA)
+    tasks = spark.range(0, routed.parallelism, 1, routed.parallelism)
+    return tasks.mapInArrow(in_reading_task(run, routed), REPORT_SCHEMA)
 
 
 def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:

@@ -86,12 +86,14 @@ class TaskRows:
         tasks: how many read them.
         read: gives the rows of a task; it is pickled for the tasks.
         scan: gives the same rows as a DataFrame that Spark reads; None where only ``read`` can.
+        near: whether they are in files on a disk, so that reading them again costs less than a shuffle.
     """
 
     schema: pa.Schema
     tasks: int
     read: Read
     scan: Callable[[], DataFrame] | None = None
+    near: bool = False
 
     def as_frame(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame."""

@@ -486,7 +486,8 @@ def _united_in_tasks(
     tasks = [
         (part.read, task, one) for part, one in zip(parts, rules, strict=True) for task in range(part.tasks)
     ]
-    return TaskRows(pa.table(columns).schema, len(tasks), partial(_read_united, tasks), scan)
+    near = all(part.near for part in parts)
+    return TaskRows(pa.table(columns).schema, len(tasks), partial(_read_united, tasks), scan, near)
 
 
 def _read_united(

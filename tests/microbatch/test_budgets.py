@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.sized_jobs import Counting, SizedJob, Waiting
 from state_engine import DeltaSink, DeltaStateTable, FileSource, StatefulJob
+from state_engine.microbatch.routing.own_rows import MOST_READERS
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.storage import parquet_reading
 from state_engine.storage.kept_files import OF_THIS_PROCESS
@@ -58,9 +59,13 @@ def many_rows(directory: Path, spark: SparkSession) -> Run:
     return tiny(directory, spark, MANY)
 
 
-def tiny(directory: Path, spark: SparkSession, rows: int) -> Run:
+def many_rows_for_many_subtasks(directory: Path, spark: SparkSession) -> Run:
+    return tiny(directory, spark, MANY, parallelism=MOST_READERS + 1)
+
+
+def tiny(directory: Path, spark: SparkSession, rows: int, *, parallelism: int = 2) -> Run:
     site = Site(directory, spark).put(ROWS)
-    engine, job = site.engine(), site.job()
+    engine, job = site.engine(), site.job(parallelism=parallelism)
     engine.run(job)
     site.put({"k": [str(n) for n in range(rows)], "v": [1] * rows}, "1")
     return lambda: assert_one_batch(engine.run(job, max_batches=1).batches)
@@ -101,9 +106,11 @@ BUDGETS: dict[Callable[[Path, SparkSession], Run], Budget] = {
     # The driver reads and routes them, so the only stage is that of the subtasks, and nothing is shuffled. Changes,
     # source positions, the row of the checkpoint and the sink are a commit each.
     few_rows: Budget(jobs=1, stages=1, shuffled=0, commits=4),
+    # Two subtasks read all rows of files on a disk: that costs less than a stage more and a shuffle.
+    many_rows: Budget(jobs=1, stages=1, shuffled=0, commits=4),
     # A stage more reads the rows with Arrow and routes them. Blocks of columns are shuffled: of a text of five digits,
     # a number, the places of the row and its hash some 20 bytes are left after compression.
-    many_rows: Budget(jobs=1, stages=2, shuffled=26 * MANY, commits=4),
+    many_rows_for_many_subtasks: Budget(jobs=1, stages=2, shuffled=26 * MANY, commits=4),
     # Timers fire in the subtasks that have the rows; to find them is no job of its own. Timers are keyed state.
     timers: Budget(jobs=1, stages=1, shuffled=0, commits=4),
     # The driver applies the difference between two checkpoints to the table: no job, and one commit more.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.microbatch.routing.blocks import BLOCK, packed, unpacked
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
 from state_engine.microbatch.routing.origins import EventTimes, origins_of
+from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import (
     HASH,
     INPUT,
@@ -128,17 +130,26 @@ def here(tables: Sequence[pa.Table], wire: Wire, **options: Any) -> list[pa.Tabl
     return rows
 
 
-def in_tasks(routed: Routed) -> list[pa.Table]:
-    """The rows of every subtask out of the blocks that tasks made, with the watermarks that it finds for them."""
-    assert isinstance(routed.rows, DataFrame)
+def out_of_blocks(rows: Any) -> list[pa.Table]:
+    """The rows of every subtask out of the blocks that tasks made."""
+    assert isinstance(rows, DataFrame)
     blocks: dict[int, list[bytes]] = {}
-    for row in routed.rows.collect():
+    for row in rows.collect():
         blocks.setdefault(row[SUBTASK], []).append(bytes(row[BLOCK]))
     parts = []
     for number in range(PARALLELISM):
         part = unpacked(blocks[number])
         assert part is not None  # there is always a block without rows
         parts.append(part)
+    return parts
+
+
+def in_tasks(routed: Routed) -> list[pa.Table]:
+    """The rows of every subtask, as its task has them, with the watermarks that it finds for them."""
+    if isinstance(routed.rows, OwnRows):
+        parts = list(map(routed.rows.of, range(PARALLELISM)))
+    else:
+        parts = out_of_blocks(routed.rows)
     if not routed.layout.event_time:
         return parts
     assert routed.steps is not None
@@ -344,8 +355,17 @@ def slices(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.Re
     yield from table.slice(task * 100, 100 if task == 0 else None).select(list(columns)).to_batches(70)
 
 
-def check(spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, **options: Any) -> list[pa.Table]:
-    """The driver, tasks that are given rows by Spark, and tasks that read them route the very same; the driver's."""
+def check(
+    spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, *, selects: bool = False, **options: Any
+) -> list[pa.Table]:
+    """The driver, tasks that Spark gives rows, those that read them, and subtasks that do route the very same.
+
+    Args:
+        selects: whether a function makes the keys: it is called once for each row, so no two subtasks read it.
+
+    Returns:
+        The driver's.
+    """
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     def as_frame(table: pa.Table) -> DataFrame:
@@ -354,10 +374,18 @@ def check(spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, **options
     def as_read(table: pa.Table) -> TaskRows:
         return TaskRows(table.schema, 2, partial(slices, table))
 
+    def as_near(table: pa.Table) -> TaskRows:
+        return replace(as_read(table), near=True)
+
     few = here(tables, wire, **options)
     # one input may well be a table: where one is not, tasks route all
-    for gives in ([as_frame, *[plain for _ in tables[1:]]], [as_read for _ in tables]):
+    for gives in (
+        [as_frame, *[plain for _ in tables[1:]]],
+        [as_read for _ in tables],
+        [as_near for _ in tables],
+    ):
         by_tasks = routed(tables, wire, spark=spark, gives=gives, **options)
+        assert isinstance(by_tasks.rows, OwnRows) == (gives[0] is as_near and not selects)
         assert by_tasks.layout == routed(tables, wire, **options).layout
         for mine, theirs in zip(few, in_tasks(by_tasks), strict=True):
             assert sorted(mine.column_names) == sorted(theirs.column_names)
@@ -381,6 +409,7 @@ def test_tasks_make_keys_by_a_function(spark: SparkSession) -> None:
         spark,
         [table],
         lambda s: s.key_by(last_digit, key_type=float).process(Nothing(), uid="o", output_type=int),
+        selects=True,
     )
 
 

@@ -21,10 +21,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine import DeltaSink, DeltaSource, StatefulJob
+from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.microbatch.subtask.output_files import exchange_rows
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame, TaskRows
 from state_engine.sources.file import FileSource
+from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.frames import StreamFrame, from_source, united
 from state_engine.sources.parquet import few_rows, task_rows
 from state_engine.sources.parquet.plain_files import row_groups
@@ -152,6 +155,32 @@ def test_times_are_judged_by_the_footer(tmp_path: Path) -> None:
     assert not judged([new], pa.date32(), write_statistics=False)
 
 
+def test_only_files_on_a_disk_are_near(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a few subtasks reads them all; to read objects of a store again costs requests and time."""
+    pq.write_table(pa.table({"k": [1]}), tmp_path / "0.parquet")
+    assert read(FileSource(str(tmp_path)), spark, []).near
+    monkeypatch.setattr(task_rows, "_row_groups", lambda *_: [])
+    kind = StructType.fromJson(spark_schema(pa.schema([("k", pa.int64())])))
+    disk, store = (FileRange(f"{at}/0.parquet", 0, 0, 0, 1) for at in ("file:///a", "s3a://b"))
+    for ranges, near in (([disk], True), ([store], False), ([disk, store], False)):
+        rows = task_rows.task_rows(ranges, kind, cores=2, scan=scan)
+        assert rows is not None
+        assert rows.near == near
+
+
+def test_outputs_for_the_next_operator_are_near_where_they_are_on_a_disk() -> None:
+    pair = [DataFile("file:///a", 1, 1, 0), DataFile("file:///order-a", 1, 1, 0)]
+    far = [DataFile("s3a://b/a", 1, 1, 0), DataFile("s3a://b/order-a", 1, 1, 0)]
+    schema = pa.schema([("k", pa.int64())])
+    assert [exchange_rows(pairs, schema).near for pairs in ([pair], [far], [pair, far])] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_a_union_of_what_tasks_read_is_that_of_tables() -> None:
     """Of streams whose orders and event times differ, with each column asked for alone, too."""
 
@@ -170,11 +199,18 @@ def test_a_union_of_what_tasks_read_is_that_of_tables() -> None:
     two = pa.table({"k": range(5, 8), "at": at[:3], **places(3)})
     timed = [(one, "one", "at"), (two, "two", None)]
     of_tables = united([frame(*given) for given in timed])
-    of_tasks = united([frame(TaskRows(t.schema, 3, partial(part, t)), name, at) for t, name, at in timed])
+    frames = [frame(TaskRows(t.schema, 3, partial(part, t)), name, at) for t, name, at in timed]
+    of_tasks = united(frames)
     rows, table = of_tasks.given, of_tables.table
     assert isinstance(rows, TaskRows)
     assert table is not None
     assert rows.tasks == 6
+    assert not rows.near
+    near = united(
+        [replace(f, given=replace(g, near=True)) for f in frames if isinstance(g := f.given, TaskRows)]
+    )
+    assert isinstance(near.given, TaskRows)
+    assert near.given.near
     assert replace(of_tasks, given=table) == of_tables
     assert rows.schema == table.schema
     assert in_turn(rows, rows.schema.names).combine_chunks().equals(table)
@@ -192,6 +228,16 @@ class Untouched(SourceRun):
     def use(self, source: Source, **options: Any) -> None:
         self.job = StatefulJob("numbered", **options)
         stream = self.job.source("input", source).key_by(one_key, key_type=int)
+        out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
+        out.sink("numbered", DeltaSink(str(self.sink)))
+
+
+class EachItself(SourceRun):
+    """Each subtask reads the rows itself, for no function makes their key."""
+
+    def use(self, source: Source, **options: Any) -> None:
+        self.job = StatefulJob("numbered", **options)
+        stream = self.job.source("input", source).key_by("one")
         out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
         out.sink("numbered", DeltaSink(str(self.sink)))
 
@@ -216,15 +262,18 @@ def test_an_operator_reads_files_without_a_scan_of_spark(
     assert run.ids() == [*range(5), *range(10, 15)]
 
 
-def test_a_file_whose_pages_are_damaged_is_named_and_set_aside(tmp_path: Path, spark: SparkSession) -> None:
+@pytest.mark.parametrize("kind", [Untouched, EachItself])
+def test_a_file_whose_pages_are_damaged_is_named_and_set_aside(
+    tmp_path: Path, spark: SparkSession, kind: type[SourceRun]
+) -> None:
     feed = tmp_path / "feed"
     feed.mkdir()
     for name in "abc":
-        write_ids(feed / f"{name}.parquet", ord(name), 2)
+        write_ids(feed / f"{name}.parquet", ord(name), 2, one=[1, 1])
     content = bytearray((feed / "b.parquet").read_bytes())
     content[10:18] = b"\xff" * 8
     (feed / "b.parquet").write_bytes(content)
-    run = Untouched(spark, tmp_path, FileSource(str(feed)))
+    run = kind(spark, tmp_path, FileSource(str(feed)))
     with pytest.raises(
         BadFileError, match=r"source 'input', .*b\.parquet: .*on_bad_file='dead_letter'"
     ) as bad:

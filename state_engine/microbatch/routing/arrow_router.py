@@ -96,6 +96,13 @@ def by_subtask(rows: pa.Table, parallelism: int) -> list[pa.Table]:
     return [rows.slice(start, end - start) for start, end in pairwise(bounds)]
 
 
+def of_subtask(rows: pa.Table, subtask: int) -> pa.Table:
+    """The rows of one subtask, those for all of them included."""
+    subtasks = one_chunk(rows[SUBTASK])
+    own = rows.filter(pc.equal(subtasks, subtask))
+    return _copies(rows.filter(pc.is_null(subtasks)), own, subtask) if subtasks.null_count else own
+
+
 def _copies(everywhere: pa.Table, rows: pa.Table, subtask: int) -> pa.Table:
     numbers = pa.repeat(pa.scalar(subtask, pa.int32()), everywhere.num_rows)
     place = everywhere.column_names.index(SUBTASK)

@@ -30,8 +30,11 @@ def packed(rows: pa.Table) -> bytes:
 def unpacked(blocks: Iterable[bytes]) -> pa.Table | None:
     """The rows of all blocks of one subtask, in which each column is one chunk; None without a block."""
     tables = [pa.ipc.open_stream(block).read_all() for block in blocks]
-    if not tables:
-        return None
+    return joined(tables) if tables else None
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of tables, at least one, of which each may lack columns that others have; each column is one chunk."""
     filled = [table for table in tables if table.num_rows]
     rows = pa.concat_tables(filled or tables[:1], promote_options="default")
     known, absent = set(rows.column_names), dict[str, pa.DataType]()

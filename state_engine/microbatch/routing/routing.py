@@ -4,7 +4,7 @@ These read files with Arrow where that gives what Spark would; else Spark reads,
 ``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts its rows into
 blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task at all, and a
 subtask without events still has functions to open and snapshots to take; so every subtask gets a block without rows,
-too. Decisions 0040 and 0070.
+too. A few subtasks read files on a disk themselves, see ``own_rows``. Decisions 0040, 0070 and 0087.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from state_engine.microbatch.routing.arrow_router import (
 from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed, unpacked
 from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, steps_in
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
+from state_engine.microbatch.routing.own_rows import MOST_READERS, OwnInput, OwnRows
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
@@ -86,13 +87,13 @@ class Routed:
     """The input of an operator.
 
     Attributes:
-        rows: blocks, shuffled; or where they are little a table a subtask.
+        rows: blocks, shuffled; or what each subtask reads itself; or where they are little a table a subtask.
         layout: what the columns of rows are.
         steps: where the watermark moves, where the rows do not carry it themselves.
         newest_ms: newest event times by source, as far as they were looked for.
     """
 
-    rows: DataFrame | list[pa.Table]
+    rows: DataFrame | OwnRows | list[pa.Table]
     layout: RoutedLayout
     steps: pa.Table | None = None
     newest_ms: Mapping[str, int] = field(default_factory=dict)
@@ -141,7 +142,7 @@ class Router:
         origins: Origins = NO_ORIGINS,
         collect: Collect | None = None,
     ) -> Routed:
-        """The input of an operator: shuffled, or where it is little a table a subtask.
+        """The input of an operator: shuffled, read by each subtask, or where it is little a table a subtask.
 
         Args:
             inputs: those that have rows in this batch.
@@ -173,9 +174,15 @@ class Router:
         steps, newest = None, dict[str, int]()
         if collect is not None and layout.event_time and not layout.lead:
             steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)
+        empty = self._without_rows(planned_inputs, layout, parallelism)
+        near = _near(planned_inputs)
+        if near is not None and not refused and parallelism <= MOST_READERS:
+            return Routed(
+                OwnRows(near, empty, layout, parallelism, self._max_parallelism), layout, steps, newest
+            )
         parts = [self._blocks(one, layout, parallelism) for one in planned_inputs]
         parts += [self._unparsable_blocks(rows, parallelism) for rows in refused.values()]
-        parts.append(self._marker_blocks(planned_inputs, layout, parallelism))
+        parts.append(self._marker_blocks(empty, parallelism))
         blocks = reduce(DataFrame.union, parts)
         return Routed(blocks.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
 
@@ -249,18 +256,35 @@ class Router:
         given = self._spark.createDataFrame(refused) if isinstance(refused, pa.Table) else refused
         return given.mapInArrow(route_there, _BLOCKS_SCHEMA)
 
-    def _marker_blocks(self, inputs: Sequence[_Input], layout: RoutedLayout, parallelism: int) -> DataFrame:
-        """For every subtask a block without rows."""
+    def _without_rows(self, inputs: Sequence[_Input], layout: RoutedLayout, parallelism: int) -> pa.Table:
+        """No rows, with the columns that those of all inputs have."""
         parts = []
         for one in inputs:
             fields = [(name, one.given.frame.arrow_type(name)) for name in one.edge.needs]
             parts.append(self._routed(one, pa.schema(fields).empty_table(), parallelism))
-        empty = pa.concat_tables(parts, promote_options="default")
-        at = packed(without_watermarks(empty, layout)), parallelism
+        return without_watermarks(pa.concat_tables(parts, promote_options="default"), layout)
+
+    def _marker_blocks(self, empty: pa.Table, parallelism: int) -> DataFrame:
+        """For every subtask a block without rows."""
+        at = packed(empty), parallelism
         if at not in self._markers:
             columns = [F.col("id").cast("int").alias(SUBTASK), F.lit(at[0]).alias(BLOCK)]
             self._markers[at] = self._spark.range(0, parallelism, 1, 1).select(*columns)
         return self._markers[at]
+
+
+def _near(inputs: Sequence[_Input]) -> list[OwnInput] | None:
+    """Rows that all subtasks may read; None where a row should be read by one of them only.
+
+    So it is where a function of the user makes its key: it would be called once more in each of them.
+    """
+    given = [(one.given.frame.given, one.edge) for one in inputs if one.key is None]
+    near = [
+        OwnInput(rows.read, rows.tasks, edge)
+        for rows, edge in given
+        if isinstance(rows, TaskRows) and rows.near
+    ]
+    return near if len(near) == len(inputs) else None
 
 
 def _where_read(frame: StreamFrame, edge: Edge, run: ArrowFunction, schema: str) -> DataFrame:

@@ -14,7 +14,7 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import TaskRows
-from state_engine.storage.files import join, write_csv, write_parquet
+from state_engine.storage.files import is_local, join, write_csv, write_parquet
 from state_engine.storage.parquet_reading import open_recorded
 
 _EXCHANGE = "outputs on their way to a chained operator"
@@ -75,7 +75,8 @@ def read_exchange(pair: Sequence[DataFile], schema: pa.Schema | None = None) -> 
 
 def exchange_rows(pairs: Sequence[Sequence[DataFile]], schema: pa.Schema) -> TaskRows:
     """Pairs of files that tasks read, one each."""
-    return TaskRows(schema, len(pairs), partial(_read_pair, pairs, schema))
+    near = all(is_local(file.path) for pair in pairs for file in pair)
+    return TaskRows(schema, len(pairs), partial(_read_pair, pairs, schema), near=near)
 
 
 def _read_pair(

@@ -21,7 +21,7 @@ from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, TaskRows
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import PLACES, RowGroup, plain_schema, row_groups
 from state_engine.spark.read_failures import reading_file
-from state_engine.storage.files import open_location
+from state_engine.storage.files import is_local, open_location
 from state_engine.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ def task_rows(
             return None
         pieces += _pieces(place, one, groups)
     tasks = in_tasks(pieces, cores)
-    return TaskRows(pa.schema([*wanted, *PLACES]), len(tasks), partial(_read, tasks, wanted), scan)
+    near = all(is_local(one.uri) for one in ranges)
+    return TaskRows(pa.schema([*wanted, *PLACES]), len(tasks), partial(_read, tasks, wanted), scan, near)
 
 
 def in_tasks(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
