@@ -1,6 +1,7 @@
-"""Subtasks of a few rows: each gets its table as it is, with nothing to plan and nothing to shuffle.
+"""Subtasks that run in a job of Spark without a query: there is nothing to plan and nothing to shuffle.
 
-They run in Spark tasks, or one after the other in this process, see ``task_attempts``. Decision 0035.
+Those of a few rows are given a table each, as it is; others read their rows themselves. The same Python processes run
+both, one micro-batch after the other. Decisions 0035 and 0087.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.types.columns import in_one_chunk
 from state_engine.microbatch.routing.blocks import packed, unpacked
+from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.subtask.subtask import SubtaskFunction
 from state_engine.spark.execution import described
 from state_engine.spark.task_attempts import attempt_here, runs_in_this_process, this_task
 
 
 def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
-    """Run a subtask over each table; their reports, as JSON."""
+    """Run a subtask over each table, in Spark tasks or in this process, see ``task_attempts``; reports, as JSON."""
     if runs_in_this_process(spark):
         return [run(in_one_chunk(table), attempt_here(n)) for n, table in enumerate(tables)]
 
@@ -28,3 +30,15 @@ def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, l
     with described(spark, label):
         blocks = spark.sparkContext.parallelize([packed(t) for t in tables], len(tables))
         return blocks.mapPartitions(tasks).collect()
+
+
+def run_reading(spark: SparkSession, rows: OwnRows, run: SubtaskFunction, label: str) -> list[str]:
+    """Run all subtasks in Spark tasks, each over the rows that it reads; their reports, as JSON."""
+
+    def tasks(subtasks: Iterable[int]) -> Iterator[str]:
+        for subtask in subtasks:
+            yield run(rows.of(subtask), this_task())
+
+    with described(spark, label):
+        subtasks = spark.sparkContext.parallelize(range(rows.parallelism), rows.parallelism)
+        return subtasks.mapPartitions(tasks).collect()

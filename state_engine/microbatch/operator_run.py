@@ -35,16 +35,11 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.few_subtasks import run_few
+from state_engine.microbatch.few_subtasks import run_few, run_reading
 from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import Routed
-from state_engine.microbatch.subtask.subtask import (
-    SubtaskFunction,
-    in_reading_task,
-    in_task,
-    subtask_function,
-)
+from state_engine.microbatch.subtask.subtask import in_task, subtask_function
 from state_engine.microbatch.subtask.subtask_spec import (
     REPORT_SCHEMA,
     BatchClocks,
@@ -56,6 +51,7 @@ from state_engine.microbatch.subtask.subtask_spec import (
 from state_engine.sources.output_type import OutputType
 from state_engine.spark.execution import collected
 from state_engine.spark.lost_subtasks import translating_worker_loss
+from state_engine.spark.read_failures import reading
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.copy_directory import NO_COPIES, local_copies
 from state_engine.storage.state.located_files import state_files
@@ -157,16 +153,8 @@ def run_subtasks(
         SubtaskLostError: a process that ran a subtask died.
         StatelakeError: of the class that a subtask reported.
     """
-    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_function(spec)
     with translating_worker_loss(job=job, operator=spec.uid):
-        if isinstance(routed, list):
-            unordered = [SubtaskReport.from_json(text) for text in run_few(spark, routed, run, label)]
-        else:
-            rows = collected(
-                _in_tasks(spark, routed, run),
-                label=label, source=spec.source, job=job, into=f"operator '{spec.uid}'", small=small,
-            )  # fmt: skip
-            unordered = [SubtaskReport.from_json(r["report"]) for r in rows]
+        unordered = map(SubtaskReport.from_json, _answers(spark, routed, spec, job=job, small=small))
     reports = sorted(unordered, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
@@ -187,12 +175,25 @@ def run_subtasks(
     return reports
 
 
-def _in_tasks(spark: SparkSession, routed: DataFrame | OwnRows, run: SubtaskFunction) -> DataFrame:
-    """The reports of all subtasks, each run in a task."""
-    if isinstance(routed, DataFrame):
-        return routed.mapInArrow(in_task(run), REPORT_SCHEMA)
-    tasks = spark.range(0, routed.parallelism, 1, routed.parallelism)
-    return tasks.mapInArrow(in_reading_task(run, routed), REPORT_SCHEMA)
+def _answers(
+    spark: SparkSession,
+    routed: DataFrame | OwnRows | list[pa.Table],
+    spec: SubtaskSpec,
+    *,
+    job: str,
+    small: bool,
+) -> list[str]:
+    """The reports of all subtasks, as JSON, as they end."""
+    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_function(spec)
+    if isinstance(routed, list):
+        return run_few(spark, routed, run, label)
+    into = f"operator '{spec.uid}'"
+    if isinstance(routed, OwnRows):
+        with reading(spec.source, job=job, into=into):
+            return run_reading(spark, routed, run, label)
+    reports = routed.mapInArrow(in_task(run), REPORT_SCHEMA)
+    rows = collected(reports, label=label, source=spec.source, job=job, into=into, small=small)
+    return [row["report"] for row in rows]
 
 
 def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:

@@ -26,7 +26,6 @@ from state_engine.core.operator.outputs import ElementRefused
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.microbatch.routing.blocks import BLOCK, unpacked
-from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
@@ -64,18 +63,6 @@ def in_task(run: SubtaskFunction) -> ArrowFunction:
     def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = unpacked(block for batch in batches for block in batch[BLOCK].to_pylist())
         yield pa.record_batch({"report": pa.array([run(rows, this_task())])})
-
-    return task
-
-
-def in_reading_task(run: SubtaskFunction, rows: OwnRows) -> ArrowFunction:
-    """The same as a Spark task that reads its rows itself: the subtask is that of the partition."""
-
-    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:  # they say no more than that there is a subtask
-            pass
-        attempt = this_task()
-        yield pa.record_batch({"report": pa.array([run(rows.of(attempt.task), attempt)])})
 
     return task
 
