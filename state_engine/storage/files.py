@@ -298,19 +298,25 @@ class WrittenFile:
 
 
 def write_parquet(
-    table: pa.Table, uri: str | Callable[[int], str], *, row_group: int | None = None
+    table: pa.Table,
+    uri: str | Callable[[int], str],
+    *,
+    row_group: int | None = None,
+    short_lived: bool = False,
 ) -> WrittenFile:
     """Write one Parquet file, making its directory; leaves nothing where that fails.
 
     Args:
         uri: where it goes; or a function that gives it for the checksum of the footer, to be in the name of the file.
         row_group: rows of a row group, for a file of which a reader wants a few; None for as many as Arrow takes.
+        short_lived: whether it is read soon and then no more; on a disk, processor time counts for more than its size.
     """
+    quickly = short_lived and isinstance(uri, str) and is_local(uri)
     out = pa.BufferOutputStream()
     pq.write_table(
         table,
         out,
-        compression="zstd" if table.num_rows > _FEW_ROWS else "snappy",
+        compression="snappy" if quickly or table.num_rows <= _FEW_ROWS else "zstd",
         use_dictionary=_dictionary(table),
         write_page_checksum=True,
         row_group_size=row_group,

@@ -40,7 +40,7 @@ def write_exchange_files(
     """
 
     def put(rows: pa.Table, uri: str) -> DataFile:
-        file = write_parquet(rows, uri)
+        file = write_parquet(rows, uri, short_lived=True)
         return DataFile(uri, file.bytes, rows.num_rows, subtask, footer=file.footer)
 
     return [written or put(table, join(directory, name)), put(order, join(directory, f"order-{name}"))]

@@ -150,7 +150,7 @@ def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, a
         write_id, subtask, attempt: make the name unique.
     """
     path = partition_path(write_id, file_name(write_id, subtask, attempt))
-    file = write_parquet(changes, join(uri, path), row_group=ROW_GROUP)
+    file = write_parquet(changes, join(uri, path), row_group=ROW_GROUP, short_lived=True)
     groups, hashes = changes["key_group"], changes["key_hash"].to_numpy()
     return DataFile(
         path=path,
