@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -24,7 +25,12 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import MemoryLimitError
+from state_engine.microbatch.few_subtasks import run_reading
+from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
+from state_engine.microbatch.routing.routed_columns import Edge
+from state_engine.microbatch.routing.routing import nothing_new
 from state_engine.sources.parquet import few_rows
+from state_engine.sources.stream_columns import Constant
 from state_engine.spark.lost_spark import without_memory
 from state_engine.spark.read_failures import reading_file
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
@@ -97,6 +103,16 @@ def test_what_routes_rows_without_memory_blames_none_of_them(
 def test_a_file_that_is_read_without_memory_is_not_bad() -> None:
     with pytest.raises(MemoryError), reading_file("file:///data/0.parquet"):
         raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+
+def test_a_subtask_that_reads_rows_without_memory_blames_none_of_them(spark: SparkSession) -> None:
+    one = OwnInput(no_memory, 1, Edge((), (), Constant(None, pa.string()), None, everywhere=False))
+    rows = OwnRows([one], pa.table({}), nothing_new(1, event_time=False).layout, 1, 1)
+    with pytest.raises(CapturedException) as raised:
+        run_reading(spark, rows, lambda rows, attempt: "", "reads")
+    failure = without_memory(raised.value, job="tiny")
+    assert failure is not None
+    assert str(failure).startswith("job 'tiny': a task that read or routed rows had no memory left.")
 
 
 @pytest.mark.spark
