@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -17,7 +18,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from state_engine.cli import session as cli_session
-from state_engine.cli.main import app
+from state_engine.cli.main import app, main
 from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.monitoring import doctor
@@ -29,9 +30,11 @@ from state_engine.storage.state.copy_directory import SUFFIX, LocalCopies
 from tests.support.tiny import ROWS, Site
 
 PROJECT = Path(__file__).parents[2]
+Done = subprocess.CompletedProcess[str]
 
 
-def statelake(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def in_a_new_process(*arguments: str, cwd: Path, **environ: str) -> Done:
+    """What the command does as the shell starts it: tests of what it prints have no need for a Python of their own."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("STATELAKE")}
     return subprocess.run(
         [sys.executable, "-c", "from state_engine.cli.main import main; main()", *arguments],
@@ -44,7 +47,31 @@ def statelake(*arguments: str, cwd: Path, **environ: str) -> subprocess.Complete
     )
 
 
-def test_config_show_prints_values_origins_and_masks(tmp_path: Path) -> None:
+@pytest.fixture
+def statelake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """The same in this process, through the same entry point."""
+
+    def run(*arguments: str, cwd: Path, **environ: str) -> Done:
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            for name in [name for name in os.environ if name.startswith("STATELAKE")]:
+                patch.delenv(name)
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            patch.chdir(cwd)
+            patch.setattr(cli_session.console, "width", 200)
+            for name, known in (("argv", ["statelake", *arguments]), ("path", [*sys.path])):
+                patch.setattr(sys, name, known)
+            patch.setattr(sys, "excepthook", sys.excepthook)  # Typer sets its own
+            with pytest.raises(SystemExit) as ended:
+                main()
+        shown = capsys.readouterr()
+        return Done(arguments, int(ended.value.code or 0), shown.out, shown.err)
+
+    return run
+
+
+def test_config_show_prints_values_origins_and_masks(tmp_path: Path, statelake: Callable[..., Done]) -> None:
     (tmp_path / "statelake.toml").write_text(
         '[spark]\nmaster = "local[3]"\n[spark.options]\n"spark.hadoop.fs.s3a.secret.key" = "hunter2"\n'
     )
@@ -60,20 +87,22 @@ def test_config_show_prints_values_origins_and_masks(tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_ends_in_one_message(tmp_path: Path) -> None:
-    done = statelake("config", "show", cwd=tmp_path, STATELAKE__SPARK__MASTR="x")
+    done = in_a_new_process("config", "show", cwd=tmp_path, STATELAKE__SPARK__MASTR="x")
     assert done.returncode == 1
     assert "did you mean 'spark.master'?" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_doctor_fails_on_missing_jars_and_says_how_to_get_them(tmp_path: Path) -> None:
+def test_doctor_fails_on_missing_jars_and_says_how_to_get_them(
+    tmp_path: Path, statelake: Callable[..., Done]
+) -> None:
     done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__SPARK__JARS_DIR=str(tmp_path))
     assert done.returncode == 1
     assert "remove spark.jars_dir" in done.stdout
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path) -> None:
+def test_doctor_shows_a_java_that_cannot_be_used(tmp_path: Path, statelake: Callable[..., Done]) -> None:
     done = statelake("doctor", "--no-spark", cwd=tmp_path, STATELAKE__SPARK__JAVA_HOME="/nowhere")
     assert done.returncode == 1
     assert "spark.java_home cannot be used" in done.stdout
@@ -120,7 +149,9 @@ def test_the_root_is_new_known_newer_foreign_or_broken(tmp_path: Path) -> None:
     assert "statelake doctor --repair" in broken.fix
 
 
-def test_where_local_copies_are_and_how_much_room_they_take(tmp_path: Path) -> None:
+def test_where_local_copies_are_and_how_much_room_they_take(
+    tmp_path: Path, statelake: Callable[..., Done]
+) -> None:
     place = tmp_path / "copies"
     of_operator = place / "job" / "operator"
     check = doctor.check_local_copies(LocalCopies(str(place), 2 << 30))
