@@ -82,8 +82,8 @@ def test_outputs_may_be_kept(site: Site) -> None:
     assert site.state() == TOTALS[2]
 
 
-def test_what_cannot_be_withdrawn_is_refused_before_anything_is_done(site: Site, spark: SparkSession) -> None:
-    spark.sql(f"ALTER TABLE delta.`{site.sink}` SET TBLPROPERTIES ('delta.appendOnly' = 'true')")
+def test_what_cannot_be_withdrawn_is_refused_before_anything_is_done(site: Site) -> None:
+    DeltaTable(str(site.sink)).alter.set_table_properties({"delta.appendOnly": "true"})
     with pytest.raises(SinkError, match=r"outputs=.keep."):
         site.engine().restore("tiny", checkpoint_id=1)
     assert len(site.engine().checkpoints("tiny")) == 3

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable, Field
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine, StatefulJob
@@ -157,7 +159,7 @@ def test_a_row_that_can_never_be_published_is_left_by_restoring_its_parent(
         patch.setattr(DeltaPublisher, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
         with pytest.raises(OSError, match="gone"):
             site.run(site.root, max_batches=1)
-    site.spark.sql(f"ALTER TABLE delta.`{site.directory / 'out'}` ADD COLUMNS (more bigint)")
+    DeltaTable(str(site.directory / "out")).alter.add_columns(Field("more", PrimitiveType("long")))
     with pytest.raises(SinkError, match="has the columns"):
         site.run(site.root)
     with StateEngine(site.root, site.spark) as engine:

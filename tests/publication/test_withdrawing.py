@@ -120,7 +120,7 @@ def test_tables_that_promised_to_keep_rows(
     spark: SparkSession, kernel: DeltaKernel, table: str, promise: str
 ) -> None:
     one, two, _ = published(kernel, table)
-    spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('delta.{promise}' = 'true')")
+    DeltaTable(table).alter.set_table_properties({f"delta.{promise}": "true"})
     target = move(one, add=[], withdraw=[two])
     shown = rf'{promise}=true.*outputs="keep"'
     with pytest.raises(SinkError, match=shown):

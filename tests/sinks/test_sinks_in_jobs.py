@@ -7,9 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import DeltaSink, FileSink, FileSource, StateEngine, StatefulJob
@@ -141,7 +142,7 @@ def test_table_that_is_made_anew_after_a_crash_and_put_back(
         engine.run(job)
     monkeypatch.undo()
     shutil.move(tmp_path / "out", tmp_path / "aside")
-    spark.range(3).write.format("delta").save(str(tmp_path / "out"))
+    write_deltalake(str(tmp_path / "out"), pa.table({"id": range(3)}))
     with pytest.raises(SinkIdentityError, match="was re-created since rows were staged"):
         engine.run(job)
     shutil.rmtree(tmp_path / "out")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource
@@ -108,7 +108,7 @@ def test_a_commit_that_takes_rows_away(
     run = SourceRun(spark, tmp_path, DeltaSource(table))
     run.run()
     append(10, 10)
-    spark.sql(f"DELETE FROM delta.`{table}` WHERE id = 3")
+    DeltaTable(table).delete("id = 3")
     append(20, 10)
     with pytest.raises(
         SourceError, match=r"version 2 \(DELETE\) takes rows away.*on_change='restart'.*'skip'"
@@ -120,7 +120,7 @@ def test_a_commit_that_takes_rows_away(
     run.run()
     assert run.ids() == list(range(30))
 
-    spark.sql(f"UPDATE delta.`{table}` SET id = 105 WHERE id = 5")
+    DeltaTable(table).update({"id": "105"}, predicate="id = 5")
     run.use(DeltaSource(table, on_change="restart"))
     run.run()
     again = run.ids()[30:]
