@@ -22,15 +22,20 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, RootError, StateMigrationError
-from tests.support.tiny import OUTPUT, ROWS, Site, Sum
+from tests.support.tiny import OUTPUT, ROWS, SavedSite, Site, Sum
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSite:
+    site = Site(tmp_path_factory.mktemp("site"), spark).put(ROWS)
+    site.engine().run(site.job())
+    return SavedSite(site.put({"k": ["a"], "v": [10]}, "1"))
 
 
 @pytest.fixture
-def ran(tmp_path: Path, spark: SparkSession) -> Site:
+def ran(saved: SavedSite) -> Site:
     """After one batch; more input waits."""
-    site = Site(tmp_path, spark).put(ROWS)
-    site.engine().run(site.job())
-    return site.put({"k": ["a"], "v": [10]}, "1")
+    return saved.anew()
 
 
 CHANGED: dict[str, tuple[dict[str, Any], str]] = {

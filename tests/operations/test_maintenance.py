@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,19 +11,24 @@ from pyspark.sql import SparkSession
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from tests.support.tiny import Site
+from tests.support.tiny import SavedSite, Site
 
 pytestmark = pytest.mark.spark
 
 
-@pytest.fixture
-def site(tmp_path: Path, spark: SparkSession) -> Site:
-    """After four micro-batches."""
-    site = Site(tmp_path, spark)
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSite:
+    site = Site(tmp_path_factory.mktemp("site"), spark)
     for i in range(4):
         site.put({"k": ["a", "b", "c"][: i + 1], "v": [1, 10, 100][: i + 1]}, f"{i}")
         site.engine().run(site.job())
-    return site
+    return SavedSite(site)
+
+
+@pytest.fixture
+def site(saved: SavedSite) -> Site:
+    """After four micro-batches."""
+    return saved.anew()
 
 
 TOTALS = {"a": 4, "b": 30, "c": 200}

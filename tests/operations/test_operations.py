@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
-from tests.support.tiny import Site, Sum
+from tests.support.tiny import SavedSite, Site, Sum
 
 pytestmark = pytest.mark.spark
 
@@ -24,15 +23,20 @@ BATCHES = [
 TOTALS = [{"a": 4, "b": 2}, {"a": 4, "b": 6, "c": 5}, {"a": 10, "b": 6, "c": 12, "d": 8}]
 
 
-@pytest.fixture
-def site(tmp_path: Path, spark: SparkSession) -> Site:
-    """After three micro-batches."""
-    site = Site(tmp_path, spark)
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSite:
+    site = Site(tmp_path_factory.mktemp("site"), spark)
     for i, rows in enumerate(BATCHES):
         site.put(rows, f"{i}")
         site.engine().run(site.job())
     assert site.state() == TOTALS[2]
-    return site
+    return SavedSite(site)
+
+
+@pytest.fixture
+def site(saved: SavedSite) -> Site:
+    """After three micro-batches."""
+    return saved.anew()
 
 
 def changes_of_state(site: Site) -> int:

@@ -12,24 +12,29 @@ from pyspark.sql import SparkSession
 from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StateMigrationError
-from tests.support.tiny import OUTPUT, Site, Sum
+from tests.support.tiny import OUTPUT, SavedSite, Site, Sum
 
 pytestmark = pytest.mark.spark
 
 TOTALS = {"a": 3, "b": 20, "c": 100}
 
 
-@pytest.fixture
-def site(tmp_path: Path, spark: SparkSession) -> Site:
-    """After three micro-batches, the second of which is in a base."""
-    site = Site(tmp_path, spark)
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> SavedSite:
+    site = Site(tmp_path_factory.mktemp("site"), spark)
     for i in range(3):
         site.put({"k": ["a", "b", "c"][: i + 1], "v": [1, 10, 100][: i + 1]}, f"{i}")
         site.engine().run(site.job())
         if i == 1:
             site.engine().compact("tiny")
     assert site.state() == TOTALS
-    return site
+    return SavedSite(site)
+
+
+@pytest.fixture
+def site(saved: SavedSite) -> Site:
+    """After three micro-batches, the second of which is in a base."""
+    return saved.anew()
 
 
 def moved(site: Site, name: str = "other", uid: str = "sums", **options: Any) -> StatefulJob:

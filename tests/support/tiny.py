@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -67,7 +68,14 @@ class Site:
 
     def engine(self) -> StateEngine:
         """A new engine on the root."""
-        return StateEngine(self.directory / "root", self.spark)
+        engine = StateEngine(self.directory / "root", self.spark)
+        self._engines.append(engine)
+        return engine
+
+    def close(self) -> None:
+        """Close all its engines, which may still write behind their commits."""
+        while self._engines:
+            self._engines.pop().close()
 
     def job(
         self,
@@ -124,3 +132,24 @@ class Site:
             and not self.outputs()
             and not self.dead_letters()
         )
+
+
+class SavedSite:
+    """A site that many tests begin with: its history runs once, and each of them gets it as it was.
+
+    That is always in the same directory, as sources and sinks are recorded by path.
+    """
+
+    def __init__(self, site: Site) -> None:
+        site.close()
+        self._site, self._saved = site, site.directory.with_name(f"{site.directory.name}-saved")
+        shutil.copytree(site.directory, self._saved)
+
+    def anew(self) -> Site:
+        """The site with the content that was saved."""
+        directory = self._site.directory
+        self._site.close()
+        shutil.rmtree(directory)
+        shutil.copytree(self._saved, directory)
+        self._site = Site(directory, self._site.spark)
+        return self._site
