@@ -304,7 +304,7 @@ def write_parquet(
     row_group: int | None = None,
     short_lived: bool = False,
 ) -> WrittenFile:
-    """Write one Parquet file, making its directory; leaves nothing where that fails.
+    """Write one Parquet file, making its directory; leaves nothing where that fails. Decision 0089.
 
     Args:
         uri: where it goes; or a function that gives it for the checksum of the footer, to be in the name of the file.
