@@ -6,7 +6,8 @@ both, one micro-batch after the other. Decisions 0035 and 0087.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -27,9 +28,7 @@ def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, l
     def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
         yield run(unpacked(blocks), this_task())
 
-    with described(spark, label):
-        blocks = spark.sparkContext.parallelize([packed(t) for t in tables], len(tables))
-        return blocks.mapPartitions(tasks).collect()
+    return _collected(spark, [packed(table) for table in tables], tasks, label)
 
 
 def run_reading(spark: SparkSession, rows: OwnRows, run: SubtaskFunction, label: str) -> list[str]:
@@ -39,6 +38,12 @@ def run_reading(spark: SparkSession, rows: OwnRows, run: SubtaskFunction, label:
         for subtask in subtasks:
             yield run(rows.of(subtask), this_task())
 
+    return _collected(spark, range(rows.parallelism), tasks, label)
+
+
+def _collected(
+    spark: SparkSession, given: Sequence[Any], run: Callable[[Iterable[Any]], Iterator[str]], label: str
+) -> list[str]:
+    """What a function makes of each of these, in a task of its own."""
     with described(spark, label):
-        subtasks = spark.sparkContext.parallelize(range(rows.parallelism), rows.parallelism)
-        return subtasks.mapPartitions(tasks).collect()
+        return spark.sparkContext.parallelize(given, len(given)).mapPartitions(run).collect()

@@ -20,7 +20,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from state_engine import DeltaSink, DeltaSource, StatefulJob
+from state_engine import DataStream, DeltaSink, DeltaSource, StatefulJob
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
@@ -227,19 +227,21 @@ class Untouched(SourceRun):
 
     def use(self, source: Source, **options: Any) -> None:
         self.job = StatefulJob("numbered", **options)
-        stream = self.job.source("input", source).key_by(one_key, key_type=int)
-        out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
+        out = self.keyed(self.job.source("input", source)).process(
+            Numbered(), uid="count", output_type="n bigint, fields string"
+        )
         out.sink("numbered", DeltaSink(str(self.sink)))
 
+    def keyed(self, rows: DataStream) -> DataStream:
+        """The rows, all with one key."""
+        return rows.key_by(one_key, key_type=int)
 
-class EachItself(SourceRun):
+
+class EachItself(Untouched):
     """Each subtask reads the rows itself, for no function makes their key."""
 
-    def use(self, source: Source, **options: Any) -> None:
-        self.job = StatefulJob("numbered", **options)
-        stream = self.job.source("input", source).key_by("one")
-        out = stream.process(Numbered(), uid="count", output_type="n bigint, fields string")
-        out.sink("numbered", DeltaSink(str(self.sink)))
+    def keyed(self, rows: DataStream) -> DataStream:
+        return rows.key_by("one")
 
 
 def scan(*_: Any) -> DataFrame:
