@@ -7,7 +7,6 @@ the path of checkpoints. A source object holds configuration only. Mirrors Flink
 
 from __future__ import annotations
 
-import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.sources.position_digest import PositionDigests
 from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.spark_names import T
 
@@ -31,6 +31,8 @@ ROW_COLUMN = "_statelake_row"
 
 Element = dict[str, Any]
 """One element of a position: JSON-able, with the keys ``split`` and ``position``."""
+
+_DIGESTS = PositionDigests()
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,4 @@ class Source(ABC):
 
 def summary(elements: Sequence[Element], **facts: Any) -> str:
     """A position as short JSON: facts to read, and a digest that a gap or a repeat would change."""
-    digest = hashlib.sha256()
-    for element in elements:
-        digest.update(json.dumps(element, sort_keys=True).encode())
-    return json.dumps({**facts, "elements": len(elements), "digest": digest.hexdigest()[:16]})
+    return json.dumps({**facts, "elements": len(elements), "digest": _DIGESTS.of(elements)[:16]})

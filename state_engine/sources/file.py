@@ -39,7 +39,7 @@ from state_engine.sources.file_ranges import (
     position_summary,
     recorded_ranges,
 )
-from state_engine.sources.listing import ListedFile, list_files
+from state_engine.sources.listing import InputFile, list_files
 from state_engine.sources.parquet.parquet_files import parquet_schema
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.records import (
@@ -263,10 +263,10 @@ class FileSource(Source):
         """The last range that was consumed of every file."""
         return {r.uri: r for r in recorded_ranges(elements)}
 
-    def _listed(self, consumed: Collection[str] = ()) -> list[ListedFile]:
+    def _listed(self, consumed: Collection[str] = ()) -> list[InputFile]:
         return list_files(self.path, self.pattern, consumed)
 
-    def _pending(self, listed: list[ListedFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
+    def _pending(self, listed: list[InputFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
         there = {one.uri for one in listed}
         for uri, known in consumed.items():
             if known.end is not None and uri not in there and self.on_change == "fail":
@@ -279,7 +279,7 @@ class FileSource(Source):
                 break
         return pending
 
-    def _is_pending(self, one: ListedFile, known: FileRange | None) -> bool:
+    def _is_pending(self, one: InputFile, known: FileRange | None) -> bool:
         if known is None:
             return True
         if known.is_same(one.size, one.mtime_ms):
@@ -289,7 +289,7 @@ class FileSource(Source):
         return False
 
     def _ranges_of(
-        self, files: Sequence[ListedFile], consumed: Mapping[str, FileRange]
+        self, files: Sequence[InputFile], consumed: Mapping[str, FileRange]
     ) -> list[FileRange | None]:
         """What is left of files; None for those that wait."""
         new = [one for one in files if one.uri not in consumed]
@@ -306,7 +306,7 @@ class FileSource(Source):
                 ranges.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, digest))
         return ranges
 
-    def _waits(self, one: ListedFile) -> str:
+    def _waits(self, one: InputFile) -> str:
         """Why a new file is not read yet; empty where it is."""
         if one.copied:
             return "is being copied, as its name says"
@@ -369,7 +369,7 @@ def _is_whole(schema: T.StructType) -> Column:
     return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
 
 
-def batched(values: Iterable[ListedFile], size: int) -> Iterator[list[ListedFile]]:
+def batched(values: Iterable[InputFile], size: int) -> Iterator[list[InputFile]]:
     """Lists of at most so many, in order."""
     several = iter(values)
     while some := list(islice(several, size)):

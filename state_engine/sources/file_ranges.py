@@ -142,6 +142,6 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
 
 def position_summary(elements: Sequence[Element]) -> str:
     """A position as short JSON."""
-    files = {r.uri: r.end for r in recorded_ranges(elements)}
-    partial = {u: end for u, end in files.items() if end is not None}
+    files = {e["split"]: e["position"]["end"] for e in elements if not e["split"].endswith(SCHEMA)}
+    partial = {uri: end for uri, end in files.items() if end is not None}
     return summary(elements, files=len(files), **({"inside": partial} if partial else {}))

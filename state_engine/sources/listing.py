@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 import pyarrow.fs as pafs
 
@@ -22,12 +23,12 @@ from state_engine.storage.files import Location, is_local, open_location
 
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""
-_GLOB = set("*?[]{}\\%#")
+_GLOB = "*?[]{}\\%#"
+_HAS_GLOB = re.compile(f"[{re.escape(_GLOB)}]").search
 
 
-@dataclass(frozen=True, order=True)
-class ListedFile:
-    """A file in a source's directory.
+class InputFile(NamedTuple):
+    """A file in a source's directory. A directory may hold very many: nothing is made that sorts and copies slowly.
 
     Attributes:
         uri: of the file.
@@ -46,7 +47,7 @@ class ListedFile:
     copied: bool = False
 
 
-def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[ListedFile]:
+def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[InputFile]:
     """All files of a source, in path order.
 
     Args:
@@ -63,17 +64,18 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
         if is_local(path):
             raise SourceError(f"{path} does not exist: check the path, or make the directory first")
         return []  # an object store has no empty directories
-    listed = []
+    is_wanted = re.compile(fnmatch.translate(pattern)).match
     prefix = "file://" if is_local(path) else path.split("://")[0] + "://"
-    for one in _infos(at, info, local=is_local(path)):
-        name, uri = PurePosixPath(one.uri).name, prefix + one.uri
-        copied = info.type != pafs.FileType.File and uri not in consumed and is_copied(name, pattern)
-        if not (copied or fnmatch.fnmatchcase(name, pattern)):
+    listed = []
+    for one in _infos(at, info, prefix, local=is_local(path)):
+        name = one.uri.rsplit("/", 1)[-1]
+        copied = one.uri not in consumed and info.type != pafs.FileType.File and is_copied(name, pattern)
+        if not (copied or is_wanted(name)):
             continue
-        if _GLOB & set(one.uri):
+        if _HAS_GLOB(one.uri):
             raise SourceError(f"{one.uri}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file")
-        listed.append(replace(one, uri=uri, copied=copied))
-    return sorted(_once(listed, consumed))
+        listed.append(one._replace(copied=True) if copied else one)
+    return _once(sorted(listed), consumed)
 
 
 def is_copied(name: str, pattern: str) -> bool:
@@ -94,23 +96,28 @@ def mtime_ms(info: pafs.FileInfo) -> int:
     return int((info.mtime_ns or 0) // 1_000_000)
 
 
-def _infos(at: Location, info: pafs.FileInfo, *, local: bool) -> Iterator[ListedFile]:
-    """Every file below a location, by its path in the file system; hidden ones left out."""
+def _infos(at: Location, info: pafs.FileInfo, prefix: str, *, local: bool) -> Iterator[InputFile]:
+    """Every file below a location; hidden ones left out.
+
+    Args:
+        prefix: what makes a URI of a path of the file system.
+    """
     if info.type == pafs.FileType.File:
-        yield ListedFile(info.path, int(info.size), mtime_ms(info), info.path)
+        yield InputFile(prefix + info.path, int(info.size), mtime_ms(info), info.path)
     elif local:
-        yield from _walked(at.path, (os.path.realpath(at.path),), linked=False)
+        yield from _walked(prefix, at.path, (os.path.realpath(at.path),), linked=False)
     else:
         for one in at.listing(recursive=True):
             parts = PurePosixPath(one.path[len(at.path) :]).parts
             if one.type == pafs.FileType.File and not any(map(_is_hidden, parts)):
-                yield ListedFile(one.path, int(one.size), mtime_ms(one), one.path)
+                yield InputFile(prefix + one.path, int(one.size), mtime_ms(one), one.path)
 
 
-def _walked(directory: str, above: tuple[str, ...], *, linked: bool) -> Iterator[ListedFile]:
+def _walked(prefix: str, directory: str, above: tuple[str, ...], *, linked: bool) -> Iterator[InputFile]:
     """The files below a local directory.
 
     Args:
+        prefix: what makes a URI of a path.
         above: the real paths of the directory and of those that led to it: a link to one of them, or to what holds
             one of them, leads up.
         linked: whether a link led here.
@@ -125,13 +132,12 @@ def _walked(directory: str, above: tuple[str, ...], *, linked: bool) -> Iterator
             if entry.is_dir():
                 real = os.path.realpath(entry.path) if is_link else os.path.join(above[-1], entry.name)
                 if not (is_link and _is_walked(real, above)):
-                    yield from _walked(entry.path, (*above, real), linked=linked or is_link)
+                    yield from _walked(prefix, entry.path, (*above, real), linked=linked or is_link)
             elif entry.is_file():
                 stat = entry.stat()
-                real = os.path.realpath(entry.path) if is_link else os.path.join(above[-1], entry.name)
-                yield ListedFile(
-                    entry.path, stat.st_size, stat.st_mtime_ns // 1_000_000, real, linked or is_link
-                )
+                real = os.path.realpath(entry.path) if is_link else f"{above[-1].rstrip('/')}/{entry.name}"
+                changed_ms = stat.st_mtime_ns // 1_000_000
+                yield InputFile(prefix + entry.path, stat.st_size, changed_ms, real, linked or is_link)
 
 
 def _is_walked(real: str, above: tuple[str, ...]) -> bool:
@@ -152,9 +158,11 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(("_", "."))
 
 
-def _once(files: Iterable[ListedFile], consumed: Collection[str]) -> Iterable[ListedFile]:
-    """One name for each real file."""
-    best: dict[str, ListedFile] = {}
+def _once(files: list[InputFile], consumed: Collection[str]) -> list[InputFile]:
+    """One name for each real file, in path order."""
+    if len({one.real for one in files}) == len(files):
+        return files
+    best: dict[str, InputFile] = {}
     for one in sorted(files, key=lambda f: (f.uri not in consumed, f.linked, f.uri)):
         best.setdefault(one.real, one)
-    return best.values()
+    return sorted(best.values())
