@@ -20,12 +20,11 @@ from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
-from state_engine.core.state.stored_states import StoredStates
+from state_engine.core.state.stored_states import StoredStates, earlier_states
 from state_engine.core.time.timers import TIMERS
 from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import TypedByInput, function_for
-from state_engine.microbatch.operator_run import earlier_states
 from state_engine.published.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)

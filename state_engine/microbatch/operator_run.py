@@ -6,7 +6,7 @@ Decision 0008.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -14,10 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core import errors
 from state_engine.core.checkpoints.checkpoint import (
-    CheckpointRow,
     OperatorCheckpoint,
     OperatorStateRef,
-    StateSchema,
 )
 from state_engine.core.checkpoints.resumption import (
     completed_since_last_run,
@@ -28,6 +26,7 @@ from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.stored_states import earlier_states
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import OperatorNode, declared_key, output_type_of
@@ -265,16 +264,6 @@ def _refuse_other_sink_key(
 def _is_key_of(today: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:
     """Whether keys are the recorded ones; where no more is known of these than how they are stored, that decides."""
     return today.is_stored_like(known) if recorded.key_type else today.storage == known.storage
-
-
-def earlier_states(uid: str, path: Iterable[CheckpointRow]) -> dict[str, list[StateSchema]]:
-    """The forms that the operator's states ever had on a path, by name of storage."""
-    by_column: dict[str, dict[StateSchema, None]] = {}
-    for row in path:
-        operator = row.operator(uid)
-        for schema in operator.states if operator else []:
-            by_column.setdefault(schema.column_name, {})[schema] = None
-    return {name: list(schemas) for name, schemas in by_column.items()}
 
 
 def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:

@@ -14,7 +14,7 @@ from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.pending import PathChanges, in_order
+from state_engine.core.checkpoints.pending import PathChanges, in_order, last_of_sinks
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
@@ -75,10 +75,11 @@ class JobHistory:
 
     def left_alone(self, job: StatefulJob) -> dict[str, str]:
         """Sinks and published tables that the code of a job does not have any more, by name, and where they are."""
-        sinks = {c.staged.name: c.staged.path for c in self._changes(job).left_alone()}
-        declared = tables_of(self._at_known_places(job))
-        known = [one.key for row in self.path for one in published_in(row)]
-        return sinks | {name: place for name, place in known if (name, place) not in declared}
+        there = self._at_known_places(job)
+        left = self._places.left_alone(self.path, self._places.declared(there))
+        tables = [one.key for row in last_of_sinks(self.path) for one in published_in(row)]
+        shown = tables_of(there)
+        return {one.name: one.path for one in left} | {k[0]: k[1] for k in tables if k not in shown}
 
     def tables(self, job: StatefulJob | None = None) -> list[TableStatus]:
         """What published tables show: those of a job's code, where that is known, or of the newest micro-batch.

@@ -158,7 +158,7 @@ class Publication:
 
     def left_alone(self, path: Sequence[CheckpointRow], declared: Declared) -> list[StagedSink]:
         """Sinks on a path that today's code does not have."""
-        return [change.staged for change in self.places.changes(path, declared).left_alone()]
+        return self.places.left_alone(path, declared)
 
     def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[Shown]:
         """What the sinks that have to be looked at show of a path."""

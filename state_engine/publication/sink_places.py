@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.checkpoints.pending import PathChanges, path_changes
+from state_engine.core.checkpoints.pending import PathChanges, last_of_sinks, path_changes
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.job.job import StatefulJob
@@ -76,3 +76,7 @@ class SinkPlaces:
     def changes(self, path: Sequence[CheckpointRow], declared: Declared) -> PathChanges:
         """What a path of ``main`` changes in sinks, but for those in whose place tables show states now."""
         return path_changes(without_superseded(path), declared=declared, locate=self.located)
+
+    def left_alone(self, path: Sequence[CheckpointRow], declared: Declared) -> list[StagedSink]:
+        """Sinks on a path of ``main`` that today's code does not have, each as it was changed last."""
+        return [change.staged for change in self.changes(last_of_sinks(path), declared).left_alone()]

@@ -15,13 +15,12 @@ from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.memory_state import MemoryState
-from state_engine.core.state.stored_states import StoredStates
+from state_engine.core.state.stored_states import StoredStates, earlier_states
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.job.graph import OperatorNode, declared_columns, declared_type, is_scalar
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.job.typed_by_input import function_for
-from state_engine.microbatch.operator_run import earlier_states
 from state_engine.sinks.file_moves import PUBLISHED
 from state_engine.sinks.files import FileSink, published_directory
 from state_engine.sources.row_kinds import shown_elements

@@ -14,11 +14,12 @@ Flink has no counterpart: its committers keep what they did not commit in their 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
-from state_engine.core.checkpoints.row_outputs import SinkKey, publications
+from state_engine.core.checkpoints.row_outputs import SinkKey, publications, staged_sinks
+from state_engine.core.incremental_fold import IncrementalFold
 
 Seen = Callable[[StagedSink], int]
 """Asks a sink: the highest checkpoint that it has seen; 0 where it has seen none."""
@@ -122,6 +123,25 @@ def path_changes(
         for staged in map(locate, publications(row)):
             changes.setdefault((staged.name, staged.path), []).append(SinkChange(row, staged))
     return PathChanges(newest_in_foreground(path), changes, declared)
+
+
+def last_of_sinks(path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
+    """The rows of a path that are the last to stage something, or to change something, for a sink; oldest first.
+
+    They tell which sinks the path has, and the newest change of each, as well as the whole path does.
+    """
+    rows = {row.checkpoint_id: row for row in _LAST.of(path).values()}
+    return [rows[i] for i in sorted(rows)]
+
+
+def _with_last(last: LastRows, row: CheckpointRow) -> LastRows:
+    staged = {(one.name, one.path, one.changes_sink, row.branch): row for one in staged_sinks(row)}
+    return {**last, **staged} if staged else last
+
+
+LastRows = Mapping[tuple[str, str, bool, str], CheckpointRow]
+"""By name and path of a sink, whether it is changed, and the branch: the last row."""
+_LAST: IncrementalFold[CheckpointRow, LastRows] = IncrementalFold(_with_last, {})
 
 
 def in_order(shown: Iterable[Shown]) -> list[SinkChange]:

@@ -90,11 +90,13 @@ def keyed_state_files(path: Sequence[CheckpointRow], uid: str) -> KeyedStateFile
         row = path[order - 1]
         operator = row.operator(uid)
         # a base that nothing has changed since stands for later checkpoints than the row that wrote it
-        if operator is None or (row.checkpoint_id <= all_based_until and wanted <= bases.keys()):
+        in_bases = row.checkpoint_id <= all_based_until
+        if operator is None or (in_bases and wanted <= bases.keys()):
             break
         if row.write_id in wanted:
             bases[row.write_id] = [_of_base(file, row, last) for file in operator.base_files]
-        changelog += reversed(list(_counting(row, operator, last, order)))
+        if not in_bases:
+            changelog += reversed(list(_counting(row, operator, last, order)))
     return KeyedStateFiles(
         tuple(file for base in last.bases for file in bases.get(base.base_id, []) if _is_in(file, base)),
         tuple(reversed(changelog)),

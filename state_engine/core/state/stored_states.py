@@ -8,12 +8,13 @@ apart. What may change in a state's type, :mod:`.evolution` decides. Flink finds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, StateSchema
 from state_engine.core.errors import StateMigrationError
+from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import evolve_state, unused, value_type_of
 
@@ -123,3 +124,25 @@ def kept_states(
     stored, dropped_names = {schema.column_name for schema in now.values()}, set(dropped)
     before = {s.name: s for s in recorded if s.column_name not in stored and s.name not in dropped_names}
     return list((before | now).values())
+
+
+def earlier_states(uid: str, path: Sequence[CheckpointRow]) -> dict[str, list[StateSchema]]:
+    """The forms that an operator's states ever had on a path, by name of storage, oldest first."""
+    by_column: dict[str, list[StateSchema]] = {}
+    for schema in _FORMS.of(path).get(uid, ()):
+        by_column.setdefault(schema.column_name, []).append(schema)
+    return by_column
+
+
+def _with_row(forms: Forms, row: CheckpointRow) -> Forms:
+    for operator in row.operators:
+        known = forms.get(operator.uid, ())
+        new = tuple(schema for schema in operator.states if schema not in known)
+        if new:
+            forms = {**forms, operator.uid: known + new}
+    return forms
+
+
+Forms = Mapping[str, tuple[StateSchema, ...]]
+"""By operator, the forms of all its states, oldest first."""
+_FORMS: IncrementalFold[CheckpointRow, Forms] = IncrementalFold(_with_row, {})

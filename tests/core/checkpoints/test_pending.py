@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
-from state_engine.core.checkpoints.pending import Seen, in_order, newest_in_foreground, path_changes
+from state_engine.core.checkpoints.pending import (
+    Seen,
+    in_order,
+    last_of_sinks,
+    newest_in_foreground,
+    path_changes,
+)
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from tests.core.checkpoints.rows import checkpoint
 
@@ -62,3 +68,15 @@ def test_what_waits_is_in_the_order_of_checkpoints_over_all_sinks() -> None:
     assert [(c.checkpoint_id, c.staged.name) for c in in_order(shown)] == [
         (1, "a"), (1, "b"), (2, "a"), (2, DEAD_LETTERS), (4, "a"),
     ]  # fmt: skip
+
+
+def test_the_last_rows_of_sinks_tell_who_is_left_alone() -> None:
+    on_branch = [checkpoint(6, 5, branch="replay", sinks=[sink("a"), sink("b")]), checkpoint(7, 6, sinks=[])]
+    for path in (PATH[:1], PATH[:2], PATH, [*PATH, *on_branch], PATH[:2], [*PATH[:2], *on_branch]):
+        for declared in ({A}, {B}, {A, B, LETTERS}, set[tuple[str, str]]()):
+            whole = path_changes(path, declared=declared).left_alone()
+            of_last = path_changes(last_of_sinks(path), declared=declared).left_alone()
+            assert {(c.checkpoint_id, c.staged.name) for c in of_last} == {
+                (c.checkpoint_id, c.staged.name) for c in whole
+            }
+    assert [row.checkpoint_id for row in last_of_sinks([*PATH, *on_branch])] == [1, 2, 4, 6]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 from hypothesis import given, settings
 
@@ -108,6 +109,35 @@ def test_a_base_that_no_row_of_the_path_wrote_is_missing() -> None:
     files = keyed_state_files([history.rows[1], history.rows[3]], "counter")
     assert files.missing_bases == ("w2",)
     assert names(files) == ([], ["write_id=w3/c1"])
+
+
+class Unread(list[DataFile]):
+    """Files that nobody looks at."""
+
+    def __iter__(self) -> NoReturn:
+        raise AssertionError("somebody looked at changes that bases hold")
+
+
+def test_changes_that_bases_hold_are_not_looked_at_although_an_old_base_stands_for_later_checkpoints() -> (
+    None
+):
+    history = History()
+    for changed in ((0,), (1,)):
+        history.batch(changed)
+    history.compact(0, (0, 3))
+    history.batch((0,))
+    history.compact(0, (0, 1), advance=True)
+    history.batch((0,))
+    path = [
+        row
+        if i > 3
+        else replace(row, operators=[replace(o, changelog=Unread(o.changelog)) for o in row.operators])
+        for i, row in enumerate(path_of(history))
+    ]
+    files = keyed_state_files(path, "counter")
+    assert {base.base_id for base in path[-1].operators[0].bases} == {"w3", "w5"}
+    assert sorted(one.checkpoint_id for one in files.base) == [3, 3, 5, 5]
+    assert names(files)[1] == ["write_id=w6/c0"]
 
 
 def test_files_of_operators_and_of_source_positions_are_kept_apart() -> None:

@@ -1,0 +1,54 @@
+"""``IncrementalFold``: what a sequence that grows comes to, at the cost of what is new in it.
+
+The path of checkpoints and the positions of sources grow with every micro-batch, and each micro-batch asks again what
+they come to. Plays the part of what a job of Flink keeps between two elements: it never begins anew.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+Element = TypeVar("Element")
+Result = TypeVar("Result")
+
+
+class IncrementalFold(Generic[Element, Result]):
+    """A fold that remembers the last sequences: one that goes on where another ended begins with its result.
+
+    A sequence goes on where another ended if it begins with the very same objects, which must not change.
+
+    Args:
+        step: makes the next result of a result and one more element; it does not change the result it is given.
+        empty: the result of a sequence without elements.
+        most: sequences to remember.
+
+    Example:
+        >>> total = IncrementalFold(lambda so_far, number: so_far + number, 0)
+        >>> total.of([1, 2]), total.of([1, 2, 3])
+        (3, 6)
+    """
+
+    def __init__(self, step: Callable[[Result, Element], Result], empty: Result, *, most: int = 8) -> None:
+        self._step, self._empty = step, empty
+        self._last: deque[tuple[Sequence[Element], Result]] = deque(maxlen=most)
+
+    def of(self, elements: Sequence[Element]) -> Result:
+        """The result of all elements, in order."""
+        known, result = self._beginning(elements)
+        if len(known) < len(elements):
+            for element in elements[len(known) :]:
+                result = self._step(result, element)
+            self._last.append((tuple(elements), result))
+        return result
+
+    def _beginning(self, elements: Sequence[Element]) -> tuple[Sequence[Element], Result]:
+        """The longest of the last sequences that this one begins with, and its result."""
+        begun = [
+            (known, result)
+            for known, result in tuple(self._last)
+            if len(known) <= len(elements) and all(map(operator.is_, known, elements))
+        ]
+        return max(begun, key=lambda one: len(one[0]), default=((), self._empty))
