@@ -122,6 +122,7 @@ def _walked(prefix: str, directory: str, above: tuple[str, ...], *, linked: bool
             one of them, leads up.
         linked: whether a link led here.
     """
+    real_start = above[-1].rstrip("/") + "/"
     with os.scandir(directory) as entries:
         for entry in entries:
             if _is_hidden(entry.name):
@@ -129,13 +130,12 @@ def _walked(prefix: str, directory: str, above: tuple[str, ...], *, linked: bool
             is_link = entry.is_symlink()
             if is_link and not os.path.exists(entry.path):  # it leads nowhere, or to itself
                 continue
+            real = os.path.realpath(entry.path) if is_link else real_start + entry.name
             if entry.is_dir():
-                real = os.path.realpath(entry.path) if is_link else os.path.join(above[-1], entry.name)
                 if not (is_link and _is_walked(real, above)):
                     yield from _walked(prefix, entry.path, (*above, real), linked=linked or is_link)
             elif entry.is_file():
                 stat = entry.stat()
-                real = os.path.realpath(entry.path) if is_link else f"{above[-1].rstrip('/')}/{entry.name}"
                 changed_ms = stat.st_mtime_ns // 1_000_000
                 yield InputFile(prefix + entry.path, stat.st_size, changed_ms, real, linked or is_link)
 
