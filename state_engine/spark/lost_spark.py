@@ -47,7 +47,9 @@ _NO_MEMORY = {
 """Who asked for memory in vain, and what Spark says then."""
 _STORE_PATH = re.compile(r"\bs3a?://[^\s:]+")
 _REAPED_S = 5.0
-"""The time in which the exit of a JVM that hung up is known."""
+"""The time in which the exit of a JVM that hung up is known. One that answers with an exception has not hung up."""
+_STOPPED = "SparkContext was shut down"
+"""What a JVM that is about to end still answers."""
 
 
 def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
@@ -102,9 +104,10 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
                 "it more, or run fewer rows a micro-batch (max_rows_per_batch); else a library crashed: see the "
                 "log of Spark. Earlier commits are kept, nothing else is visible; run again"
             )
-    if session is None or not any(isinstance(one, Py4JError | ConnectionError) for one in causes):
+    signs = [one for one in causes if isinstance(one, Py4JError | ConnectionError)]
+    if session is None or not signs:
         return None
-    how = _exit_of(session.sparkContext._gateway)
+    how = _exit_of(session.sparkContext._gateway, within_s=0 if all(map(_is_answer, signs)) else _REAPED_S)
     if how is None and not any(isinstance(one, Py4JNetworkError) for one in causes):
         return None
     return SparkLostError(
@@ -148,13 +151,18 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
 
 
-def _exit_of(gateway: Any) -> str | None:
-    """How the JVM ended that PySpark started; None where it runs, or somebody else started it."""
+def _is_answer(error: BaseException) -> bool:
+    """Whether a JVM that goes on raised it."""
+    return isinstance(error, Py4JJavaError) and not any(_STOPPED in text for text in messages(error))
+
+
+def _exit_of(gateway: Any, *, within_s: float) -> str | None:
+    """How the JVM ended that PySpark started; None where it goes on for so long, or somebody else started it."""
     process = getattr(gateway, "proc", None)
     if process is None:
         return None
     try:
-        code = process.wait(timeout=_REAPED_S)
+        code = process.wait(timeout=within_s)
     except subprocess.TimeoutExpired:
         return None
     return f"by signal {-code}" if code < 0 else f"with exit code {code}"

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from py4j.protocol import Py4JError, Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
@@ -57,8 +57,10 @@ class Process:
 
     def __init__(self, code: int | None) -> None:
         self.code = code
+        self.waited: list[float] = []
 
     def wait(self, timeout: float) -> int:
+        self.waited.append(timeout)
         if self.code is None:
             raise subprocess.TimeoutExpired("java", timeout)
         return self.code
@@ -98,6 +100,36 @@ def test_other_errors_are_no_deaths() -> None:
     assert lost_process(Py4JError("no such method"), session=session(None), job="j") is None
     assert lost_process(ValueError("a bad row"), session=session(-9), job="j") is None
     assert lost_process(Py4JNetworkError("gone"), session=None, job="j") is None
+
+
+def java_error(text: str) -> Py4JJavaError:
+    """What Java answers in place of a result."""
+
+    def send_command(command: str) -> str:
+        return f"ys{text}"
+
+    java = SimpleNamespace(
+        _target_id="o1",
+        _gateway_client=SimpleNamespace(send_command=send_command, gateway_property=None),
+        getMessage=lambda: text,
+        getCause=lambda: None,
+    )
+    return Py4JJavaError("An error occurred while calling o1.collect.\n", java)
+
+
+@pytest.mark.parametrize(
+    ("errors", "waits"),
+    [
+        ([java_error("a bad row")], False),
+        ([java_error("Job 7 cancelled because SparkContext was shut down")], True),
+        ([java_error("a bad row"), Py4JNetworkError("Answer from Java side is empty")], True),
+    ],
+)
+def test_nobody_waits_for_the_end_of_a_jvm_that_goes_on(errors: list[Exception], waits: bool) -> None:
+    asked = session(None)
+    lost_process(raised(*errors), session=asked, job="j")
+    [waited] = asked.sparkContext._gateway.proc.waited
+    assert (waited > 0) is waits
 
 
 @pytest.mark.parametrize(
