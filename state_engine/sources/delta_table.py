@@ -1,8 +1,8 @@
 """A Delta table that a source reads: versions, the files that they add, schemas; and scans of such files.
 
 Scans go through Delta's own reader, so deletion vectors, column mapping, widened types and partition columns are
-right; commits are read without a Spark job (``DeltaLog``). Everything that the log cannot give any more is a
-SourceError that says so.
+right; commits, and the files of a version whose log is short, are read without a Spark job (``DeltaLog``). Everything
+that the log cannot give any more is a SourceError that says so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from state_engine.storage.delta.action_json import (
     SCANNED,
     Action,
     add_text,
+    as_listed,
     reads_deletion_vectors,
     recorded_rows,
     rows_left,
@@ -130,8 +131,7 @@ class SourceTable:
         """All files of a version, oldest first; the same order every time."""
         key = (self.uri, self.table_id, version)
         if key not in _listings:
-            with self._explained(f"the files of version {version} cannot be listed"):
-                _listings[key] = self._list(self._snapshot(version))
+            _listings[key] = self._files_of(version)
             while len(_listings) > _KEPT_LISTINGS:
                 _listings.popitem(last=False)
         return _listings[key]
@@ -218,17 +218,25 @@ class SourceTable:
         with self._explained(f"version {version} can no longer be rebuilt from the log"):
             return self._log.getSnapshotAt(version, none, none, False)
 
-    def _list(self, snapshot: Any) -> list[TableFile]:
+    def _files_of(self, version: int) -> list[TableFile]:
+        """The files of a version: by its log, where that is short; else by Spark, which takes a job."""
+        adds = DeltaLog(self.uri).files_at(version)
+        if adds is not None:
+            given = [(as_listed(add), recorded_rows(add)) for add in adds]
+        else:
+            with self._explained(f"the files of version {version} cannot be listed"):
+                given = self._listed_by_spark(self._snapshot(version))
+        given.sort(key=lambda one: (one[0]["modificationTime"], one[0]["path"]))
+        return [self._file(add, rows) for add, rows in given]
+
+    def _listed_by_spark(self, snapshot: Any) -> list[tuple[Action, int | None]]:
+        """What adds each file, and the rows that are left of it."""
         rows = self._frame(snapshot.allFiles().toDF())
         known = [c for c in SCANNED if c in rows.columns]
         records = F.get_json_object("stats", "$.numRecords").cast("bigint").alias("records")
-        listed = []
-        for row in rows.select(F.to_json(F.struct(*known)).alias("add"), records).collect():
-            add = json.loads(row["add"])
-            listed.append(
-                (add["modificationTime"], add["path"], self._file(add, rows_left(add, row["records"])))
-            )
-        return [file for *_, file in sorted(listed, key=lambda one: one[:2])]
+        listed = rows.select(F.to_json(F.struct(*known)).alias("add"), records).collect()
+        adds = [(json.loads(row["add"]), row["records"]) for row in listed]
+        return [(add, rows_left(add, records)) for add, records in adds]
 
     def _frame(self, java: Any) -> DataFrame:
         from pyspark.sql import DataFrame

@@ -15,8 +15,11 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.sources import delta_table
 from state_engine.sources.base import Slice
+from state_engine.sources.delta_table import SourceTable, TableFile
 from state_engine.sources.partition_rows import as_frame
+from state_engine.storage.delta.log import DeltaLog
 from tests.sources.runs import SourceRun
 
 
@@ -172,6 +175,38 @@ def test_deletion_vectors_column_mapping_and_partitions(
     for half in (0, 1):
         ids = [r["id"] for r in rows if r["id"] % 2 == half]
         assert ids == sorted(ids), "rows of a file come in its order"
+
+
+@pytest.mark.long
+def test_files_of_a_short_log_are_those_that_spark_lists(
+    spark: SparkSession, table: str, append: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark.sql(
+        f"CREATE TABLE delta.`{table}` (id BIGINT, part STRING) USING delta PARTITIONED BY (part) "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+    )
+    spark.sql(
+        f"INSERT INTO delta.`{table}` SELECT /*+ COALESCE(1) */ id, concat('a b/%ü=', id % 2) FROM range(20)"
+    )
+    for deleted in ("id = 4", "id = 6", "part LIKE '%1'"):  # a vector, another one of the same file, a file
+        spark.sql(f"DELETE FROM delta.`{table}` WHERE {deleted}")
+    append(50, 2, part="c")
+    log = SourceTable(spark, f"file://{table}")
+
+    def listed(version: int) -> list[TableFile]:
+        delta_table._listings.clear()
+        return log.snapshot_files(version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SourceTable, "_listed_by_spark", None)
+        short = [listed(version) for version in range(log.version + 1)]
+    assert [[file.rows for file in files] for files in short] == [[], [10, 10], [9, 10], [8, 10], [8], [8, 2]]
+    monkeypatch.setattr(DeltaLog, "files_at", lambda *_: None)
+
+    def plain(files: list[TableFile]) -> list[tuple[object, ...]]:
+        return [(file.uri, file.size, file.rows, json.loads(file.action)) for file in files]
+
+    assert [plain(listed(version)) for version in range(log.version + 1)] == [*map(plain, short)]
 
 
 @pytest.mark.long

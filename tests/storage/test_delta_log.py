@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,6 +13,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from state_engine.core.errors import DamagedFileError, RootError
+from state_engine.storage.delta import log
 from state_engine.storage.delta.log import DeltaLog
 
 
@@ -107,6 +109,32 @@ def test_every_question_is_answered_without_an_entry_that_is_cut(tmp_path: Path)
     assert log.transaction("b", 1) is None
     with pytest.raises(DamagedFileError, match="is empty or cut"):
         log.commit(2)
+
+
+def test_files_are_listed_by_entries_that_are_few_and_all_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        add(tmp_path, number)
+    DeltaTable(str(tmp_path)).delete("k = 1")
+
+    def files(version: int) -> list[str] | None:
+        actions = DeltaLog(tmp_path.as_uri()).files_at(version)
+        return None if actions is None else [unquote(action["path"]) for action in actions]
+
+    for version in range(4):
+        expected = DeltaTable(str(tmp_path), version=version).file_uris()
+        assert sorted(f"{tmp_path}/{path}" for path in files(version) or ()) == sorted(
+            uri.removeprefix("file://") for uri in expected
+        )
+    assert files(4) is None
+    for bound, least in (("_FEW_ENTRIES", 3), ("_FEW_BYTES", 200)):
+        with monkeypatch.context() as patch:
+            patch.setattr(log, bound, least)
+            assert files(3) is None
+    (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
+    assert files(0) is not None
+    assert files(3) is None
 
 
 def test_an_entry_that_is_cut_in_the_middle_of_a_log_is_an_error(tmp_path: Path) -> None:

@@ -133,6 +133,16 @@ def as_add(action: Action) -> Action:
     return kept | {"partitionValues": partition, "modificationTime": 0, "dataChange": True}
 
 
+def as_listed(add: Action) -> Action:
+    """An ``add`` of an entry as Delta gives it for a file of a version: it says nothing of what its commit changed.
+
+    Example:
+        >>> as_listed({"path": "a.parquet", "size": 7, "dataChange": True, "deletionVector": None, "stats": "{}"})
+        {'path': 'a.parquet', 'size': 7, 'dataChange': False}
+    """
+    return {k: v for k, v in add.items() if k in SCANNED and v is not None} | {"dataChange": False}
+
+
 def reads_deletion_vectors(protocol: str) -> bool:
     """Whether a ``protocol`` allows deletion vectors.
 

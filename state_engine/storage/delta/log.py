@@ -23,10 +23,13 @@ from state_engine.storage import store_clock
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.log_names import COMMIT, commit_name, log_checkpoints, newest_checkpoint
 from state_engine.storage.files import join, open_location
+from state_engine.storage.in_threads import in_threads
 from state_engine.storage.parquet_reading import read_parquet
 
 _OF_A_TABLE = ("add", "txn", "metaData")
 _OTHER_CHECKPOINT = ".checkpoint."
+_FEW_ENTRIES, _FEW_BYTES = 32, 4 << 20
+"""Bounds of what is read to list the files of a version: beyond them a log checkpoint is read faster, by Spark."""
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,27 @@ class DeltaLog:
             )
         tail = (action for version in since for action in self.commit(version).actions)
         return _folded(newest, self._checkpointed(parts, _OF_A_TABLE), tail)
+
+    def files_at(self, version: int) -> list[Action] | None:
+        """What adds each file of a version, as its entry says; None where these are not all there, or not few.
+
+        The reader has made sure that the table asks no more of it than to read deletion vectors.
+        """
+        names = [commit_name(number) for number in range(version + 1)]
+        if len(names) > _FEW_ENTRIES or not set(names) <= set(self._names):
+            return None
+        if sum(self._names[name].size for name in names) > _FEW_BYTES:
+            return None
+        files: dict[str, Action] = {}
+        try:
+            for commit in in_threads(self.commit, range(version + 1)):
+                # removals first: a new deletion vector takes its file out of the table and puts it back
+                for remove in commit.of("remove"):
+                    files.pop(remove["path"], None)
+                files |= {add["path"]: add for add in commit.of("add")}
+        except FileNotFoundError:  # cleaned up this moment
+            return None
+        return list(files.values())
 
     def transaction(self, app: str, version: int) -> LogCommit | None:
         """The entry with this transaction id, searched from the newest; None where the log does not hold it."""
