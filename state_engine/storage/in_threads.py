@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
@@ -13,14 +12,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _AT_A_TIME = 8
-_NAME = "statelake-files"
 
 
 def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
     """What a function gives for each item, in their order; nothing is called before the first is asked for.
 
-    A single item is done in this thread: to hand it to another one costs more than to open a local file. So are the
-    items of a call that is made in such a thread: it must not wait for another one of them.
+    A single item is done in this thread: to hand it to another one costs more than to open a local file. So are items
+    that no thread has begun when their turn comes, so nobody waits for what others gave the threads to do.
 
     Raises:
         Exception: of the first item, in their order, whose call fails; calls that have begun go on to their end.
@@ -30,13 +28,13 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
         [1, 3]
     """
     todo = list(items)
-    if len(todo) < 2 or threading.current_thread().name.startswith(_NAME):
+    if len(todo) < 2:
         yield from map(function, todo)
         return
     calls = [_threads().submit(function, item) for item in todo]
     try:
-        for call in calls:
-            yield call.result()
+        for call, item in zip(calls, todo, strict=True):
+            yield function(item) if call.cancel() else call.result()
     finally:
         wait([call for call in calls if not call.cancel()])
 
@@ -44,7 +42,7 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 @lru_cache(maxsize=1)
 def _threads() -> ThreadPoolExecutor:
     """They are kept: to start them, and to wait for their ends, takes longer than to read a few local files."""
-    return ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix=_NAME)
+    return ThreadPoolExecutor(_AT_A_TIME, thread_name_prefix="statelake-files")
 
 
 os.register_at_fork(after_in_child=_threads.cache_clear)  # a fork has none of the threads

@@ -137,6 +137,19 @@ def test_files_are_listed_by_entries_that_are_few_and_all_there(
     assert files(3) is None
 
 
+def test_a_file_is_removed_however_the_one_who_removes_it_writes_its_path(tmp_path: Path) -> None:
+    adds = [
+        {"add": {"path": path, "size": 1}}
+        for path in ("part=%C3%A9%25/a.parquet", "part=a%20b/b.parquet", "c.parquet")
+    ]
+    entry(tmp_path, 0, *adds)
+    entry(
+        tmp_path, 1, {"remove": {"path": "part=é%25/a.parquet"}}, {"remove": {"path": "part=a b/b.parquet"}}
+    )
+    left = DeltaLog(tmp_path.as_uri()).files_at(1)
+    assert left == [{"path": "c.parquet", "size": 1}]
+
+
 def test_an_entry_that_is_cut_in_the_middle_of_a_log_is_an_error(tmp_path: Path) -> None:
     cut = entry(tmp_path, 0, *written("a", 1, "one"))
     entry(tmp_path, 1, *written("a", 2, "two"))

@@ -46,6 +46,7 @@ def test_calls_that_have_begun_go_on_to_their_end_and_others_are_not_made() -> N
             begun.set()
             sleep(0.2)
             ended.set()
+        sleep(0.01)
         raise ValueError("a later one")
 
     with pytest.raises(ValueError, match="the first"):
@@ -64,6 +65,22 @@ def test_calls_inside_of_calls_end() -> None:
     thread.start()
     thread.join(timeout=20)
     assert done == [[0, number, 2 * number] for number in range(20)]
+
+
+def test_nobody_waits_for_what_others_gave_the_threads_to_do() -> None:
+    """Else two would wait for each other: one for a thread, and all threads for what only he can give."""
+    given = Event()
+    others = [Thread(target=lambda: list(in_threads(lambda _: given.wait(20), range(20)))) for _ in range(2)]
+    for other in others:
+        other.start()
+    sleep(0.1)  # all threads wait now
+    try:
+        assert list(in_threads(abs, [-1, -2, -3])) == [1, 2, 3]
+        assert not given.is_set()
+    finally:
+        given.set()
+        for other in others:
+            other.join()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -211,9 +211,9 @@ class DeltaLog:
         try:
             for commit in in_threads(self.commit, range(version + 1)):
                 # removals first: a new deletion vector takes its file out of the table and puts it back
-                for remove in commit.of("remove"):
-                    files.pop(remove["path"], None)
-                files |= {add["path"]: add for add in commit.of("add")}
+                for path in commit.removed:
+                    files.pop(path, None)
+                files |= {unquote(add["path"]): add for add in commit.of("add")}
         except FileNotFoundError:  # cleaned up this moment
             return None
         return list(files.values())
