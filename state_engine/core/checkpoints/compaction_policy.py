@@ -1,9 +1,10 @@
 """``CompactionPolicy``: when an operator's keyed state is worth folding, decided by the rows of its path alone.
 
 Every micro-batch adds a file of changes, which each later one opens; a compaction takes them out of the way. Folding
-costs as much as the key groups hold that changed, so it waits until there are many files, or as many changes as there
-are entries, or until much of a base has expired. Plays the part of the triggers of RocksDB's leveled compaction and of
-its periodic compaction. Decision 0017.
+costs as much as the key groups hold that changed, so it waits until there are many files, or several times as many
+changes as there are entries, or until much of a base has expired. First changes, with no base below them, are no more
+than there are entries: to fold them would save nothing. Plays the part of the triggers of RocksDB's leveled compaction
+and of its periodic compaction. Decision 0017.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class CompactionPolicy:
 
     Args:
         max_files: of changes that one key group may lie behind; at least 2. A micro-batch opens them all.
-        max_ratio: of changed rows to entries of the bases: bounds what is read in vain, and how often an entry is
-            written again for one change.
-        min_entries: bases with fewer entries count as if they had so many: little state is cheap to read.
+        max_ratio: of changed rows to entries: bounds what is read in vain, and how often an entry is written again
+            for one change.
+        min_entries: fewer entries count as if they were so many: little state is cheap to read.
         max_expired: share of the bases' entries that may have expired; more than 1 for any. Counted are bases from
             before all that still lives, in operators that keep nothing for ever and have set no timer.
 
@@ -66,8 +67,8 @@ class CompactionNeed:
     Attributes:
         files: of changes that lie upon the bases, or upon one another, at the most in any key group.
         rows: changes in all of them.
-        entries: in the bases.
-        expired: of these, for certain.
+        entries: in the bases, or in the states that are counted as of the last row, where these have more.
+        expired: of those in the bases, for certain.
         reason: to compact, for people; empty where there is none.
     """
 
@@ -83,15 +84,18 @@ def compaction_need(path: Sequence[CheckpointRow], uid: str, policy: CompactionP
     held = keyed_state_files(path, uid)
     base, changes = [one.file for one in held.base], [one.file for one in held.changelog]
     files = _most_upon_one_another(changes)
-    rows, entries = sum(f.rows for f in changes), sum(f.rows for f in base)
+    last = path[-1].operator(uid) if path else None
+    counted_now = sum(last.entries.values()) if last is not None else 0
+    rows, based = sum(f.rows for f in changes), sum(f.rows for f in base)
+    entries = max(based, counted_now)
     expired = sum(f.rows for f in _expired(path, uid, base))
     reason = ""
     if files >= policy.max_files:
         reason = f"{counted(files, 'file')} of changes, the policy allows {policy.max_files}"
     elif rows and rows >= policy.max_ratio * max(entries, policy.min_entries):
         reason = f"{counted(rows, 'change')} on {counted(entries, 'entry')}"
-    elif expired and expired >= policy.max_expired * entries:
-        reason = f"{expired:,} of {counted(entries, 'entry has', 'entries have')} expired"
+    elif expired and expired >= policy.max_expired * based:
+        reason = f"{expired:,} of {counted(based, 'entry has', 'entries have')} expired"
     return CompactionNeed(files, rows, entries, expired, reason)
 
 
@@ -133,7 +137,7 @@ class CompactionDue:
         reasons: to compact, by operator; empty where there is none.
         positions: why the positions of sources should be stated whole; empty where there is no reason.
         files: of changes on one another, at the most in any key group of any operator.
-        rows, entries: changes, and entries of bases, over all operators.
+        rows, entries: changes, and entries, over all operators; see ``CompactionNeed``.
     """
 
     reasons: Mapping[str, str]

@@ -10,7 +10,12 @@ import pytest
 
 from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, StateSchema
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due, compaction_need
+from state_engine.core.checkpoints.compaction_policy import (
+    CompactionNeed,
+    CompactionPolicy,
+    compaction_due,
+    compaction_need,
+)
 from state_engine.core.errors import ConfigurationError
 from tests.core.checkpoints.rows import changes, checkpoint, in_base, operator
 
@@ -56,6 +61,17 @@ def test_what_a_base_holds_is_no_reason_any_more() -> None:
 def test_few_changes_are_no_reason_whatever_the_ratio() -> None:
     assert compaction_need(batches([changes(0, (0, 127), rows=9)]), "counter", FEW).reason == ""
     assert compaction_need(batches([changes(0, (0, 127), rows=10)]), "counter", FEW).reason
+
+
+def test_entries_that_are_counted_are_enough_where_no_base_has_them() -> None:
+    def need(rows: int, entries: int) -> CompactionNeed:
+        row = batches([changes(0, (0, 127), rows=rows)])[0]
+        first = replace(row, operators=[replace(row.operators[0], entries={"totals": entries})])
+        return compaction_need([first], "counter", FEW)
+
+    assert need(11, 24) == CompactionNeed(1, 11, 24)  # to fold them would save nothing
+    assert need(12, 24).reason == "12 changes on 24 entries"
+    assert need(10, 1).reason == "10 changes on 1 entry"  # as many as 20
 
 
 def with_positions(
