@@ -17,6 +17,7 @@ from state_engine.core.checkpoints.invariants import Violation, violations
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import DamagedFileError
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import needed_files
 from state_engine.sources.source_positions import SourcePositions
@@ -180,7 +181,7 @@ def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None
         return 0, f"{uri} is gone"
     except DamagedFileError as error:
         return 0, str(error)
-    expected = np.mod(table["key_hash"].to_numpy(), max_parallelism)
+    expected = key_groups_of(table["key_hash"].to_numpy(), max_parallelism)
     recorded = table["key_group"].to_numpy() if "key_group" in names else np.full(len(expected), group)
     wrong = int((expected != recorded).sum())
     first = int(np.argmax(expected != recorded)) if wrong else 0

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-import numpy as np
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, OperatorCheckpoint
@@ -25,6 +24,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, RescaleError, StaleParentError
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism
 from state_engine.core.operator_state.operator_state_ref import RAW
 from state_engine.job.job import StatefulJob
@@ -224,7 +224,7 @@ def _key_groups(files: Sequence[StateFile], max_parallelism: int) -> list[int]:
     groups: set[int] = set()
     for file in files:
         hashes = open_state_file(file.listed).read(columns=["key_hash"])["key_hash"].to_numpy()
-        groups |= set(np.mod(hashes, max_parallelism).tolist())
+        groups |= set(key_groups_of(hashes, max_parallelism).tolist())
     return sorted(groups)
 
 

@@ -10,6 +10,8 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.stable_order import stable_order
+
 Column = np.ndarray[Any, Any]
 
 
@@ -33,7 +35,7 @@ class Segments:
     """
 
     def __init__(self, keys: Column) -> None:
-        self.order = np.argsort(keys, kind="stable")
+        self.order = stable_order(keys)
         self.keys = keys[self.order]
         self.starts = np.flatnonzero(np.r_[len(keys) > 0, self.keys[1:] != self.keys[:-1]][: len(keys)])
         self.ends = np.r_[self.starts[1:], len(keys)] - 1
@@ -46,6 +48,8 @@ class Segments:
 
     def running(self, values: Column, start: Column) -> Column:
         """Sums of whole numbers from the first row of the key on, on top of a number for each key."""
+        if len(start) == len(values):  # a row for each key
+            return cast(Column, start + values)
         sums = np.cumsum(values, dtype=np.int64)
         base = start - sums[self.starts] + values[self.starts]
         return cast(Column, sums + base[self.keys])

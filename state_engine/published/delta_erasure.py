@@ -44,7 +44,7 @@ class WantedKeys:
     @classmethod
     def of(cls, columns: TableColumns, rows: pa.Table) -> WantedKeys:
         """These keys."""
-        return cls(columns, rows, KeyHashes.of(key_hashes(rows, columns.key)))
+        return cls(columns, rows, KeyHashes(key_hashes(rows, columns.key)))
 
     def places(self, file: OpenParquet) -> BitMap64:
         """Positions of the rows of a file that have one of the keys."""

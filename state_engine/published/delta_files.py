@@ -49,7 +49,7 @@ class FileHits:
 def changed_rows(files: TableFiles, columns: TableColumns, change: TableChange) -> Iterator[FileHits]:
     """The rows that a change takes away or replaces, file by file."""
     parts = [change.cleared, change.deleted.select(columns.key), change.rows.select(columns.key)]
-    wanted = KeyHashes.of(np.concatenate([key_hashes(part, columns.key) for part in parts]))
+    wanted = KeyHashes(np.concatenate([key_hashes(part, columns.key) for part in parts]))
     replaced = change.rows.select(columns.identity)
     for add in files.adds:
         uri = uri_of(add, files.uri)

@@ -120,7 +120,7 @@ class StateReader:
         )
 
     def _compared(self, way: StateWay, before: Sequence[CheckpointRow]) -> TableChange:
-        hashes = KeyHashes.of(self._changes(way)["key_hash"].to_numpy())
+        hashes = KeyHashes(self._changes(way)["key_hash"].to_numpy())
         shown = self._rows_of(before, hashes, expired=True)
         alive, new = (self._rows_of(path, hashes) for path in (before, self._path))
         columns = self.form.columns

@@ -21,6 +21,7 @@ from state_engine.core.checkpoints.time_travel import (
     declared_state,
     expiry_of,
 )
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import JobLayout, state_column
@@ -123,7 +124,7 @@ def _columns(
         arrays.append(column)
     if metadata:
         hashes = entries["key_hash"].to_numpy()
-        groups = pa.array(np.mod(hashes, declared.operator.max_parallelism), pa.int64())
+        groups = pa.array(key_groups_of(hashes, declared.operator.max_parallelism), pa.int64())
         arrays += [*_times(expiry, updated, lasting), groups]
     return pa.table(arrays, schema=schema)
 

@@ -139,7 +139,7 @@ def test_state_and_timers_are_the_same_with_and_without_copies(
     """When copies are made, and when they are there."""
     with tempfile.TemporaryDirectory() as name, forced(Path(name) / "copies") as copies:
         site = Site(Path(name), history, cut, hash_of)
-        without = KeyHashes.of(np.array([hash_of(key) for key in keys], np.int64))
+        without = KeyHashes(np.array([hash_of(key) for key in keys], np.int64))
         groups = KeyGroups(GROUPS, (KeyGroupRange(0, own),))
         for _ in range(2):
             assert plain(site.load(keys, copies)) == plain(site.load(keys, None))
@@ -159,7 +159,7 @@ def test_the_first_timer_is_found_however_many_blocks_hold_timers_that_are_gone(
     later = {(n, "a"): {(5000 + n, EVENT): True} for n in range(timers - 1)}
     with forced(tmp_path / "copies") as copies:
         site = Site(tmp_path, ([{name: {} for name in STATES}] * 3, [moved, later, {}]), 1)
-        nothing, last = (KeyHashes.of(np.array(h, np.int64)) for h in ([], [key_hash((timers - 1, "a"))]))
+        nothing, last = (KeyHashes(np.array(h, np.int64)) for h in ([], [key_hash((timers - 1, "a"))]))
         assert site.timers(copies).first(EVENT, 0, nothing) == timers - 1
         assert site.timers(copies).first(EVENT, 0, last) == 5000
         assert site.timers(copies).first(PROCESSING, 0, nothing) is None
@@ -175,7 +175,7 @@ def test_each_timer_is_the_first_one_once_those_before_it_are_left_out(tmp_path:
         site = Site(tmp_path, ([{name: {} for name in STATES}] * 2, history), 1, in_one_group)
         stored = site.timers(copies)
         for first in range(60):
-            before = KeyHashes.of(np.array([in_one_group((n, "a")) for n in range(first)], np.int64))
+            before = KeyHashes(np.array([in_one_group((n, "a")) for n in range(first)], np.int64))
             assert stored.first(EVENT, 0, before) == first
         assert stored_in(copies)
 
@@ -230,7 +230,7 @@ def test_a_file_is_decoded_once(site: Site, copies: LocalCopies, monkeypatch: py
         ((n, "a"), n, EVENT) for n in (10, 11, 12)
     }
     assert decoded.of_bases() == bases - touched  # the others, for their timers
-    assert site.timers(copies).first(EVENT, 200, KeyHashes.of(np.array([], np.int64))) == 200
+    assert site.timers(copies).first(EVENT, 200, KeyHashes(np.array([], np.int64))) == 200
     assert decoded.of_bases() == 0
     assert {path.stat().st_mode & 0o777 for path in stored_in(copies)} == {0o600}
     assert copies.place.stat().st_mode & 0o777 == 0o700
@@ -301,7 +301,7 @@ def test_a_copy_hides_no_file_that_is_gone_or_was_changed(
         else:
             cut = change == "cut"
             path.write_bytes(content[:-9] if cut else content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
-    nothing = KeyHashes.of(np.array([], np.int64))
+    nothing = KeyHashes(np.array([], np.int64))
     with pytest.raises(error):
         site.timers(copies).first(EVENT, 0, nothing) if of_timers else site.load(site.keys, copies)
 
@@ -311,7 +311,7 @@ def test_a_copy_hides_no_file_that_is_gone_or_was_changed(
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "start", "end", "other"])
 def test_a_damaged_copy_is_made_anew(site: Site, copies: LocalCopies, damage: str) -> None:
-    expected, nothing = site.load(FEW, None), KeyHashes.of(np.array([], np.int64))
+    expected, nothing = site.load(FEW, None), KeyHashes(np.array([], np.int64))
     due = timers_in(site.timers(None).within({EVENT: (0, 9)}))
     site.timers(copies).first(EVENT, 0, nothing)
     whole = {path: path.read_bytes() for path in stored_in(copies)}
@@ -340,7 +340,7 @@ def _flipped(content: bytes, places: Any) -> bytes:
 def test_copies_that_are_damaged_while_they_are_read_are_read_from_the_file(
     site: Site, copies: LocalCopies
 ) -> None:
-    nothing = KeyHashes.of(np.array([], np.int64))
+    nothing = KeyHashes(np.array([], np.int64))
     site.timers(copies).first(EVENT, 0, nothing)
     timers = site.timers(copies)
     assert timers.first(EVENT, 10**9, nothing) is None  # their indexes are known
@@ -354,7 +354,7 @@ def test_copies_that_are_damaged_while_they_are_read_are_read_from_the_file(
 
 
 def test_copies_that_go_while_they_are_read_are_read_from_the_file(site: Site, copies: LocalCopies) -> None:
-    nothing = KeyHashes.of(np.array([], np.int64))
+    nothing = KeyHashes(np.array([], np.int64))
     site.timers(copies).first(EVENT, 0, nothing)
     timers = site.timers(copies)
     assert timers.first(EVENT, 10**9, nothing) is None
@@ -489,7 +489,7 @@ def _in_a_process(site: Site, directory: str, rounds: int) -> list[Any]:
         seen: list[Any] = []
         for _ in range(rounds):
             seen.append(site.load(FEW, copies)["value"])
-            seen.append(site.timers(copies).first(EVENT, 5, KeyHashes.of(np.array([], np.int64))))
+            seen.append(site.timers(copies).first(EVENT, 5, KeyHashes(np.array([], np.int64))))
             copies.drop(LAYOUT)
         return seen
 

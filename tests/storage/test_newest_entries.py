@@ -206,10 +206,10 @@ class TestRowGroups:
         hashes = path.hashes([(float(n), "a") for n in range(0, self.ROWS, 49)])
         dense = path.hashes([(float(n), "a") for n in range(0, self.ROWS, 9)])
         of_one_group = dense[dense % GROUPS == 3]
-        few = KeyHashes.of(of_one_group).row_groups(file, listed)
+        few = KeyHashes(of_one_group).row_groups(file, listed)
         assert 0 < len(few) < file.row_groups  # many keys, but of one group alone
         monkeypatch.setattr(OpenParquet, "limits", None)
-        assert KeyHashes.of(hashes).row_groups(file, listed) == list(range(file.row_groups))
+        assert KeyHashes(hashes).row_groups(file, listed) == list(range(file.row_groups))
 
     def test_all_where_nothing_is_known(self, path: Files) -> None:
         file = self.opened(path)
@@ -222,7 +222,7 @@ class TestRowGroups:
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_wanted_hashes_are_in_order_and_each_once(hashes: list[int]) -> None:
-    assert KeyHashes.of(np.array(hashes, np.int64)).ordered.tolist() == sorted(set(hashes))
+    assert KeyHashes(np.array(hashes, np.int64)).ordered.tolist() == sorted(set(hashes))
 
 
 def test_the_fold_of_all_files_agrees(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_what_is_due_and_what_is_first_are_what_a_dict_holds(
             if domain in until and since <= time <= until[domain]
         }
         hashes = {hash_of(key) for key in touched}
-        without = KeyHashes.of(np.array(sorted(hashes), np.int64))
+        without = KeyHashes(np.array(sorted(hashes), np.int64))
         for domain in (EVENT, PROCESSING):
             left = {
                 time
@@ -150,7 +150,7 @@ def test_only_own_keys_count(tmp_path: Path) -> None:
     site.write({(n, "a"): {(n, EVENT): True} for n in range(4)})
     own = KeyGroups(GROUPS, (KeyGroupRange(2, 3),))
     assert timers_in(site.stored(own).within({EVENT: (0, 2)})) == {((2, "a"), 2, EVENT)}
-    assert site.stored(own).first(EVENT, 0, KeyHashes.of(np.array([], np.int64))) == 2
+    assert site.stored(own).first(EVENT, 0, KeyHashes(np.array([], np.int64))) == 2
 
 
 # -- what is read ------------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_timers_that_wait_are_not_read(thousands: Site, monkeypatch: pytest.Monk
     reads, stored = Reads(monkeypatch), thousands.stored()
     assert stored.within({EVENT: (0, 999), PROCESSING: (0, 10**9)}) is None
     assert reads.rows == 0
-    assert stored.first(PROCESSING, MIN_TIMESTAMP, KeyHashes.of(np.array([], np.int64))) is None
+    assert stored.first(PROCESSING, MIN_TIMESTAMP, KeyHashes(np.array([], np.int64))) is None
     assert reads.rows == 0
 
 
@@ -200,7 +200,7 @@ def test_of_timers_that_are_due_their_row_groups_are_read(
     # begin in one key group and end in the next, because the hashes between are those of both
     assert reads.rows <= 6 * 5 * 100
     reads.rows = 0
-    touched = KeyHashes.of(np.array([key_hash(key) for key, _, _ in due], np.int64))
+    touched = KeyHashes(np.array([key_hash(key) for key, _, _ in due], np.int64))
     assert stored.first(EVENT, 1000, touched) == 1005
     assert reads.rows <= 6 * 5 * 100
 
@@ -215,8 +215,8 @@ def test_files_without_statistics_are_read_as_a_whole(
         ((0, "a"), 1000, EVENT),
         ((1, "a"), 1001, EVENT),
     }
-    assert stored.first(EVENT, 1002, KeyHashes.of(np.array([], np.int64))) == 1002
-    assert stored.first(PROCESSING, 0, KeyHashes.of(np.array([], np.int64))) is None
+    assert stored.first(EVENT, 1002, KeyHashes(np.array([], np.int64))) == 1002
+    assert stored.first(PROCESSING, 0, KeyHashes(np.array([], np.int64))) is None
 
 
 @pytest.mark.parametrize("more", [2, 16])
@@ -228,10 +228,10 @@ def test_timers_that_were_moved_hide_the_first_one(
     site = Site(tmp_path)
     site.write({(n, "a"): {(n, EVENT): True} for n in range(100)})
     site.write({(n, "a"): {(1000 + n, EVENT): True} for n in range(99)})
-    nothing = KeyHashes.of(np.array([], np.int64))
+    nothing = KeyHashes(np.array([], np.int64))
     assert site.stored().first(EVENT, 0, nothing) == 99
     assert timers_in(site.stored().within({EVENT: (0, 98)})) == set()
-    assert site.stored().first(EVENT, 0, KeyHashes.of(np.array([key_hash((99, "a"))], np.int64))) == 1000
+    assert site.stored().first(EVENT, 0, KeyHashes(np.array([key_hash((99, "a"))], np.int64))) == 1000
 
 
 def test_of_changes_that_are_given_what_is_left_of_the_window_is_due(tmp_path: Path) -> None:

@@ -114,11 +114,24 @@ def hash_columns(columns: Sequence[pa.Array]) -> np.ndarray:
     return _chained(columns, np.full(len(columns[0]), SEED, np.int64))
 
 
+def key_groups_of(hashes: np.ndarray, max_parallelism: int) -> np.ndarray:
+    """The key group of each hash, as `key_group_of_hash` gives it. Bits are enough for a power of two.
+
+    >>> key_groups_of(np.array([-1, 130]), 128).tolist(), key_groups_of(np.array([-1, 130]), 100).tolist()
+    ([127, 2], [99, 30])
+    """
+    bits = max_parallelism - 1
+    groups: np.ndarray = np.mod(hashes, max_parallelism) if max_parallelism & bits else hashes & bits
+    return groups
+
+
 def _chained(columns: Sequence[pa.Array], hashes: np.ndarray) -> np.ndarray:
     """Each hash is the seed of the next; a null leaves it as it is."""
     for column in columns:
         hashed = _hashed(column, hashes)
-        hashes = np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), hashed, hashes)
+        if column.null_count:
+            hashed = np.where(pc.is_valid(column).to_numpy(zero_copy_only=False), hashed, hashes)
+        hashes = hashed
     return hashes
 
 
@@ -130,14 +143,19 @@ def _hashed(column: pa.Array, seeds: np.ndarray) -> np.ndarray:
     if is_type.is_floating(kind):
         return _hashed(_float_bits(column), seeds)
     if is_type.is_int64(kind) or is_type.is_timestamp(kind):
-        return hash_int64_array(pc.fill_null(column.cast(pa.int64()), 0).to_numpy(), seeds)
+        return hash_int64_array(_without_null(column.cast(pa.int64())), seeds)
     if is_type.is_integer(kind) or is_type.is_boolean(kind) or is_type.is_date32(kind):
-        return hash_int32_array(pc.fill_null(column.cast(pa.int32()), 0).to_numpy(), seeds)
+        return hash_int32_array(_without_null(column.cast(pa.int32())), seeds)
     if is_type.is_string(kind) or is_type.is_binary(kind):
         return hash_bytes_array(column.cast(pa.binary()), seeds)
     if is_type.is_decimal(kind):
         return _hashed_decimals(column, seeds)
     raise InvalidKeyError(f"values of type {ddl_text(kind)} have no order and cannot be keys")
+
+
+def _without_null(column: pa.Array) -> np.ndarray:
+    whole: np.ndarray = (pc.fill_null(column, 0) if column.null_count else column).to_numpy()
+    return whole
 
 
 def _float_bits(column: pa.Array) -> pa.Array:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.keys.key_arrays import canonical_array, hash_columns, key_refusals
+from state_engine.core.keys.key_arrays import canonical_array, hash_columns, key_groups_of, key_refusals
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.routing.element_watermarks import element_watermarks
 from state_engine.microbatch.routing.origins import Origins
@@ -39,8 +39,8 @@ def routed_rows(rows: pa.Table, edge: Edge, *, parallelism: int, max_parallelism
         columns[HASH] = nowhere
     else:
         columns |= _key_columns(rows, key)
-        groups = np.mod(columns[HASH].to_numpy(), max_parallelism)
-        subtasks = groups * parallelism // max_parallelism
+        of_groups = np.arange(max_parallelism) * parallelism // max_parallelism
+        subtasks = of_groups[key_groups_of(columns[HASH].to_numpy(), max_parallelism)]
     return pa.table(columns | {SUBTASK: pa.array(subtasks.astype(np.int32))})
 
 

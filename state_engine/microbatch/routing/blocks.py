@@ -52,13 +52,13 @@ def blocks_of(tables: Sequence[pa.Table]) -> pa.RecordBatch:
     return pa.record_batch({SUBTASK: numbers, BLOCK: pa.array([packed(t) for _, t in filled], pa.binary())})
 
 
-def gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows of a task, many at a time."""
+def gathered(batches: Iterable[pa.RecordBatch], *, enough: int = _ROWS) -> Iterator[pa.Table]:
+    """The rows of a task, many at a time: at least so many, unless they are large or the last ones."""
     held, rows, size = list[pa.RecordBatch](), 0, 0
     for batch in batches:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _ROWS or size >= _BYTES:
+        if rows >= enough or size >= _BYTES:
             yield pa.Table.from_batches(held)
             held, rows, size = [], 0, 0
     if rows:

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.errors import StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.operator.late_elements import LateElement
 from state_engine.core.state.state_table import NO_KEY
@@ -93,7 +94,7 @@ def key_columns_of(
     columns = [one_chunk(events[c]) for c in spec.routed.keys]
     hashes = events[HASH].to_numpy()
     own = key_group_range(spec.max_parallelism, spec.parallelism, report.subtask)
-    groups = np.mod(hashes, spec.max_parallelism)
+    groups = key_groups_of(hashes, spec.max_parallelism)
     if len(groups) and (groups.min() < own.start or groups.max() > own.end):
         raise StatelakeError(f"operator '{spec.uid}': subtask {report.subtask} got keys of another key group")
     counts = np.bincount(groups - own.start)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
 from state_engine.core.functions.function_calls import has_timers
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange, key_group_range
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
@@ -76,7 +77,7 @@ class SubtaskKeyedState:
         timers = touched.table(TimersDescriptor())
         if timers is None:
             return None
-        asked = KeyHashes.of(may_be_due).hold(timers["key_hash"].to_numpy())
+        asked = KeyHashes(may_be_due).hold(timers["key_hash"].to_numpy())
         return self._timers.due(timers.filter(pa.array(asked)))
 
     def load(self, descriptor: StateDescriptor) -> Any:
@@ -100,7 +101,7 @@ class SubtaskKeyedState:
         return recorded_schema(self._stored.of(descriptor).descriptor)
 
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
-        hashes = KeyHashes.of(self.keys.touched).ordered
+        hashes = KeyHashes(self.keys.touched).ordered
         for start in range(0, len(hashes), _KEYS_AT_ONCE):
             part = self._touched(hashes[start : start + _KEYS_AT_ONCE])
             yield from self._loaded(part, descriptor, read).items()
@@ -126,7 +127,7 @@ class SubtaskKeyedState:
             table: None where the function keeps no timers: what is stored stays.
         """
         touched = np.array([], np.int64) if table is None else self.keys.touched
-        first = self._timers.first_of_others(KeyHashes.of(touched))
+        first = self._timers.first_of_others(KeyHashes(touched))
         for timers in () if table is None else table.entries.values():
             for time, domain in timers:
                 first[domain] = min(time, first.get(domain, time))
@@ -179,5 +180,5 @@ def _kept(file: StateFile) -> StateFile:
 
 def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:
     """The files that may hold keys with these hashes: there is a base file a key group, and most hold none."""
-    groups = set(np.unique(np.mod(hashes, max_parallelism)).tolist())
+    groups = set(np.unique(key_groups_of(hashes, max_parallelism)).tolist())
     return [f.listed for f in files if not f.is_base or f.key_group_min in groups]

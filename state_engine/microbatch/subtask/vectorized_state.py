@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
 from state_engine.core.keys.canonical import decode_keys
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator.vectorized_operator import ChangedColumn, StateColumn, VectorizedRows
@@ -39,7 +40,7 @@ from state_engine.storage.state.changelog_write import (
     timestamps_ms,
     write_changes,
 )
-from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.storage.state.entry_codes import key_codes
 from state_engine.storage.state.newest_entries import NewestEntries
 
 
@@ -62,12 +63,10 @@ class VectorizedKeys:
         """Those of rows; raises StatelakeError where one is in another subtask's key group."""
         assert spec.key_schema is not None
         columns, hashes = key_columns_of(events, spec, report)
-        codes = entry_codes(columns)
-        number = int(codes.max()) + 1 if len(codes) else 0
-        row_of = np.empty(number, np.int64)
-        row_of[codes] = np.arange(len(codes))
+        codes, row_of = key_codes(columns, hashes)
+        number = len(row_of)
         of_keys = hashes[row_of]
-        order = file_order(of_keys, np.mod(of_keys, spec.max_parallelism))
+        order = file_order(of_keys, key_groups_of(of_keys, spec.max_parallelism))
         row_of = row_of[order]
         place = np.empty(number, np.int64)
         place[order] = np.arange(number)
@@ -142,7 +141,7 @@ class VectorizedKeyedState:
     def next_timers_ms(self) -> dict[str, int]:
         """Time of the first timer that is left, by domain: a function over columns leaves all of them alone."""
         timers = SubtaskTimers(self._spec, self._own, self._files)
-        return timers.first_of_others(KeyHashes.of(np.array([], np.int64)))
+        return timers.first_of_others(KeyHashes(np.array([], np.int64)))
 
     def write(self, changes: list[ChangedColumn], *, subtask: int, attempt: int) -> list[DataFile]:
         """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""

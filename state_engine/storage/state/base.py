@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile, StateSchema
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.state.ttl import cleaned_until_us
@@ -119,7 +120,7 @@ def _expired(spec: BaseSpec, rows: pa.Table) -> pa.Table | None:
         entries = entries_of(spec, state, rows, left_out=True) if state.name in spec.listing else None
         if entries is not None:
             op = CLEAR if SHAPES[state.kind] == "list" else DELETE
-            groups = np.mod(entries["key_hash"].to_numpy(), spec.max_parallelism)
+            groups = key_groups_of(entries["key_hash"].to_numpy(), spec.max_parallelism)
             entries = entries.append_column("op", pa.repeat(pa.scalar(op), entries.num_rows))
             parts.append(entries.append_column("key_group", pa.array(groups)))
     if not parts:
@@ -141,7 +142,7 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
     """
     entries = [part for state in spec.states if (part := entries_of(spec, state, rows)) is not None]
     del rows
-    places = [np.mod(part["key_hash"].to_numpy(), spec.max_parallelism) for part in entries]
+    places = [key_groups_of(part["key_hash"].to_numpy(), spec.max_parallelism) for part in entries]
     written = []
     for group in np.unique(np.concatenate(places)).tolist() if places else []:
         parts = []
@@ -303,7 +304,7 @@ def entries_of(
         return None
     hashes = table["key_hash"].to_numpy()
     order = np.lexsort(
-        (np.arange(len(kept)), folded.keys[kept], hashes, np.mod(hashes, spec.max_parallelism))
+        (np.arange(len(kept)), folded.keys[kept], hashes, key_groups_of(hashes, spec.max_parallelism))
     )
     return table.take(pa.array(order))
 

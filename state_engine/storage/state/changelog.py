@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.change_folding import fold
@@ -67,7 +68,7 @@ class KeyGroups:
         inside = np.zeros(self.max_parallelism, bool)
         for groups in self.ranges:
             inside[groups.start : groups.end + 1] = True
-        return cast(Hashes, inside[np.mod(hashes, self.max_parallelism)])
+        return cast(Hashes, inside[key_groups_of(hashes, self.max_parallelism)])
 
     def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
         """The row groups of a file that may hold some of them; files of changes are sorted by key group."""
@@ -82,24 +83,25 @@ class KeyHashes:
     """Keys with one of some hashes; the hash only narrows.
 
     Attributes:
-        ordered: smallest first, each once.
+        given: the hashes, in any order; best in that of a file that has just these.
 
     Example:
-        >>> KeyHashes.of(np.array([5, -1, 5])).hold(np.array([-1, 0, 5])).tolist()
+        >>> KeyHashes(np.array([5, -1, 5])).hold(np.array([-1, 0, 5])).tolist()
         [True, False, True]
     """
 
-    ordered: Hashes
+    given: Hashes
 
-    @classmethod
-    def of(cls, hashes: Hashes) -> KeyHashes:
-        """These hashes, in any order."""
-        ordered = np.sort(hashes)  # a tenth of the time of numpy.unique, which makes a hash table
-        return cls(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])
+    @cached_property
+    def ordered(self) -> Hashes:
+        """The hashes, smallest first, each once."""
+        ordered = np.sort(self.given)  # a tenth of the time of numpy.unique, which makes a hash table
+        once: Hashes = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+        return once
 
     @cached_property
     def _by_group(self) -> dict[int, Hashes]:
-        """By the number of all key groups: how many there are in each."""
+        """By the number of all key groups: how many were given of each."""
         return {}
 
     def _are_most_of(self, listed: ListedFile) -> bool:
@@ -108,7 +110,7 @@ class KeyHashes:
         if groups is None or last is None:
             return False
         if last not in self._by_group:
-            self._by_group[last] = np.bincount(np.mod(self.ordered, last), minlength=last)
+            self._by_group[last] = np.bincount(key_groups_of(self.given, last), minlength=last)
         counts = self._by_group[last][groups.start : groups.end + 1]
         return bool(counts.min() * len(counts) * _ROWS_A_KEY >= listed.rows)
 
@@ -127,7 +129,7 @@ class KeyHashes:
                 within = self.ordered[start : np.searchsorted(self.ordered, hashes[1], side="right")]
                 group = groups[number]
                 if last is not None and group is not None:
-                    of_hash = np.mod(within, last)
+                    of_hash = key_groups_of(within, last)
                     within = within[(of_hash >= group[0]) & (of_hash <= group[1])]
                 if not len(within):
                     continue
@@ -136,8 +138,10 @@ class KeyHashes:
 
     def hold(self, hashes: Hashes) -> Hashes:
         """Which keys have one of them, given their hashes."""
-        if not len(self.ordered):
+        if not len(self.given):
             return np.zeros(len(hashes), bool)
+        if np.array_equal(hashes, self.given):  # of a batch before with the same keys
+            return np.ones(len(hashes), bool)
         at_or_after = np.searchsorted(self.ordered, hashes)
         at_or_after[at_or_after == len(self.ordered)] = 0
         equal: Hashes = self.ordered[at_or_after] == hashes
@@ -267,7 +271,7 @@ class TouchedState(StoredState):
     """
 
     def __init__(self, files: Sequence[ListedFile], touched: Hashes, key_schema: KeySchema) -> None:
-        super().__init__(files, KeyHashes.of(touched), key_schema)
+        super().__init__(files, KeyHashes(touched), key_schema)
 
     def load(self, descriptor: StateDescriptor, read: Read | None = None) -> dict[Any, Any]:
         """Entries of one state by key, as of the end of the path.

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.keys.key_arrays import key_groups_of
+from state_engine.core.stable_order import stable_order
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
 from state_engine.storage.files import join, write_parquet
@@ -94,9 +96,10 @@ def changelog_of(
         key_type, {part.descriptor.stored_as: part.descriptor.column_type for part in parts}
     )
     at = np.concatenate([part.at for part in parts])
+    of_rows = hashes[at]
+    groups = key_groups_of(of_rows, max_parallelism)
     ops = pa.chunked_array([part.op for part in parts], pa.string())
-    order = file_order(hashes[at], np.mod(hashes[at], max_parallelism), ops)
-    in_order, at = pa.array(order), at[order]
+    order = file_order(of_rows, groups, ops)
     columns: dict[str, pa.Array | pa.ChunkedArray] = {
         "state": _repeat([(part.descriptor.stored_as, len(part.at)) for part in parts]),
         "op": ops,
@@ -110,10 +113,10 @@ def changelog_of(
         columns[state_column(part.descriptor.stored_as)] = pa.concat_arrays(a for a in padded if len(a))
         start += len(part.at)
     if (np.diff(order) != 1).any():
+        in_order, at, of_rows, groups = pa.array(order), at[order], of_rows[order], groups[order]
         columns = {name: column.take(in_order) for name, column in columns.items()}
     columns["key"] = keys if np.array_equal(at, np.arange(len(keys))) else keys.take(pa.array(at))
-    columns["key_hash"] = pa.array(hashes[at])
-    columns["key_group"] = pa.array(np.mod(hashes[at], max_parallelism))
+    columns |= {"key_hash": pa.array(of_rows), "key_group": pa.array(groups)}
     return pa.table([columns[f.name] for f in schema], schema=schema)
 
 
@@ -135,11 +138,12 @@ def file_order(
     rising = (groups[1:] > groups[:-1]) | ((groups[1:] == groups[:-1]) & (hashes[1:] > hashes[:-1]))
     if rising.all():
         return np.arange(len(hashes))
-    order = np.argsort(hashes, kind="stable")
-    if ops is not None and (np.diff(hashes[order]) == 0).any():  # what rows of one key do matters
-        order = np.lexsort((pc.not_equal(ops, CLEAR).to_numpy(), hashes))
-    # numbers of 16 bits are sorted without comparisons, and there are at most 32,768 key groups
-    return cast(np.ndarray[Any, Any], order[np.argsort(groups[order].astype(np.uint16), kind="stable")])
+    order = np.argsort(hashes)  # in a quarter of the time of a stable sort
+    ordered = hashes[order]
+    if (ordered[1:] == ordered[:-1]).any():  # what rows of one key do matters, else their order
+        first = np.zeros(len(hashes), bool) if ops is None else pc.not_equal(ops, CLEAR).to_numpy()
+        order = np.lexsort((first, hashes))
+    return cast(np.ndarray[Any, Any], order[stable_order(groups[order])])
 
 
 def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, attempt: int) -> DataFile:

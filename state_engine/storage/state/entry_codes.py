@@ -13,8 +13,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+Numbers = np.ndarray[Any, Any]
 
-def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
+
+def entry_codes(columns: Sequence[pa.Array]) -> Numbers:
     """A number from 0 on for each row: the same for rows that are equal in all columns, records field by field.
 
     Example:
@@ -36,7 +38,32 @@ def entry_codes(columns: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
     return codes
 
 
-def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray[Any, Any]:
+def key_codes(columns: Sequence[pa.Array], hashes: Numbers) -> tuple[Numbers, Numbers]:
+    """``entry_codes`` of keys whose hashes are known: a number for each row, and for each number a row that has it.
+
+    Rows of one hash are compared; where their keys differ, the hashes say nothing.
+
+    Example:
+        >>> codes, rows = key_codes([pa.array(["a", "b", "a"])], np.array([7, -7, 7]))
+        >>> codes.tolist(), len(rows)
+        ([1, 0, 1], 2)
+    """
+    order = np.argsort(hashes)
+    ordered = hashes[order]
+    new = np.append(True, ordered[1:] != ordered[:-1])[: len(order)]
+    codes = np.empty(len(order), np.int64)
+    codes[order] = np.cumsum(new) - 1
+    rows, others = order[new], order[~new]
+    if len(others):
+        of_row, of_number = ([c.take(pa.array(at)) for c in columns] for at in (others, rows[codes[others]]))
+        if not equal_rows(of_row, of_number).all():
+            codes = entry_codes(columns)
+            rows = np.empty(int(codes.max()) + 1, np.int64)
+            rows[codes] = np.arange(len(codes))
+    return codes, rows
+
+
+def equal_rows(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> Numbers:
     """Which rows are equal in all columns, as ``entry_codes`` has it: null equals null, and NaN equals NaN.
 
     Example:

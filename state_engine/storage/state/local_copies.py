@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import (
@@ -165,7 +166,7 @@ class LocalCopy:
             MissingFilesError, DamagedFileError: the file is gone, or is not what was written.
         """
         hashes = wanted.ordered
-        hashes = hashes[np.mod(hashes, self._copies.max_parallelism) == self._file.key_group_min]
+        hashes = hashes[key_groups_of(hashes, self._copies.max_parallelism) == self._file.key_group_min]
         if len(hashes) * BLOCK_ROWS * _FEW > self._file.listed.rows:
             return None
         return self._read(lambda blocks: blocks.with_any(_ROWS, hashes))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -49,9 +50,7 @@ class NewestEntries:
 
     def __init__(self, files: Sequence[ListedFile], hashes: Hashes, keys: Sequence[pa.Array]) -> None:
         self._keys, self._given = keys, hashes
-        self._order = np.argsort(hashes)
-        self._hashes = hashes[self._order]
-        self._unread = parts_of(files, KeyHashes.of(self._hashes), newest_first=True)
+        self._unread = parts_of(files, KeyHashes(hashes), newest_first=True)
         self._read: list[Part] = []
 
     def of(self, descriptor: StateDescriptor, read: Read | None = None) -> FoundEntries | None:
@@ -60,8 +59,8 @@ class NewestEntries:
         Args:
             read: gives its column the form of the declared type.
         """
-        row_of = np.full(len(self._order), -1)
-        open_keys, tables, total = np.ones(len(self._order), bool), list[pa.Table](), 0
+        row_of = np.full(len(self._given), -1)
+        open_keys, tables, total = np.ones(len(self._given), bool), list[pa.Table](), 0
         for part in self._newest_first():
             rows = part.rows(descriptor, read)
             if rows is not None:
@@ -77,6 +76,12 @@ class NewestEntries:
             return None
         return FoundEntries(pa.concat_tables(tables), row_of)
 
+    @cached_property
+    def _by_hash(self) -> tuple[Hashes, Hashes]:
+        """The numbers of the keys, smallest hash first, and their hashes."""
+        order = np.argsort(self._given)
+        return order, self._given[order]
+
     def _newest_first(self) -> Iterator[Part]:
         """Parts from the newest one on; each is read once, for all states."""
         yield from self._read
@@ -89,12 +94,13 @@ class NewestEntries:
         hashes, columns = rows["key_hash"].to_numpy(), one_chunk(rows["key"]).flatten()
         if np.array_equal(hashes, self._given) and equal_rows(columns, self._keys).all():
             return np.arange(len(hashes))
-        numbers, at = np.full(len(hashes), -1), np.searchsorted(self._hashes, hashes)
+        order, ordered = self._by_hash
+        numbers, at = np.full(len(hashes), -1), np.searchsorted(ordered, hashes)
         left = np.arange(len(hashes))
         while len(left):
-            left = left[at[left] < len(self._hashes)]
-            left = left[self._hashes[at[left]] == hashes[left]]
-            candidates = self._order[at[left]]
+            left = left[at[left] < len(ordered)]
+            left = left[ordered[at[left]] == hashes[left]]
+            candidates = order[at[left]]
             same = equal_rows(
                 [c.take(pa.array(left)) for c in columns], [c.take(pa.array(candidates)) for c in self._keys]
             )

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.core.time.watermarks import MAX_TIMESTAMP
@@ -61,7 +62,7 @@ class StoredTimers:
         """Hashes of keys that may have a timer with a time in the window: a file said so, and a later one may not."""
         read = read_timers([part for source in self._sources for part in source.within(window)])
         parts = [columns.hashes[columns.within(window)] for columns in read]
-        hashes = KeyHashes.of(np.concatenate([np.array([], np.int64), *parts])).ordered
+        hashes = KeyHashes(np.concatenate([np.array([], np.int64), *parts])).ordered
         own: Hashes = hashes[self._own.hold(hashes)]
         return own
 
@@ -96,7 +97,7 @@ class StoredTimers:
             if not len(times):
                 return None
             asked = times <= until
-            timers = self._timers_of(KeyHashes.of(hashes[asked]).ordered)
+            timers = self._timers_of(KeyHashes(hashes[asked]).ordered)
             if timers is not None:
                 there = TimerColumns.of_table(timers)
                 left = there.times[there.within({domain: (since_ms, until)})]
@@ -127,7 +128,7 @@ class StoredTimers:
         """The timers of keys with these hashes that are left at the end of the path; None where none is."""
         if not len(hashes):
             return None
-        groups = set(np.mod(hashes, self._max_parallelism).tolist())
+        groups = set(key_groups_of(hashes, self._max_parallelism).tolist())
         files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
         entries = read_entries(self._spec, files, KeyHashes(hashes))
         return entries[0] if entries else None
