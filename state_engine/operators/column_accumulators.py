@@ -107,8 +107,9 @@ def _sum_doubles(
     finite = np.where((there == 1) & np.isfinite(column), column, 0.0)
     sums, parts = running_sums(finite, segments, kept.field(0))
     nans, infinities, minus = special
-    sums = np.where(infinities > 0, np.inf, np.where(minus > 0, -np.inf, sums))
-    sums = np.where((nans > 0) | ((infinities > 0) & (minus > 0)), np.nan, sums)
+    if any(numbers.any() for numbers in special):
+        sums = np.where(infinities > 0, np.inf, np.where(minus > 0, -np.inf, sums))
+        sums = np.where((nans > 0) | ((infinities > 0) & (minus > 0)), np.nan, sums)
     if average:
         sums = sums / np.maximum(counts, 1)
     last = segments.ends
@@ -161,20 +162,27 @@ def _typed(column: Column, none: Column, kind: pa.DataType) -> pa.Array:
 
 
 def _running_marks(marks: Column, there: Column, start: pa.Array, segments: Segments) -> Column:
-    return segments.running((marks & (there == 1)).astype(np.int64), _numbers(start))
+    begins = _numbers(start)
+    if not marks.any():
+        return cast(Column, begins[segments.keys])
+    return segments.running((marks & (there == 1)).astype(np.int64), begins)
 
 
 def _valid(column: pa.Array) -> Column:
+    if not column.null_count:
+        return np.ones(len(column), np.int64)
     return cast(Column, column.is_valid().to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def _numbers(column: pa.Array) -> Column:
     """Whole numbers, with 0 for null."""
-    return cast(Column, column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64))
+    column = column.fill_null(0) if column.null_count else column
+    return cast(Column, column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False))
 
 
 def _doubles(column: pa.Array) -> Column:
-    return cast(Column, column.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False))
+    column = column.fill_null(0.0) if column.null_count else column
+    return cast(Column, column.cast(pa.float64()).to_numpy(zero_copy_only=False))
 
 
 def _whole(column: pa.Array) -> Column:

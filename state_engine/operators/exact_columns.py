@@ -19,6 +19,8 @@ Column = np.ndarray[Any, Any]
 _BITS, _MASK = 32, 2**32 - 1
 _MOST_LIMBS = 8
 _LARGEST_EXPONENT = 1023
+_EXACT = 2**53
+"""Whole numbers up to this one are doubles."""
 
 
 class ExactUnits:
@@ -27,26 +29,28 @@ class ExactUnits:
     Args:
         addends: all finite doubles that are to be summed, in several columns.
 
+    Attributes:
+        addends: as whole numbers of the unit; see ``limbs``.
+
     Raises:
         PerElement: they are too far apart, or may exceed the largest double.
 
     Example:
         >>> units = ExactUnits(np.array([0.1, 0.2]))
-        >>> sums = [limb.sum(keepdims=True) for limb in units.limbs(np.array([0.1, 0.2]))]
+        >>> sums = [limb.sum(keepdims=True) for limb in units.addends[0]]
         >>> units.parts(sums).to_pylist()
         [[0.30000000000000004, -2.7755575615628914e-17]]
     """
 
     def __init__(self, *addends: Column) -> None:
         lowest, highest, number = 0, 0, 1
-        known = False
-        for column in addends:
-            mantissas, exponents = _whole(column)
-            there = mantissas != 0
+        known, wholes = False, [_whole(column) for column in addends]
+        for column, (mantissas, exponents) in zip(addends, wholes, strict=True):
             number += len(column)
-            if not there.any():
+            if not mantissas.any():
                 continue
-            low, high = int(exponents[there].min()), int(np.frexp(column[there])[1].max())
+            low = int(exponents.min(where=mantissas != 0, initial=_LARGEST_EXPONENT))
+            high = int(np.frexp(np.abs(column).max())[1])
             lowest, highest = (min(lowest, low), max(highest, high)) if known else (low, high)
             known = True
         bits = highest - lowest + number.bit_length() + 1
@@ -56,10 +60,13 @@ class ExactUnits:
         self._one = bits <= 62
         if self._number > _MOST_LIMBS:
             raise PerElement
+        self.addends = [self._limbs(*whole) for whole in wholes]
 
     def limbs(self, column: Column) -> list[Column]:
         """Doubles as whole numbers of the unit, low limbs first; limbs have the sign of the double."""
-        mantissas, exponents = _whole(column)
+        return self._limbs(*_whole(column))
+
+    def _limbs(self, mantissas: Column, exponents: Column) -> list[Column]:
         shift = np.where(mantissas == 0, 0, exponents - self._unit)
         if self._one:
             return [mantissas << shift]
@@ -69,7 +76,7 @@ class ExactUnits:
         thirds = (low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS)
         limbs = []
         for at in range(self._number):
-            limb = np.zeros(len(column), np.int64)
+            limb = np.zeros(len(mantissas), np.int64)
             for place, third in enumerate(thirds):
                 limb += np.where(first + place == at, third, 0)
             limbs.append(limb * sign)
@@ -112,6 +119,8 @@ class ExactUnits:
         while any(limb.any() for limb in left):
             part = self.rounded(left)
             made.append(part)
+            if self._one and np.abs(left[0]).max() <= _EXACT:  # nothing was rounded
+                break
             left = [a - b for a, b in zip(left, self.limbs(part), strict=True)]
             left = left if self._one else _carried(left)
         table = np.array(made).reshape(len(made), len(limbs[0])).T
@@ -132,23 +141,34 @@ def running_sums(values: Column, segments: Segments, start: pa.Array) -> tuple[C
         PerElement: the doubles are too far apart.
     """
     parts = start.flatten().to_numpy(zero_copy_only=False)
-    keys = np.repeat(np.arange(len(start)), start.value_lengths().fill_null(0).to_numpy())
+    lengths = start.value_lengths().fill_null(0).to_numpy()
     units = ExactUnits(values, parts)
-    sums = []
-    for limb, of_parts in zip(units.limbs(values), units.limbs(parts), strict=True):
-        begins = np.zeros(len(start), np.int64)
-        np.add.at(begins, keys, of_parts)
-        sums.append(segments.running(limb, begins))
+    begins = units.addends[1]
+    if (lengths != 1).any():
+        keys = np.repeat(np.arange(len(start)), lengths)
+        begins = [np.zeros(len(start), np.int64) for _ in begins]
+        for begin, of_parts in zip(begins, units.addends[1], strict=True):
+            np.add.at(begin, keys, of_parts)
+    sums = [segments.running(*both) for both in zip(units.addends[0], begins, strict=True)]
     return units.rounded(sums), units.parts([limb[segments.ends] for limb in sums])
 
 
 def _whole(column: Column) -> tuple[Column, Column]:
-    """Doubles as odd whole numbers and the exponents of the powers of two that they are multiplied with."""
-    fractions, exponents = np.frexp(column)
-    mantissas = np.ldexp(fractions, 53).astype(np.int64)
+    """Finite doubles as odd whole numbers and the exponents of the powers of two that they are multiplied with."""
+    bits = np.ascontiguousarray(column, np.float64).view(np.int64)
+    exponents = _exponents(bits)
+    mantissas = bits & (2**52 - 1)
+    mantissas[exponents > 0] |= 2**52  # the smallest doubles have no leading bit
     lowest_bit = (mantissas & -mantissas).astype(np.float64)
-    zeros = np.maximum(np.frexp(lowest_bit)[1] - 1, 0).astype(np.int64)
-    return mantissas >> zeros, exponents.astype(np.int64) - 53 + zeros
+    zeros = np.maximum(_exponents(lowest_bit.view(np.int64)) - 1023, 0)
+    mantissas >>= zeros
+    np.negative(mantissas, out=mantissas, where=bits < 0)
+    return mantissas, np.maximum(exponents, 1) - 1075 + zeros
+
+
+def _exponents(bits: Column) -> Column:
+    """The bits of doubles between the sign and the fraction."""
+    return cast(Column, bits >> 52 & 0x7FF)
 
 
 def _carried(limbs: list[Column]) -> list[Column]:
