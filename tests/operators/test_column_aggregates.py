@@ -223,8 +223,9 @@ def test_nan_and_infinities_are_those_of_elements() -> None:
     rows += [("c", math.inf), ("c", -math.inf), ("c", 1.0)]
     vectorized = VectorizedAggregates.of(made)
     assert vectorized is not None
-    shown = KeyedHarness(vectorized, **options).process(rows)
-    assert repr(shown) == repr(KeyedHarness(KeyedAggregates(made), **options).process(rows))
+    by_columns, one_by_one = (KeyedHarness(f, **options) for f in (vectorized, KeyedAggregates(made)))
+    for batch in (rows, [("a", 1.0), ("c", 2.0), ("d", 3.0)]):  # what was seen stays, also where none follows
+        assert repr(by_columns.process(batch)) == repr(one_by_one.process(batch))
 
 
 def test_averages_of_large_whole_numbers_are_rounded_once() -> None:

@@ -32,6 +32,8 @@ from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Chan
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import TimersDescriptor
+from state_engine.storage.layout import state_column
+from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
 from state_engine.storage.state.changelog import AllKeys, KeyGroups, ListedFile, StoredState, TouchedState
 from state_engine.storage.state.entry_codes import entry_codes
@@ -133,6 +135,45 @@ def test_a_base_changes_nothing(
         touched = np.array(sorted({hash_of(k) for k in expected["map"]}), np.int64)
         loaded = TouchedState([*files, *log.files[start:]], touched, KEY).load(MAP)
         assert {k: list(v.items()) for k, v in loaded.items()} == expected["map"]
+
+
+def test_values_that_are_replaced_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def batch(values: dict[Any, Any], maps: dict[Any, Any]) -> dict[str, dict[Any, Any]]:
+        return {name: {} for name in STATES} | {VALUE.name: values, MAP.name: maps}
+
+    first, last = (1, "a"), (2, None)
+    changes = [
+        batch({first: [1]}, {}),
+        batch({first: [2]}, {last: {"a": 1}}),
+        batch({first: [3], last: []}, {}),
+    ]
+    log = write_log(tmp_path, changes, key_hash)
+    expected, read = fold(log.files, *STATES.values()), list[tuple[str, str]]()
+    original = OpenParquet.read_row_groups
+
+    def noted(self: OpenParquet, numbers: Sequence[int], columns: Sequence[str] | None = None) -> pa.Table:
+        read.extend((self._uri, name) for name in columns or [])
+        return original(self, numbers, columns)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(OpenParquet, "read_row_groups", noted)
+        files = listed(tmp_path / "base", base(tmp_path / "base", log.files, *STATES.values()))
+    assert fold(files, *STATES.values()) == expected
+    of_values = [{name for uri, name in read if uri == f.uri and name.startswith("v_")} for f in log.files]
+    assert of_values[0] == set()
+    assert state_column(MAP.stored_as) in of_values[1]  # changes of a map replace nothing
+    assert state_column(VALUE.stored_as) in of_values[2]
+
+
+def test_entries_of_a_key_stand_together_also_where_others_have_its_hash(tmp_path: Path) -> None:
+    keys = (1, "a"), (1, None)
+    nothing: dict[str, dict[Any, Any]] = {name: {} for name in STATES}
+    batches_of_maps = [nothing | {MAP.name: dict.fromkeys(keys, new)} for new in ({"x": 1}, "add")]
+    log = write_log(tmp_path, batches_of_maps, one_hash_a_number)
+    [file] = base(tmp_path / "base", log.files, MAP)
+    stored = pq.ParquetFile(tmp_path / "base" / file.path).read(["key"])["key"].to_pylist()
+    assert len(stored) == 4
+    assert stored[0] == stored[1] != stored[2] == stored[3]
 
 
 _TIMES = st.none() | st.integers(0, 300)

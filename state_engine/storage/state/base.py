@@ -9,8 +9,9 @@ columns and decodes nothing, and it holds the entries of a few key groups at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +38,7 @@ from state_engine.storage.state.changelog import (
     op_of_entry,
     open_state_file,
 )
-from state_engine.storage.state.changelog_write import ROW_GROUP, in_file_order, write_changes
+from state_engine.storage.state.changelog_write import ROW_GROUP, file_order, in_file_order, write_changes
 from state_engine.storage.state.entry_codes import entry_codes
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
@@ -105,7 +106,7 @@ def write_base_files(
     Raises:
         MissingFilesError: a file is gone or was changed.
     """
-    rows = read_changes(spec, files, groups)
+    rows = read_latest(spec, files, groups)
     expired = _expired(spec, rows)
     listed = [] if expired is None else [_write_expired(spec, expired, task=task, attempt=attempt)]
     return write_entries(spec, rows, task=task, attempt=attempt), listed
@@ -150,9 +151,10 @@ def write_entries(spec: BaseSpec, rows: pa.Table, *, task: int, attempt: int) ->
             start, end = np.searchsorted(place, [group, group + 1]).tolist()
             if start < end:
                 parts.append(part.slice(start, end - start))
-        table = pa.concat_tables(parts, promote_options="default")
-        order = np.argsort(table["key_hash"].to_numpy(), kind="stable")
-        table = table.take(pa.array(order))
+        table = parts[0]
+        if len(parts) > 1:
+            table = pa.concat_tables(parts, promote_options="default")
+            table = table.take(pa.array(np.argsort(table["key_hash"].to_numpy(), kind="stable")))
         hashes = table["key_hash"]
         name = file_name(spec.base_id, task, attempt)
         path = f"base_id={spec.base_id}/key_group={group}/{name}"
@@ -181,7 +183,7 @@ def _counted(states: pa.ChunkedArray) -> dict[str, int]:
 
 def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> list[pa.Table]:
     """The entries of some keys, a table a state that has any: what ``write_base_files`` would write."""
-    rows = read_changes(spec, files, groups)
+    rows = read_latest(spec, files, groups)
     return [part for state in spec.states if (part := entries_of(spec, state, rows)) is not None]
 
 
@@ -190,35 +192,112 @@ def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
 
 def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
     """The rows of these keys in path order, in the recorded form; ``op`` is null in entries of a base."""
-    types = {s.column_name: type_from_text(s.type).storage for s in spec.states}
-    schema = changelog_schema(spec.key_type, types)
-    schema = schema.remove(schema.get_field_index("key_group"))
-    parts = [part for listed in files for part in _read_file(listed, groups, schema)]
+    schema = _read_schema(spec)
+    parts = [piece.rows(schema) for listed in files for piece in _pieces(listed, groups)]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def _read_file(listed: ListedFile, keys: SomeKeys, schema: pa.Schema) -> Iterator[pa.Table]:
+def read_latest(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
+    """As ``read_changes``, without what a later row replaces, so that the same entries follow.
+
+    Keys are read first. Values of rows that are replaced are never read, of files of which all are.
+    """
+    schema = _read_schema(spec)
+    single = {s.column_name for s in spec.states if SHAPES[s.kind] == "value"}
+    pieces = [piece for listed in files for piece in _pieces(listed, groups)]
+    if single and len(pieces) > 1:
+        pieces = list(_latest(pieces, single, schema))
+    parts = [piece.rows(schema) for piece in pieces]
+    return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _latest(pieces: Sequence[_Piece], single: Set[str], schema: pa.Schema) -> Iterator[_Piece]:
+    """The pieces without rows that are replaced: of states with one value a key all but the last one of a key."""
+    tables = [piece.read(["key", "state"]) for piece in pieces]
+    keys = pa.chunked_array([conform(one_chunk(t["key"]), schema.field("key").type) for t in tables])
+    states = one_chunk(pa.chunked_array([_coded(t["state"]) for t in tables]).unify_dictionaries())
+    codes = entry_codes([one_chunk(keys), states.indices])
+    kept = np.zeros(len(codes), bool)
+    kept[_last(codes, np.arange(len(codes)))] = True
+    of_single = np.array([name in single for name in states.dictionary.to_pylist()])
+    kept |= ~of_single[states.indices.to_numpy()]
+    start = 0
+    for piece, table in zip(pieces, tables, strict=True):
+        own = kept[start : start + len(table)]
+        start += len(table)
+        if own.any():
+            yield piece.only(own)
+
+
+def _coded(texts: pa.ChunkedArray) -> pa.Array:
+    """Texts as numbers into a dictionary."""
+    array = one_chunk(texts)
+    return array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+
+
+def _read_schema(spec: BaseSpec) -> pa.Schema:
+    types = {s.column_name: type_from_text(s.type).storage for s in spec.states}
+    schema = changelog_schema(spec.key_type, types)
+    return schema.remove(schema.get_field_index("key_group"))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Wanted rows of a file, columns of which are read where they are asked for.
+
+    Attributes:
+        columns: that there are.
+        source: gives some of them, with all rows.
+        kept: the rows that are wanted; None for all.
+    """
+
+    columns: Collection[str]
+    source: Callable[[list[str]], pa.Table]
+    kept: Hashes | None
+
+    def read(self, names: Sequence[str]) -> pa.Table:
+        """Some columns of the wanted rows."""
+        table = self.source(list(names))
+        return table if self.kept is None else table.filter(pa.array(self.kept))
+
+    def only(self, which: Hashes) -> _Piece:
+        """Some of the wanted rows."""
+        if self.kept is None:
+            return self if which.all() else replace(self, kept=which)
+        kept = self.kept.copy()
+        kept[self.kept] = which
+        return replace(self, kept=kept)
+
+    def rows(self, schema: pa.Schema) -> pa.Table:
+        """The columns of a schema, in the recorded form; those that a file does not have are null."""
+        return _in_schema(self.read([n for n in schema.names if n in self.columns]), schema)
+
+
+def _pieces(listed: ListedFile, keys: SomeKeys) -> Iterator[_Piece]:
+    """The rows of these keys in a file."""
     copied = copied_rows(listed, keys)
     if copied is not None:
         kept = kept_rows(copied["key_hash"].to_numpy(), listed, keys)
-        yield _in_schema(copied.filter(pa.array(kept)), schema)
+        yield _Piece(copied.column_names, copied.select, kept)
         return
-    file = open_state_file(listed)
-    columns = [n for n in schema.names if n in file.schema.names and n != "key_hash"]
+    file = open_state_file(listed, coded=["state"])
     for numbers in _read_together(file, keys.row_groups(file, listed)):
-        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"]
-        kept = kept_rows(hashes.to_numpy(), listed, keys)
+        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy()
+        kept = kept_rows(hashes, listed, keys)
         if kept.any():
-            table = file.read_row_groups(numbers, columns).append_column("key_hash", hashes)
-            yield _in_schema(table if kept.all() else table.filter(pa.array(kept)), schema)
+            source = partial(file.read_row_groups, numbers)
+            yield _Piece(file.schema.names, source, None if kept.all() else kept)
 
 
 def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The columns of a schema, in the recorded form; those that a file does not have are null."""
-    arrays = [
-        conform(table[f.name], f.type) if f.name in table.schema.names else pa.nulls(table.num_rows, f.type)
-        for f in schema
-    ]
+    arrays = []
+    for field in schema:
+        if field.name not in table.schema.names:
+            arrays.append(pa.nulls(table.num_rows, field.type))
+            continue
+        column = table[field.name]
+        plain = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+        arrays.append(conform(plain, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -289,7 +368,8 @@ def entries_of(
     """
     column, shape = state_column(state.column_name), SHAPES[state.kind]
     mine = rows.select(["key_hash", "key", "state", "op", "updated_at", column])
-    mine = mine.filter(pc.equal(mine["state"], state.column_name)).combine_chunks()
+    own = pc.equal(mine["state"], state.column_name)
+    mine = (mine if pc.all(own).as_py() else mine.filter(own)).combine_chunks()
     if not mine.num_rows:
         return None
     folded = _Rows(
@@ -303,10 +383,16 @@ def entries_of(
     if not len(kept):
         return None
     hashes = table["key_hash"].to_numpy()
-    order = np.lexsort(
-        (np.arange(len(kept)), folded.keys[kept], hashes, key_groups_of(hashes, spec.max_parallelism))
-    )
-    return table.take(pa.array(order))
+    return table.take(pa.array(_entry_order(hashes, folded.keys[kept], spec.max_parallelism)))
+
+
+def _entry_order(hashes: Hashes, keys: Hashes, max_parallelism: int) -> Hashes:
+    """The order of entries in bases: by key group, hash and key, entries of a key as they stand."""
+    groups, ordered = key_groups_of(hashes, max_parallelism), np.sort(hashes)
+    if (ordered[1:] != ordered[:-1]).all():
+        return file_order(hashes, groups)
+    order: Hashes = np.lexsort((keys, hashes, groups))
+    return order
 
 
 def _fold_value(rows: _Rows) -> tuple[Hashes, pa.Table]:
@@ -357,8 +443,11 @@ _FOLDS: dict[str, Callable[[_Rows], tuple[Hashes, pa.Table]]] = {
 
 
 def _living(rows: _Rows, kept: Hashes) -> tuple[Hashes, pa.Table]:
-    table = rows.table.take(pa.array(kept))
+    every = np.array_equal(kept, np.arange(rows.table.num_rows))
+    table = rows.table if every else rows.table.take(pa.array(kept))
     mask = rows.alive(one_chunk(table["updated_at"]))
+    if pc.all(mask).as_py():
+        return kept, table
     return kept[mask.to_numpy(zero_copy_only=False)], table.filter(mask)
 
 
