@@ -180,5 +180,5 @@ def _kept(file: StateFile) -> StateFile:
 
 def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:
     """The files that may hold keys with these hashes: there is a base file a key group, and most hold none."""
-    groups = set(np.unique(key_groups_of(hashes, max_parallelism)).tolist())
+    groups = set(np.flatnonzero(np.bincount(key_groups_of(hashes, max_parallelism))).tolist())
     return [f.listed for f in files if not f.is_base or f.key_group_min in groups]

@@ -367,12 +367,16 @@ class Part:
     columns: frozenset[str]
     read: Callable[[list[str]], pa.Table]
 
-    def rows(self, descriptor: StateDescriptor, read: Read | None) -> pa.Table | None:
-        """Hash, key, op and value column of one state's rows; None where it has none here."""
+    def rows(self, descriptor: StateDescriptor, read: Read | None, *, ops: bool = True) -> pa.Table | None:
+        """Hash, key, op and value column of one state's rows; None where it has none here.
+
+        Args:
+            ops: whether the op is wanted; of one value a key, what is deleted has none.
+        """
         column = state_column(descriptor.stored_as)
         if column not in self.columns:
             return None
-        names = [*_SHARED, column]
+        names = [n for n in [*_SHARED, column] if ops or n != "op"]
         if descriptor.ttl is not None and descriptor.shape != "list":  # elements have their time beside them
             names.append("updated_at")
         table = self.read([n for n in names if n in self.columns])
@@ -380,16 +384,15 @@ class Part:
         rows = table if pc.all(own).as_py() else table.filter(own)
         if not rows.num_rows:
             return None
-        if "op" not in self.columns:  # a base
+        if ops and "op" not in self.columns:  # a base
             op = pa.scalar(op_of_entry(descriptor.shape), pa.string())
             rows = rows.append_column("op", pa.repeat(op, rows.num_rows))
         if read is not None:
             rows = rows.set_column(rows.schema.get_field_index(column), column, read(rows[column]))
         # the same columns in the same order, and plain text, whatever the file is
-        names = [n for n in [*_SHARED, column, "updated_at"] if n in rows.schema.names]
-        state = pa.repeat(pa.scalar(descriptor.stored_as, pa.string()), rows.num_rows)
-        text = {"state": state, "op": rows["op"].cast(pa.string())}
-        return pa.table({n: text.get(n, rows[n]) for n in names}).combine_chunks()
+        names = [n for n in ["key_hash", "key", "op", column, "updated_at"] if n in rows.schema.names]
+        columns = {n: rows[n].cast(pa.string()) if n == "op" else rows[n] for n in names}
+        return pa.table(columns).combine_chunks()
 
 
 def parts_of(

@@ -25,7 +25,7 @@ class FoundEntries:
     """Entries of one state.
 
     Attributes:
-        rows: as ``Part.rows`` gives them.
+        rows: as ``Part.rows`` gives them, without ops.
         row_of: of each key the row with its entry, or of its deletion, which has no value; -1 where it has none.
     """
 
@@ -62,7 +62,7 @@ class NewestEntries:
         row_of = np.full(len(self._given), -1)
         open_keys, tables, total = np.ones(len(self._given), bool), list[pa.Table](), 0
         for part in self._newest_first():
-            rows = part.rows(descriptor, read)
+            rows = part.rows(descriptor, read, ops=False)
             if rows is not None:
                 numbers = self._numbers(rows)
                 at = np.flatnonzero(open_keys[numbers] & (numbers >= 0))
