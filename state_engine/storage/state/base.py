@@ -200,7 +200,7 @@ def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
 def read_latest(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
     """As ``read_changes``, without what a later row replaces, so that the same entries follow.
 
-    Keys are read first. Values of rows that are replaced are never read, of files of which all are.
+    Keys are read first. Of a file whose rows are all replaced, values are never read. Decision 0091.
     """
     schema = _read_schema(spec)
     single = {s.column_name for s in spec.states if SHAPES[s.kind] == "value"}
