@@ -148,6 +148,8 @@ def test_a_file_is_removed_however_the_one_who_removes_it_writes_its_path(tmp_pa
     )
     left = DeltaLog(tmp_path.as_uri()).files_at(1)
     assert left == [{"path": "c.parquet", "size": 1}]
+    (tmp_path / "_delta_log" / f"{1:020d}.json").write_text('{"remove":{"pa')
+    assert DeltaLog(tmp_path.as_uri()).files_at(1) is None
 
 
 def test_an_entry_that_is_cut_in_the_middle_of_a_log_is_an_error(tmp_path: Path) -> None:

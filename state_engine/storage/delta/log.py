@@ -214,7 +214,7 @@ class DeltaLog:
                 for path in commit.removed:
                     files.pop(path, None)
                 files |= {unquote(add["path"]): add for add in commit.of("add")}
-        except FileNotFoundError:  # cleaned up this moment
+        except (FileNotFoundError, DamagedFileError):  # cleaned up this moment; or cut, which Spark explains
             return None
         return list(files.values())
 
