@@ -67,11 +67,10 @@ class StoredTimers:
         return own
 
     def among(self, changes: pa.Table, window: Window) -> pa.Table | None:
-        """The same as ``within``, of the keys of some changes in path order, of which all are there."""
-        none = pa.nulls(changes.num_rows, pa.timestamp("us", "UTC"))
-        return _those_within(
-            entries_of(self._spec, _SCHEMA, changes.append_column("updated_at", none)), window
-        )
+        """The same as ``within``, of the keys of some changes of timers in path order, of which all are there."""
+        rows = changes.append_column("state", pa.repeat(_SCHEMA.column_name, changes.num_rows))
+        rows = rows.append_column("updated_at", pa.nulls(changes.num_rows, pa.timestamp("us", "UTC")))
+        return _those_within(entries_of(self._spec, _SCHEMA, rows), window)
 
     def first(self, domain: str, since_ms: int, without: KeyHashes) -> int | None:
         """Time of the first timer of a domain; None where there is none.
