@@ -88,10 +88,10 @@ def element(split: str) -> dict[str, Any]:
 
 
 def digest(position: list[dict[str, Any]]) -> str:
-    found: str = json.loads(summary(position))["digest"]
+    recorded: str = json.loads(summary(position))["digest"]
     whole = b"".join(json.dumps(one, sort_keys=True).encode() for one in position)
-    assert found == hashlib.sha256(whole).hexdigest()[:16]
-    return found
+    assert recorded == hashlib.sha256(whole).hexdigest()[:16]
+    return recorded
 
 
 @pytest.mark.parametrize(
