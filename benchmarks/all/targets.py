@@ -116,7 +116,8 @@ _COPIES = (
 )
 _START = (
     "Two thirds of the processor time are Java's: its start, Spark's session, code compiled at every start; "
-    "Python on the driver and in workers takes the rest (decision 0076)."
+    "Python on the driver and in workers takes the rest (decision 0076). The command imports the job and the engine, "
+    "0.7 s of processor time, before it starts Java and not beside it."
 )
 _AGGREGATE = (
     "A subtask with 500,000 rows spends 24 % of its time on writing changes, 21 % on the aggregate, 15 % on reading "
