@@ -46,9 +46,7 @@ class IncrementalFold(Generic[Element, Result]):
 
     def _beginning(self, elements: Sequence[Element]) -> tuple[Sequence[Element], Result]:
         """The longest of the last sequences that this one begins with, and its result."""
-        begun = [
-            (known, result)
-            for known, result in tuple(self._last)
-            if len(known) <= len(elements) and all(map(operator.is_, known, elements))
-        ]
-        return max(begun, key=lambda one: len(one[0]), default=((), self._empty))
+        for known, result in sorted(self._last, key=lambda one: len(one[0]), reverse=True):
+            if len(known) <= len(elements) and all(map(operator.is_, known, elements)):
+                return known, result
+        return (), self._empty

@@ -13,10 +13,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise
 
-import numpy as np
-
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
-from state_engine.core.keys.key_arrays import key_groups_of
+from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.storage.in_threads import in_threads
@@ -89,7 +87,7 @@ def _changed(file: StateFile, max_parallelism: int) -> set[int]:
     hashes = open_state_file(file.listed).read(columns=["key_hash"])["key_hash"].to_numpy()
     if file.listed.counts is not None:
         hashes = hashes[file.listed.counts.hold(hashes)]
-    return set(np.unique(key_groups_of(hashes, max_parallelism)).tolist())
+    return key_groups_in(hashes, max_parallelism)
 
 
 def _oldest_us(file: StateFile) -> int | None:

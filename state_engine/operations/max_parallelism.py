@@ -24,7 +24,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, RescaleError, StaleParentError
-from state_engine.core.keys.key_arrays import key_groups_of
+from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism
 from state_engine.core.operator_state.operator_state_ref import RAW
 from state_engine.job.job import StatefulJob
@@ -224,7 +224,7 @@ def _key_groups(files: Sequence[StateFile], max_parallelism: int) -> list[int]:
     groups: set[int] = set()
     for file in files:
         hashes = open_state_file(file.listed).read(columns=["key_hash"])["key_hash"].to_numpy()
-        groups |= set(key_groups_of(hashes, max_parallelism).tolist())
+        groups |= key_groups_in(hashes, max_parallelism)
     return sorted(groups)
 
 

@@ -64,13 +64,12 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
         if is_local(path):
             raise SourceError(f"{path} does not exist: check the path, or make the directory first")
         return []  # an object store has no empty directories
-    is_wanted = re.compile(fnmatch.translate(pattern)).match
     prefix = "file://" if is_local(path) else path.split("://")[0] + "://"
     listed = []
     for one in _infos(at, info, prefix, local=is_local(path)):
         name = one.uri.rsplit("/", 1)[-1]
         copied = one.uri not in consumed and info.type != pafs.FileType.File and is_copied(name, pattern)
-        if not (copied or is_wanted(name)):
+        if not (copied or fnmatch.fnmatchcase(name, pattern)):
             continue
         if _HAS_GLOB(one.uri):
             raise SourceError(f"{one.uri}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file")

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.keys.key_arrays import key_groups_of
+from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.core.time.timers import TIMERS
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.head_operations import HeadOperations
@@ -168,7 +168,7 @@ class StateTransform:
             stored = None if state is None else form_of(operator, state, what=what).name
             wanted = keys_frame(self.spark, given, key_schema(operator), what=what).localCheckpoint()
             hashes = wanted.select(KEY_HASH).toArrow()[KEY_HASH].to_numpy()
-            groups = set(key_groups_of(hashes, operator.max_parallelism).tolist())
+            groups = key_groups_in(hashes, operator.max_parallelism)
             entries, named = marked(self._entries(path, uid, groups), wanted)
             forms = [StateForm.of(s) for s in operator.states]
             if stored is None:

@@ -125,6 +125,15 @@ def key_groups_of(hashes: np.ndarray, max_parallelism: int) -> np.ndarray:
     return groups
 
 
+def key_groups_in(hashes: np.ndarray, max_parallelism: int) -> set[int]:
+    """The key groups that some of the hashes are in.
+
+    >>> key_groups_in(np.array([-1, 130, 2]), 128)
+    {2, 127}
+    """
+    return set(np.flatnonzero(np.bincount(key_groups_of(hashes, max_parallelism))).tolist())
+
+
 def _chained(columns: Sequence[pa.Array], hashes: np.ndarray) -> np.ndarray:
     """Each hash is the seed of the next; a null leaves it as it is."""
     for column in columns:

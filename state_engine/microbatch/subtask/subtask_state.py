@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
 from state_engine.core.functions.function_calls import has_timers
-from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange, key_group_range
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
@@ -24,10 +23,10 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.storage.files import is_local
 from state_engine.storage.kept_files import OF_THIS_PROCESS
-from state_engine.storage.state.changelog import Hashes, KeyHashes, ListedFile, Read, TouchedState
+from state_engine.storage.state.changelog import Hashes, KeyHashes, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 from state_engine.storage.state.local_copies import LARGE_ROWS, OperatorCopies
-from state_engine.storage.state.located_files import StateFile
+from state_engine.storage.state.located_files import StateFile, files_holding
 
 _KEYS_AT_ONCE = 20_000
 """Touched keys whose state is in memory at once, on its way into a backend that spills."""
@@ -176,9 +175,3 @@ def _kept(file: StateFile) -> StateFile:
     if file.listed.rows >= LARGE_ROWS or not is_local(file.listed.uri):
         return file
     return replace(file, listed=replace(file.listed, kept=True))
-
-
-def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:
-    """The files that may hold keys with these hashes: there is a base file a key group, and most hold none."""
-    groups = set(np.flatnonzero(np.bincount(key_groups_of(hashes, max_parallelism))).tolist())
-    return [f.listed for f in files if not f.is_base or f.key_group_min in groups]

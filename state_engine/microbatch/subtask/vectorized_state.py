@@ -28,7 +28,7 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.type_parsing import arrow_type
 from state_engine.microbatch.subtask.subtask_input import Hashes, columns_of, key_columns_of
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
-from state_engine.microbatch.subtask.subtask_state import files_holding, own_files
+from state_engine.microbatch.subtask.subtask_state import own_files
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.sources.frames import EVENT_TIME, WATERMARK
 from state_engine.storage.layout import state_column
@@ -41,6 +41,7 @@ from state_engine.storage.state.changelog_write import (
     write_changes,
 )
 from state_engine.storage.state.entry_codes import key_codes
+from state_engine.storage.state.located_files import files_holding
 from state_engine.storage.state.newest_entries import NewestEntries
 
 

@@ -248,16 +248,20 @@ class _Piece:
     Attributes:
         columns: that there are.
         source: gives some of them, with all rows.
+        hashes: the column ``key_hash``, with all rows; it was read to find them.
         kept: the rows that are wanted; None for all.
     """
 
     columns: Collection[str]
     source: Callable[[list[str]], pa.Table]
+    hashes: pa.ChunkedArray
     kept: Hashes | None
 
     def read(self, names: Sequence[str]) -> pa.Table:
         """Some columns of the wanted rows."""
-        table = self.source(list(names))
+        table = self.source([name for name in names if name != "key_hash"])
+        if "key_hash" in names:
+            table = table.append_column("key_hash", self.hashes)
         return table if self.kept is None else table.filter(pa.array(self.kept))
 
     def only(self, which: Hashes) -> _Piece:
@@ -277,16 +281,16 @@ def _pieces(listed: ListedFile, keys: SomeKeys) -> Iterator[_Piece]:
     """The rows of these keys in a file."""
     copied = copied_rows(listed, keys)
     if copied is not None:
-        kept = kept_rows(copied["key_hash"].to_numpy(), listed, keys)
-        yield _Piece(copied.column_names, copied.select, kept)
+        hashes = copied["key_hash"]
+        yield _Piece(copied.column_names, copied.select, hashes, kept_rows(hashes.to_numpy(), listed, keys))
         return
     file = open_state_file(listed, coded=["state"])
     for numbers in _read_together(file, keys.row_groups(file, listed)):
-        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"].to_numpy()
-        kept = kept_rows(hashes, listed, keys)
+        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"]
+        kept = kept_rows(hashes.to_numpy(), listed, keys)
         if kept.any():
             source = partial(file.read_row_groups, numbers)
-            yield _Piece(file.schema.names, source, None if kept.all() else kept)
+            yield _Piece(file.schema.names, source, hashes, None if kept.all() else kept)
 
 
 def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import KeyedStateFile, keyed_state_files
 from state_engine.core.errors import MissingFilesError
+from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import KeyGroups, ListedFile
+from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,12 @@ def state_files(layout: JobLayout, path: Sequence[CheckpointRow], uid: str) -> l
         *(_located(base, file, uid, max_parallelism) for file in files.base),
         *(_located(changelog, file, uid, max_parallelism) for file in files.changelog),
     ]
+
+
+def files_holding(files: Sequence[StateFile], hashes: Hashes, max_parallelism: int) -> list[ListedFile]:
+    """The files that may hold keys with these hashes: there is a base file a key group, and most hold none."""
+    groups = key_groups_in(hashes, max_parallelism)
+    return [f.listed for f in files if not f.is_base or f.key_group_min in groups]
 
 
 def _located(directory: str, held: KeyedStateFile, uid: str, max_parallelism: int) -> StateFile:

@@ -15,13 +15,12 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.core.time.watermarks import MAX_TIMESTAMP
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, entries_of, read_entries
 from state_engine.storage.state.changelog import Hashes, KeyHashes, SomeKeys
-from state_engine.storage.state.located_files import StateFile
+from state_engine.storage.state.located_files import StateFile, files_holding
 from state_engine.storage.state.timer_columns import TimerColumns, Window
 from state_engine.storage.state.timer_files import TimersOfFile, TimersPart, read_timers, timers_of
 
@@ -127,8 +126,7 @@ class StoredTimers:
         """The timers of keys with these hashes that are left at the end of the path; None where none is."""
         if not len(hashes):
             return None
-        groups = set(key_groups_of(hashes, self._max_parallelism).tolist())
-        files = [f.listed for f in self._files if not f.is_base or f.key_group_min in groups]
+        files = files_holding(self._files, hashes, self._max_parallelism)
         entries = read_entries(self._spec, files, KeyHashes(hashes))
         return entries[0] if entries else None
 
