@@ -14,7 +14,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks import comparison, report
 from benchmarks.comparison import Plan
-from benchmarks.contenders import CONTENDERS, Statelake, TransformWithState, flink
+from benchmarks.contenders import flink
+from benchmarks.contenders.registry import CONTENDERS
+from benchmarks.contenders.statelake import Statelake
+from benchmarks.contenders.transform_with_state import TransformWithState
 from benchmarks.figures import chosen_of
 from benchmarks.unequal import UnequalResultsError
 

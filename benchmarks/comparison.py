@@ -15,8 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from benchmarks.contenders import CONTENDERS, Contender, Statelake, TransformWithState
-from benchmarks.contenders.contender import Taken
+from benchmarks.contenders.contender import Contender, Taken
+from benchmarks.contenders.registry import CONTENDERS
+from benchmarks.contenders.statelake import Statelake
+from benchmarks.contenders.transform_with_state import TransformWithState
 from benchmarks.figures import Spread, Timed
 from benchmarks.unequal import check
 from benchmarks.workload import PARALLELISM, Feed, Workload

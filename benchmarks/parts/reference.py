@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from benchmarks import comparison
 from benchmarks.comparison import OnStep, Plan
-from benchmarks.contenders import CONTENDERS, flink
+from benchmarks.contenders import flink
+from benchmarks.contenders.registry import CONTENDERS
 from benchmarks.figures import Comparison, Fact, Figures, Timed
 from benchmarks.workload import WINDOW
 

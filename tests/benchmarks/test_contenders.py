@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 
 from benchmarks import comparison
 from benchmarks.comparison import Plan, verify
-from benchmarks.contenders import CONTENDERS, PolarsFrames, flink, polars_frames
+from benchmarks.contenders import flink, polars_frames
 from benchmarks.contenders.flink import FlinkError
+from benchmarks.contenders.polars_frames import PolarsFrames
+from benchmarks.contenders.registry import CONTENDERS
 from benchmarks.contenders.statelake_columns import CountWindowAverageOverColumns
 from benchmarks.unequal import UnequalResultsError
 from benchmarks.workload import WINDOW, Results, Workload

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -26,6 +27,13 @@ def test_a_process_that_fails_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(RuntimeError, match="statelake failed"):
         start.started(STATELAKE, start.Path("nowhere"))
+
+
+@pytest.mark.parametrize("engine", ["statelake", "transform_with_state"])
+def test_a_process_loads_no_library_of_another_engine(engine: str) -> None:
+    code = f"import benchmarks.contenders.{engine}, sys; print(sorted({{'polars', 'deltalake'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
 @pytest.mark.long
