@@ -16,6 +16,7 @@ from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed import HASH, SUBTASK
 from state_engine.microbatch.routing.routed_columns import Edge, EdgeKey
 from state_engine.microbatch.routing.routing import nothing_new
+from state_engine.sources.base import Read
 from state_engine.sources.stream_columns import Constant, Taken
 
 GROUPS, FILES, ROWS = 12, 5, 40
@@ -34,18 +35,23 @@ def read(task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         yield from file(number).select(list(columns)).to_batches()
 
 
+def own_rows_of(read: Read, tasks: int, order: dict[str, pa.DataType], *, parallelism: int) -> OwnRows:
+    """Rows with these order columns and a key."""
+    key = EdgeKey(("k",), ("k",), refusals=False, selected=False)
+    taken = {name: Taken(name) for name in order}
+    edge = Edge(tuple(taken.items()), tuple(taken), Constant(None, pa.string()), key, everywhere=False)
+    layout = replace(nothing_new(1, event_time=False).layout, order=tuple(order))
+    empty = pa.schema([*order.items(), ("k", pa.int64()), (HASH, pa.int64())]).empty_table()
+    return OwnRows([OwnInput(read, tasks, edge)], empty, layout, parallelism, GROUPS)
+
+
 @pytest.mark.parametrize("at_once", [7, ROWS, 2**16])
 @pytest.mark.parametrize("subtask", [0, 1])
 def test_each_subtask_reads_its_rows_in_order(
     at_once: int, subtask: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_rows, "_AT_ONCE", at_once)
-    order = {"file": Taken("file"), "row": Taken("row")}
-    key = EdgeKey(("k",), ("k",), refusals=False, selected=False)
-    edge = Edge(tuple(order.items()), tuple(order), Constant(None, pa.string()), key, everywhere=False)
-    layout = replace(nothing_new(1, event_time=False).layout, order=tuple(order))
-    empty = pa.schema([("file", pa.int32()), ("row", pa.int64()), ("k", pa.int64()), (HASH, pa.int64())])
-    rows = OwnRows([OwnInput(read, 2, edge)], empty.empty_table(), layout, 2, GROUPS).of(subtask)
+    rows = own_rows_of(read, 2, {"file": pa.int32(), "row": pa.int64()}, parallelism=2).of(subtask)
 
     every = pa.concat_tables(map(file, range(FILES)))
     groups = key_groups_of(hash_columns([every["k"].combine_chunks()]), GROUPS).tolist()
@@ -57,3 +63,21 @@ def test_each_subtask_reads_its_rows_in_order(
         assert rows.select(expected.column_names).to_pylist() == expected.to_pylist()
     assert set(rows[SUBTASK].to_pylist()) == {subtask}
     assert {column.num_chunks for column in rows.columns} == {1}
+
+
+NO_TEXT = pa.array([b"\xff", b"a", b"b"]).view(pa.string())
+AFTER_9999 = pa.array([2**58, 1, 2]).cast(pa.timestamp("us", "UTC"))
+
+
+@pytest.mark.parametrize("places", [NO_TEXT, AFTER_9999], ids=["not UTF-8", "after the year 9999"])
+def test_places_that_python_has_no_object_for_are_put_into_order(
+    places: pa.Array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_rows, "_AT_ONCE", 1)
+    rows = pa.table({"at": places, "k": pa.array([1, 1, 1])})
+
+    def one_by_one(task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        yield from rows.slice(task, 1).select(list(columns)).to_batches()
+
+    read_rows = own_rows_of(one_by_one, 3, {"at": places.type}, parallelism=1).of(0)
+    assert read_rows["at"].combine_chunks().equals(places.take(pa.array([1, 2, 0])))

@@ -28,6 +28,7 @@ from state_engine.core.time.watermarks import (
 from state_engine.microbatch.routing.blocks import packed
 from state_engine.microbatch.routing.origins import Origins
 from state_engine.microbatch.routing.routed import INPUT
+from state_engine.microbatch.routing.total_order import order_indices
 from state_engine.sources.frames import EVENT_TIME, HIDDEN, ORIGIN, SOURCE, WATERMARK
 
 STEPS_SCHEMA = "steps binary, newest string"
@@ -47,7 +48,7 @@ def element_watermarks(
         broadcast: number of the input whose rows come before all others.
     """
     rows, names = _with_first(rows, broadcast), [_FIRST, *order]
-    in_order = _indices(rows, names)
+    in_order = order_indices(rows, names)
     watermarks = np.empty(rows.num_rows, np.int64)
     watermarks[in_order] = watermarks_before(
         _moves(rows.take(pa.array(in_order)), origins), origins.start_ms, least_ms=origins.least_ms
@@ -60,7 +61,7 @@ def steps_in(
 ) -> pa.RecordBatch:
     """The steps of a task's rows, and the newest event time of every source among them; of ``STEPS_SCHEMA``."""
     rows = _with_first(rows, broadcast)
-    rows = rows.take(pa.array(_indices(rows, [_FIRST, *order])))
+    rows = rows.take(pa.array(order_indices(rows, [_FIRST, *order])))
     moves = _moves(rows, origins)
     at = steps_of(moves, len(origins.names))
     steps = rows.select([_FIRST, *order]).take(pa.array(at))
@@ -82,7 +83,7 @@ def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins
     steps = pa.concat_tables(parts)
     phase = pc.if_else(steps[_BEFORE], _CARRIED, _SOURCE_ROW)
     steps = steps.append_column(_PHASE, pc.cast(phase, pa.int64())).combine_chunks()
-    steps = steps.take(pa.array(_indices(steps, [_FIRST, *order, _PHASE])))
+    steps = steps.take(pa.array(order_indices(steps, [_FIRST, *order, _PHASE])))
     origin, to_ms = (steps[name].to_numpy() for name in (ORIGIN, _TO))
     reached = watermarks_after(Moves(origin, to_ms, steps[_BEFORE].to_numpy()), origins.start_ms)
     steps = steps.select([_FIRST, *order, _PHASE]).append_column(_TO, pa.array(reached))
@@ -105,7 +106,7 @@ def watermarks_by_steps(
     own = own.append_column(_PHASE, pa.array(np.full(len(own), _ROW)))
     own = own.append_column(_TO, pa.array(np.full(len(own), start_ms)))
     both = pa.concat_tables([own, steps.select(own.column_names).cast(own.schema)]).combine_chunks()
-    in_order = _indices(both, names)
+    in_order = order_indices(both, names)
     reached = np.empty(len(both), np.int64)
     reached[in_order] = np.maximum.accumulate(np.maximum(both[_TO].to_numpy()[in_order], start_ms))
     return pa.array(reached[: len(own)])
@@ -130,14 +131,6 @@ def _with_first(rows: pa.Table, broadcast: int | None) -> pa.Table:
     if broadcast is None:
         return rows.append_column(_FIRST, pa.array(np.zeros(rows.num_rows, np.int64)))
     return rows.append_column(_FIRST, pc.not_equal(rows[INPUT], broadcast).cast(pa.int64()))
-
-
-def _indices(rows: pa.Table, names: Sequence[str]) -> Longs:
-    columns = [rows[c] for c in names]
-    if all(pa.types.is_integer(c.type) and not c.null_count for c in columns):
-        return np.asarray(np.lexsort([c.to_numpy() for c in columns][::-1]))
-    keys = [(c, "ascending", "at_start") for c in names]
-    return np.asarray(pc.sort_indices(rows, sort_keys=keys).to_numpy())
 
 
 def _longs(column: pa.ChunkedArray) -> Longs:

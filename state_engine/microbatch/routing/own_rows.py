@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 
@@ -17,6 +16,7 @@ from state_engine.microbatch.routing.arrow_router import of_subtask, routed_rows
 from state_engine.microbatch.routing.blocks import gathered, joined
 from state_engine.microbatch.routing.routed import RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge
+from state_engine.microbatch.routing.total_order import order_indices
 from state_engine.sources.base import Read
 
 MOST_READERS = 4
@@ -68,13 +68,11 @@ class OwnRows:
         What tasks would read side by side is put into order by its first rows. So rows that are in order in what each
         task reads are so here, and need not be sorted.
         """
+        order = self.layout.whole_order
         parts = [part for part in self._routed(subtask) if part.num_rows]
-        return joined([self.empty, *sorted(parts, key=self._first)])
-
-    def _first(self, rows: pa.Table) -> list[tuple[bool, Any]]:
-        """The place of the first row in the total order; nulls come first."""
-        places = [rows[name][0].as_py() for name in self.layout.whole_order]
-        return [(place is not None, place) for place in places]
+        firsts = [part.slice(0, 1).select(order) for part in parts]
+        places = order_indices(joined(firsts), order) if len(parts) > 1 else range(len(parts))
+        return joined([self.empty, *(parts[place] for place in places)])
 
     def _routed(self, subtask: int) -> Iterator[pa.Table]:
         for one in self.inputs:

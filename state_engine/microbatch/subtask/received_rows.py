@@ -11,13 +11,13 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.operator.outputs import ElementRefused, Refusal
 from state_engine.core.types.invalid_text import invalid_text
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
+from state_engine.microbatch.routing.total_order import in_total_order
 from state_engine.microbatch.subtask.subtask_input import (
     Flags,
     among_broadcast,
     broadcast_rows,
     count_sources,
     counted_rows,
-    in_total_order,
     late_tags,
     with_watermarks,
 )
@@ -99,11 +99,10 @@ class ReceivedRows:
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:
         spec, routed = self._spec, self._spec.routed
-        assert spec.key_schema is not None
         if routed.key_refusals:
             why = events[KEY_REFUSAL]
         elif len(routed.keys) == 1 and events[routed.keys[0]].null_count:
-            text = f"the key '{spec.key_schema.names[0]}' is null"
+            text = f"the key '{spec.known_key_schema.names[0]}' is null"
             missing = pc.is_null(events[routed.keys[0]])
             of_broadcast = among_broadcast(events, routed)
             if of_broadcast is not None:  # they have no key

@@ -260,22 +260,6 @@ def with_late(values: list[Any], tags: Mapping[int, OutputTag | None], routed: R
     return values
 
 
-def in_total_order(events: pa.Table, order: tuple[str, ...]) -> pa.Table:
-    """Rows in total order, as one chunk; left alone where they are in order already."""
-    columns = [events[c] for c in order]
-    if all(pa.types.is_integer(c.type) and not c.null_count for c in columns):
-        arrays = [c.to_numpy() for c in columns]
-        later, tie = np.zeros(max(len(events) - 1, 0), bool), np.ones(max(len(events) - 1, 0), bool)
-        for array in arrays:
-            later |= tie & (array[1:] > array[:-1])
-            tie &= array[1:] == array[:-1]
-        if bool((later | tie).all()):
-            return events.combine_chunks()
-        return events.take(pa.array(np.lexsort(arrays[::-1]))).combine_chunks()
-    keys = [(c, "ascending", "at_start") for c in order]
-    return events.take(pc.sort_indices(events, sort_keys=keys)).combine_chunks()
-
-
 def _in_order(routed: RoutedLayout) -> list[int]:
     """The inputs whose rows are in one order: all but a broadcast one that comes first."""
     return [at for at in range(len(routed.inputs)) if at != routed.broadcast]
