@@ -7,10 +7,13 @@ they come to. Plays the part of what a job of Flink keeps between two elements: 
 from __future__ import annotations
 
 import operator
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+Reference = Callable[[], object]
+"""Gives an object; None once nobody else has it."""
 Element = TypeVar("Element")
 Result = TypeVar("Result")
 
@@ -18,7 +21,8 @@ Result = TypeVar("Result")
 class IncrementalFold(Generic[Element, Result]):
     """A fold that remembers the last sequences: one that goes on where another ended begins with its result.
 
-    A sequence goes on where another ended if it begins with the very same objects, which must not change.
+    A sequence goes on where another ended if it begins with the very same objects, which must not change. None of them
+    is kept alive, if Python can refer to it weakly: a history that is read again has other rows, and former ones go.
 
     Args:
         step: makes the next result of a result and one more element; it does not change the result it is given.
@@ -33,7 +37,7 @@ class IncrementalFold(Generic[Element, Result]):
 
     def __init__(self, step: Callable[[Result, Element], Result], empty: Result, *, most: int = 8) -> None:
         self._step, self._empty = step, empty
-        self._last: deque[tuple[Sequence[Element], Result]] = deque(maxlen=most)
+        self._last: deque[tuple[Sequence[Reference], Result]] = deque(maxlen=most)
 
     def of(self, elements: Sequence[Element]) -> Result:
         """The result of all elements, in order."""
@@ -41,12 +45,19 @@ class IncrementalFold(Generic[Element, Result]):
         if len(known) < len(elements):
             for element in elements[len(known) :]:
                 result = self._step(result, element)
-            self._last.append((tuple(elements), result))
+            self._last.append(((*known, *map(_reference, elements[len(known) :])), result))
         return result
 
-    def _beginning(self, elements: Sequence[Element]) -> tuple[Sequence[Element], Result]:
+    def _beginning(self, elements: Sequence[Element]) -> tuple[Sequence[Reference], Result]:
         """The longest of the last sequences that this one begins with, and its result."""
         for known, result in sorted(self._last, key=lambda one: len(one[0]), reverse=True):
-            if len(known) <= len(elements) and all(map(operator.is_, known, elements)):
+            if len(known) <= len(elements) and all(map(operator.is_, map(operator.call, known), elements)):
                 return known, result
         return (), self._empty
+
+
+def _reference(element: object) -> Reference:
+    try:
+        return weakref.ref(element)
+    except TypeError:  # a dictionary or a number, for example
+        return lambda: element

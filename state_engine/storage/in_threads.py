@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import lru_cache
@@ -31,9 +32,10 @@ def in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
     if len(todo) < 2:
         yield from map(function, todo)
         return
-    calls = [_threads().submit(function, item) for item in todo]
+    calls = deque(_threads().submit(function, item) for item in todo)
     try:
-        for call, item in zip(calls, todo, strict=True):
+        for item in todo:
+            call = calls.popleft()  # its result belongs to the caller alone
             yield function(item) if call.cancel() else call.result()
     finally:
         wait([call for call in calls if not call.cancel()])

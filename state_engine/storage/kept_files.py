@@ -68,7 +68,7 @@ class KeptFiles:
             with self._lock:
                 self._files.pop(key, None)
                 if self._has_room(stamp[0], now_s):
-                    file.keep_rows()
+                    file.keep_rows(self._may_keep)
                     self._files[key] = _Kept(file, stamp, now_s)
         return file
 
@@ -77,6 +77,10 @@ class KeptFiles:
         if self.bytes + size > self._max_bytes:
             self._files = {key: one for key, one in self._files.items() if now_s - one.used_s < _UNUSED_S}
         return self.bytes + size <= self._max_bytes
+
+    def _may_keep(self, decoded: int) -> bool:
+        """Whether rows of a file that is kept may be, too."""
+        return decoded <= _LARGEST_BYTES and self.bytes + decoded <= self._max_bytes
 
     @property
     def bytes(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,13 +56,18 @@ class OpenParquet:
         of_file = self.metadata.schema
         self._places = {of_file.column(at).path: at for at in range(len(of_file))}
         self._limits: dict[tuple[str, int], tuple[Any, Any] | None] = {}
-        self._keeps_rows = False
+        self._may_keep: Callable[[int], bool] | None = None
         self._rows: pa.Table | None = None
         self.kept_bytes = 0
 
-    def keep_rows(self) -> None:
-        """Keep all rows, once they are read, for the file is read again and again; ``kept_bytes`` is their size."""
-        self._keeps_rows = True
+    def keep_rows(self, may_keep: Callable[[int], bool]) -> None:
+        """Keep all rows, once they are read, for the file is read again and again; ``kept_bytes`` is their size.
+
+        Args:
+            may_keep: says whether so many bytes may be kept. Only rows that are decoded have a size that is known: a
+                text that repeats takes next to nothing in the file.
+        """
+        self._may_keep = may_keep
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows. Raises DamagedFileError."""
@@ -71,7 +76,7 @@ class OpenParquet:
         with _parsing(self._uri, self._of, in_memory=self._in_memory):
             table = self._file.read(columns=None if columns is None else list(columns), use_threads=False)
         whole = self._whole(table, self.metadata.num_rows)
-        if columns is None and self._keeps_rows:
+        if columns is None and self._may_keep is not None and self._may_keep(whole.nbytes):
             self._rows, self.kept_bytes = whole, whole.nbytes
         return whole
 
@@ -206,16 +211,9 @@ def open_recorded(uri: str, file: DataFile, *, of: str = "") -> OpenParquet:
     return open_parquet(uri, size=file.bytes or None, footer=file.footer, of=of)
 
 
-def read_parquet(
-    uri: str,
-    columns: Sequence[str] | None = None,
-    *,
-    size: int | None = None,
-    footer: int | None = None,
-    of: str = "",
-) -> pa.Table:
+def read_parquet(uri: str, *, size: int | None = None, footer: int | None = None, of: str = "") -> pa.Table:
     """All rows of a file; see ``open_parquet``."""
-    return open_parquet(uri, size=size, footer=footer, of=of).read(columns)
+    return open_parquet(uri, size=size, footer=footer, of=of).read()
 
 
 def check_footer(uri: str, *, size: int | None, footer: int | None, of: str = "") -> None:

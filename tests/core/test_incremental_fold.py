@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -78,6 +80,17 @@ def test_forgets_the_oldest() -> None:
     for sequence in (first, words("b"), words("c"), first):
         joined.fold.of(sequence)
     assert joined.taken == "abca"
+
+
+def test_keeps_no_sequence_alive() -> None:
+    joined, all_words = Joined(), words("abc")
+    seen = weakref.ref(all_words[1])
+    assert joined.fold.of(all_words) == "abc"
+    del all_words
+    gc.collect()
+    assert seen() is None
+    assert joined.fold.of(words("abc")) == "abc"
+    assert joined.taken == "abcabc"
 
 
 # -- what is folded so -------------------------------------------------------------------------------------------------

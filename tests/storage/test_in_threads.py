@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import weakref
 from threading import Barrier, Event, Thread
 from time import sleep
 from typing import Any
@@ -27,6 +28,16 @@ def test_results_come_in_the_order_of_the_items_and_calls_run_side_by_side() -> 
 
     assert list(in_threads(one, range(4))) == [0, -1, -2, -3]
     assert list(in_threads(name_of_thread, [0])) == [threading.current_thread().name]
+
+
+def test_results_are_those_of_the_caller_alone() -> None:
+    class Result:
+        pass
+
+    given: list[weakref.ref[Result]] = []
+    for result in in_threads(lambda _: Result(), range(50)):
+        given.append(weakref.ref(result))
+        assert sum(one() is not None for one in given) <= 10  # a thread may still hold its last one
 
 
 def test_threads_are_kept() -> None:

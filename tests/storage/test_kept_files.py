@@ -23,6 +23,10 @@ def written(directory: Path, name: str = "a.parquet", rows: int = ROWS) -> Writt
     return write_parquet(pa.table({"n": range(rows)}), f"file://{directory}/{name}")
 
 
+def decoded(file: WrittenFile) -> int:
+    return open_parquet(file.uri).read().nbytes
+
+
 class Opening:
     """Opens a file, and counts."""
 
@@ -49,6 +53,28 @@ def test_a_file_is_opened_and_decoded_once(tmp_path: Path) -> None:
     assert kept.bytes >= ROWS * 8
     kept.opened(opening.file.uri, ("state",), opening)  # decoded in another way
     assert opening.times == 2
+
+
+def test_rows_are_kept_by_their_size_when_decoded(tmp_path: Path) -> None:
+    """A file says little of it: one text stands there once, however often it is repeated."""
+    kept = KeptFiles()
+    file = write_parquet(pa.table({"text": ["x" * 30_000] * 100}), f"file://{tmp_path}/a.parquet")
+    opening = Opening(file)
+    rows = [kept.opened(file.uri, (), opening).read() for _ in range(2)]
+    assert rows[0].nbytes > 2**20 > file.bytes
+    assert (opening.times, kept.bytes) == (1, file.bytes)
+    assert rows[0] is not rows[1]
+
+
+def test_rows_are_not_kept_beyond_the_limit(tmp_path: Path) -> None:
+    files = [written(tmp_path, name) for name in ("a.parquet", "b.parquet")]
+    limit = 2 * files[0].bytes + decoded(files[0])
+    kept = KeptFiles(max_bytes=limit)
+    opened = [kept.opened(file.uri, (), Opening(file)) for file in files]  # both, before any row is decoded
+    for file in opened:
+        file.read()
+    assert [file.kept_bytes for file in opened] == [decoded(files[0]), 0]
+    assert kept.bytes == limit
 
 
 def flipped(path: Path) -> None:
@@ -109,7 +135,7 @@ def test_where_there_is_no_room_a_file_is_opened_each_time_until_others_are_not_
     now_s = [0.0]
     monkeypatch.setattr(kept_files.time, "monotonic", lambda: now_s[0])
     first, second = Opening(written(tmp_path)), Opening(written(tmp_path, "b.parquet"))
-    kept = KeptFiles(max_bytes=first.file.bytes + ROWS * 8 + 1)
+    kept = KeptFiles(max_bytes=first.file.bytes + decoded(first.file) + 1)
     for opening in (first, second, first, second):
         opening.through(kept)
     assert (first.times, second.times) == (1, 2)
