@@ -74,8 +74,7 @@ class JobBackfill:
                 if plan.branch == MAIN or self.request.mode == BRANCH:
                     return report
                 operations = self.context.operations(self.job, self.options.requested_by)
-                publication = self.context.publication(self.context.tables(self.job.name))
-                move = swap(operations, publication, plan, outputs=self.outputs)
+                move = swap(operations, plan, outputs=self.outputs)
             except StaleParentError:
                 if plan.branch == MAIN:
                     raise

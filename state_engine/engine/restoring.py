@@ -45,7 +45,6 @@ def restore_savepoint(
         manifest,
         tables=tables,
         positions=context.positions(job.name),
-        kernel=context.kernel,
         options=options,
     )
 

@@ -31,7 +31,7 @@ from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import stale_beside
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 from state_engine.published.states import published_on, without_superseded
 
 
@@ -43,10 +43,10 @@ class RestoreReport:
         kind: ``restore``, ``promote`` or ``import``.
         checkpoint_id: whose state is in force afterwards; of an import, in the job that the savepoint was taken of.
         replaced_id: the head that is left; None for an import, into a job that has none.
-        abandoned: ids of the micro-batches and transforms that are not on the head's path any more, oldest first.
+        abandoned: ids of the micro-batches and transforms that are no longer on the head's path, oldest first.
         sinks: per sink that changes, the files that leave it and those that come (back).
-        committed_id: the row that says so; None in a dry run.
-        left_alone: sinks that the code of the job does not have any more, with what was not moved in them.
+        committed_id: the row that records it; None in a dry run.
+        left_alone: sinks that the code of the job no longer has, with what was not moved in them.
         tables: what tables that show states get.
     """
 
@@ -57,7 +57,7 @@ class RestoreReport:
     sinks: list[StagedSink]
     committed_id: int | None = None
     left_alone: list[StagedSink] = field(default_factory=list)
-    tables: list[TableMove] = field(default_factory=list)
+    tables: list[TableReport] = field(default_factory=list)
 
     @property
     def rows_withdrawn(self) -> dict[str, int]:
@@ -113,7 +113,7 @@ class HeadOperations:
             raise ConfigurationError(
                 f"job '{self._job}': checkpoint {checkpoint_id} is already the head: there is nothing to restore"
             )
-        return self._move(CheckpointKind.RESTORE, history, head, target, outputs=outputs, dry_run=dry_run)
+        return self.move(CheckpointKind.RESTORE, history, head, target, outputs=outputs, dry_run=dry_run)
 
     def promote(
         self,
@@ -136,11 +136,11 @@ class HeadOperations:
                 f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
                 "came since, and replay it too or name the new head"
             )
-        return self._move(
+        return self.move(
             CheckpointKind.PROMOTE, history, head, known[branch], outputs=outputs, dry_run=dry_run
         )
 
-    def _move(
+    def move(
         self,
         kind: CheckpointKind,
         history: History,
@@ -148,15 +148,37 @@ class HeadOperations:
         target: CheckpointRow,
         *,
         outputs: OutputsPolicy,
-        dry_run: bool,
+        dry_run: bool = False,
+        kept: Collection[int] = (),
+        backfill: str = "",
     ) -> RestoreReport:
+        """Make another checkpoint the one that the job goes on from: one fenced row, and one commit a sink.
+
+        Args:
+            kind: of the row.
+            history: that ``head`` is the head of.
+            head: what is left; its outputs are published.
+            target: what the row continues.
+            outputs: sinks that keep theirs show old outputs beside the new ones.
+            dry_run: only say what would be done.
+            kept: checkpoints that are left, and whose outputs stay in all sinks for now.
+            backfill: that the move ends, as text.
+
+        Raises:
+            StaleParentError: something was committed in between; nothing was done.
+            SinkError: a sink cannot let go of its outputs.
+        """
         policy = outputs_of(outputs)
-        self.check_sinks(policy, history)
-        tables = self.policies_of_tables(history, target, policy)
+        self._check_sinks(policy, history)
+        tables = self._policies_of_tables(history, target, policy)
         left = history.leaving(head.checkpoint_id, target.checkpoint_id)
-        sinks = sinks_that_move(history, head.checkpoint_id, target.checkpoint_id, policy)
-        sinks, left_alone = self.of_the_code(sinks, history)
+        way = (head.checkpoint_id, target.checkpoint_id)
+        sinks, left_alone = self._of_the_code(_sinks_that_move(history, *way, policy), history)
+        # what is kept now leaves later: better to know at once that it cannot
         self._publication.check_withdrawable(sinks)
+        if kept:
+            sinks, left_alone = self._of_the_code(_sinks_that_move(history, *way, policy, kept=kept), history)
+            self._publication.check_withdrawable(sinks)
         abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
         planned = RestoreReport(
             kind, target.checkpoint_id, head.checkpoint_id, abandoned, sinks, left_alone=left_alone
@@ -166,10 +188,12 @@ class HeadOperations:
                 history, target.checkpoint_id, policy.of_table, self._declared
             )
             return replace(planned, tables=moves)
-        row = self.commit(kind, target, history, MoveHead(head.checkpoint_id, [*sinks, *tables]))
+        row = self.commit(
+            kind, target, history, MoveHead(head.checkpoint_id, [*sinks, *tables], backfill=backfill)
+        )
         return replace(planned, committed_id=row.checkpoint_id, tables=self._publication.tables.moved)
 
-    def policies_of_tables(
+    def _policies_of_tables(
         self, history: History, target: CheckpointRow, policy: OutputsOfSinks
     ) -> list[StagedSink]:
         """Tables that do something else than to follow, as the row that moves the head records them.
@@ -198,13 +222,13 @@ class HeadOperations:
                     "once, which takes the table over; then replay or backfill from there"
                 )
 
-    def check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
+    def _check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
         """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""
         keys = {*newest_sinks(history.values()), *(self._declared or ())}
         tables = {state.name for state in self._publication.tables.states(history, self._declared)}
         policy.check_names(self._job, {name for name, _ in keys} - {DEAD_LETTERS} - tables, tables)
 
-    def of_the_code(
+    def _of_the_code(
         self, sinks: list[StagedSink], history: History
     ) -> tuple[list[StagedSink], list[StagedSink]]:
         """The sinks that are moved, and those that the code of the job does not have any more.
@@ -288,7 +312,7 @@ class HeadOperations:
         return row
 
 
-def sinks_that_move(
+def _sinks_that_move(
     history: History,
     old_head_id: int,
     new_parent_id: int,

@@ -28,7 +28,6 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.operator_state_files import copy_state
@@ -56,7 +55,6 @@ def import_savepoint(
     *,
     tables: JobTables,
     positions: SourcePositions,
-    kernel: DeltaKernel,
     options: ImportOptions,
 ) -> RestoreReport:
     """Copy a savepoint into a job's tables and commit the row that continues it.
@@ -85,11 +83,7 @@ def import_savepoint(
     planned = RestoreReport(CheckpointKind.IMPORT, source.checkpoint_id, None, [], [])
     if options.dry_run:
         return planned
-    operators = [
-        _import_keyed(o, path, write_id, tables=tables, kernel=kernel)
-        for o in source.operators
-        if o.uid in held
-    ]
+    operators = [_import_keyed(o, path, write_id, tables=tables) for o in source.operators if o.uid in held]
     refs, files = _import_operator_state(
         [r for r in source.operator_state if r.operator in held],
         source,
@@ -99,46 +93,52 @@ def import_savepoint(
         own_positions=positions,
     )
     if files:
-        tables.ensure_operator_state()
-        kernel.append(tables.layout.operator_state, files, partition={"write_id": write_id})
+        tables.list_operator_state(files, write_id)
     row = replace(
+        _without_history(source),
+        write_id=write_id,
+        created_at=tables.clock.now(),
+        operators=operators,
+        operator_state=refs,
+        operator_state_files=files,
+        sources=[replace(s, position_from=s.position_to, rows=0) for s in source.sources if s.name in held],
+        job=job.name,
+        code_version=job.code_version,
+        requested_by=options.requested_by,
+    )
+    tables.log.commit([AddCheckpoint(row)], NewestIs(0))
+    return replace(planned, committed_id=row.checkpoint_id)
+
+
+def _without_history(source: CheckpointRow) -> CheckpointRow:
+    """The first row of a job that goes on from another one's checkpoint: nothing of what led there, and no outputs."""
+    return replace(
         source,
         checkpoint_id=1,
         parent_id=None,
         branch=MAIN,
         kind=CheckpointKind.IMPORT,
-        write_id=write_id,
-        created_at=tables.clock.now(),
         rows_in=0,
         rows_refused=0,
         late_rows=0,
         backfill="",
         drained=False,
-        operators=operators,
-        operator_state=refs,
-        operator_state_files=files,
         # a savepoint has none: where outputs go is the job's to say, not a file's
         sinks=[],
         dead_letters=[],
-        sources=[replace(s, position_from=s.position_to, rows=0) for s in source.sources if s.name in held],
         durations_ms={},
         metrics={},
         delta_versions={},
-        job=job.name,
-        code_version=job.code_version,
-        requested_by=options.requested_by,
         replaced_id=None,
         retired=[],
         pinned=[],
         unpinned=[],
         rescaled=[],
     )
-    tables.log.commit([AddCheckpoint(row)], NewestIs(0))
-    return replace(planned, committed_id=row.checkpoint_id)
 
 
 def _import_keyed(
-    operator: OperatorCheckpoint, path: str, write_id: str, *, tables: JobTables, kernel: DeltaKernel
+    operator: OperatorCheckpoint, path: str, write_id: str, *, tables: JobTables
 ) -> OperatorCheckpoint:
     base_id, into = operator.bases[0].base_id, tables.layout.base(operator.uid)
     files = [replace(f, path=f.path.replace(base_id, write_id)) for f in operator.base_files]

@@ -16,15 +16,13 @@ from dataclasses import dataclass, field
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.sink_moves import content
-from state_engine.core.checkpoints.updates import MoveHead
 from state_engine.core.errors import StaleParentError
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
 from state_engine.microbatch.planning import PartitionInput, Step
 from state_engine.microbatch.reports import BatchReport
-from state_engine.operations.head_operations import HeadOperations, RestoreReport, sinks_that_move
+from state_engine.operations.head_operations import HeadOperations, RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy, outputs_of
-from state_engine.publication.publication import Publication
 from state_engine.replay.backfill_plan import BackfillPlan, Mode
 from state_engine.replay.replay import was_drained
 
@@ -45,7 +43,7 @@ class BackfillReport:
         batches: micro-batches of this call.
         move: of the head and of the outputs; None in a dry run, on ``main``, and in the mode ``branch``.
         rows_withdrawn: rows of outputs that leave, by sink; what they are in a dry run.
-        rows_added: rows of outputs that come, by sink; in a dry run as many as the recorded runs put out, None for
+        rows_added: rows of outputs that come, by sink; in a dry run as many as the recorded runs emitted, None for
             partitions that were never run.
     """
 
@@ -88,53 +86,29 @@ class BackfillSteps:
 
 
 def swap(
-    operations: HeadOperations,
-    publication: Publication,
-    plan: BackfillPlan,
-    *,
-    outputs: OutputsPolicy = "withdraw",
+    operations: HeadOperations, plan: BackfillPlan, *, outputs: OutputsPolicy = "withdraw"
 ) -> RestoreReport:
-    """Make the branch's head that of the job: one fenced row, and one commit a sink.
-
-    Args:
-        outputs: sinks that keep theirs show old outputs beside the new ones.
+    """Make the branch's head that of the job; see ``HeadOperations.move``.
 
     Raises:
         StaleParentError: ``main`` went on since the plan was made; nothing was done.
-        SinkError: a sink cannot let go of its outputs.
     """
     history, head = operations.published_head()
     if plan.head is None or history.may_reparent(plan.head.checkpoint_id) != head:
         raise StaleParentError(f"the head is checkpoint {head.checkpoint_id} now")
     target = history.head_of(plan.branch)
     assert target is not None
-    left = history.leaving(head.checkpoint_id, target.checkpoint_id)
     end_ms = target.partition_end_ms or 0
-    later = [row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms]
-    policy, way = outputs_of(outputs), (head.checkpoint_id, target.checkpoint_id)
-    operations.check_sinks(policy, history)
-    tables = operations.policies_of_tables(history, target, policy)
-    # what stays now leaves when its partition is run again: better to know at once that it cannot
-    all_moved, _ = operations.of_the_code(sinks_that_move(history, *way, policy), history)
-    publication.check_withdrawable(all_moved)
-    sinks, left_alone = operations.of_the_code(sinks_that_move(history, *way, policy, kept=later), history)
-    publication.check_withdrawable(sinks)
-    abandoned = [row.checkpoint_id for row in left if row.kind.changes_state]
-    row = operations.commit(
+    left = history.leaving(head.checkpoint_id, target.checkpoint_id)
+    return operations.move(
         CheckpointKind.PROMOTE,
-        target,
         history,
-        MoveHead(head.checkpoint_id, [*sinks, *tables], backfill=plan.request.text),
-    )
-    return RestoreReport(
-        CheckpointKind.PROMOTE,
-        target.checkpoint_id,
-        head.checkpoint_id,
-        abandoned,
-        sinks,
-        row.checkpoint_id,
-        left_alone,
-        publication.tables.moved,
+        head,
+        target,
+        outputs=outputs,
+        # partitions after the backfill show theirs until they are run again
+        kept=[row.checkpoint_id for row in left if (row.partition_start_ms or 0) >= end_ms],
+        backfill=plan.request.text,
     )
 
 

@@ -33,7 +33,7 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.updates import SetOperators
+from state_engine.core.checkpoints.updates import SetOperators, Update
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import InvalidKeyError, ValueTypeError
 from state_engine.core.time.timers import TIMERS
@@ -168,6 +168,8 @@ class EntryWriter:
             path: ends with the row to commit, of which only the operators are still to come.
         """
         entries, (*before, row) = written.entries, path
+        if not entries.is_base and not written.changelog:
+            return entries.operator.unwritten()
         changed = replace(entries.operator.unwritten(), entries={}, first_timers=[])
         if entries.is_base:
             whole = BaseRange(0, changed.max_parallelism - 1, row.write_id, row.checkpoint_id)
@@ -191,13 +193,21 @@ class EntryWriter:
     def commit(
         self,
         written: Sequence[WrittenEntries],
-        *,
+        *updates: Update,
         operations: HeadOperations,
         tables: JobTables,
         history: History,
         head: CheckpointRow,
     ) -> CheckpointRow:
-        """List what was written, and commit it as a transform upon the head.
+        """List what was written, and commit it as a transform of the head.
+
+        Args:
+            written: of each operator.
+            updates: that the row makes besides.
+            operations: commit the row.
+            tables: of the job.
+            history: that ``head`` is the head of.
+            head: what the row continues.
 
         Raises:
             StaleParentError: the job went on meanwhile; nothing was done.
@@ -205,7 +215,9 @@ class EntryWriter:
         row = replace(head, checkpoint_id=history.next_id, write_id=self.attempt.write_id)
         path = [*history.path(head.checkpoint_id), row]
         changed = SetOperators([self.listed(one, tables=tables, path=path) for one in written])
-        return operations.commit(CheckpointKind.TRANSFORM, head, history, changed, attempt=self.attempt)
+        return operations.commit(
+            CheckpointKind.TRANSFORM, head, history, changed, *updates, attempt=self.attempt
+        )
 
     def _next_timers_ms(self, path: Sequence[CheckpointRow], uid: str) -> dict[str, int]:
         """Time of the first timer that there is at the end of a path, by domain."""

@@ -35,9 +35,8 @@ from state_engine.core.checkpoints.checkpoint import (
     StagedSink,
     StateSchema,
 )
-from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.updates import SetOperators, TakeOverTables
+from state_engine.core.checkpoints.updates import TakeOverTables
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
@@ -109,12 +108,9 @@ class SinkTakeover:
             return None
         writer = EntryWriter(self.spark, self.tables.layout)
         written = [self._written(writer, node, operator, head) for node, operator in former]
-        row = replace(head, checkpoint_id=history.next_id, write_id=writer.attempt.write_id)
-        path = [*history.path(head.checkpoint_id), row]
-        operators = SetOperators([self._listed(writer, one, path) for one in written])
         shown = TakeOverTables([node.recorded.staged() for node, _ in former])
-        row = operations().commit(
-            CheckpointKind.TRANSFORM, head, history, operators, shown, attempt=writer.attempt
+        row = writer.commit(
+            written, shown, operations=operations(), tables=self.tables, history=history, head=head
         )
         for node, _ in former:
             _LOG.info(
@@ -217,13 +213,6 @@ class SinkTakeover:
             changed_entries=0,
             key_type=key.schema.declared_text,
         )
-
-    def _listed(
-        self, writer: EntryWriter, written: WrittenEntries, path: Sequence[CheckpointRow]
-    ) -> OperatorCheckpoint:
-        if not written.changelog:
-            return written.entries.operator
-        return writer.listed(written, tables=self.tables, path=path)
 
 
 def _recorded_type(staged: StagedSink) -> OutputType:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import StateDescriptor, ValueStateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import DELETE, PUT, Change
@@ -39,7 +40,6 @@ KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
 GROUPS = 8
 ONE, OTHER = ValueStateDescriptor("one", int), ValueStateDescriptor("other", str)
 KEYS = [(number, part) for number in (0.0, 1.5, float("inf"), None) for part in ("a", "b", None)]
-Entries = dict[str, dict[Any, Any]]
 
 
 class Files:
@@ -112,7 +112,7 @@ CHANGES = st.fixed_dictionaries(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(CHANGES | st.just("compact"), max_size=6), st.lists(st.sampled_from(KEYS), unique=True))
 def test_they_are_those_that_the_changes_lead_to(hash_of: Any, steps: list[Any], keys: list[Any]) -> None:
-    model: Entries = {"one": {}, "other": {}}
+    folded: dict[str, dict[Any, Any]] = {"one": {}, "other": {}}
     with tempfile.TemporaryDirectory() as directory:
         path = Files(directory, hash_of)
         for step in steps:
@@ -121,11 +121,14 @@ def test_they_are_those_that_the_changes_lead_to(hash_of: Any, steps: list[Any],
                 continue
             path.change(step)
             for descriptor, of_state in step.items():
-                model[descriptor.name] |= of_state
+                fold(
+                    "value",
+                    folded[descriptor.name],
+                    [(k, DELETE if v is None else PUT, v) for k, v in of_state.items()],
+                )
         newest = path.newest(keys)
         for descriptor in (ONE, OTHER):
-            of_state = model[descriptor.name]
-            wanted = {k: of_state[k] for k in keys if of_state.get(k) is not None}
+            wanted = {k: v for k, v in folded[descriptor.name].items() if k in keys}
             assert values_of(newest, descriptor, keys) == wanted
 
 
