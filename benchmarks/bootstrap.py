@@ -1,10 +1,11 @@
 """``python -m benchmarks.bootstrap``: how fast is a job given the state of a million keys, and that state compacted?
 
-Both engines get the same open windows, one a key, from the same Parquet files: this one by ``StateEngine.bootstrap``,
-Spark's ``transformWithState`` as the initial state of a new query. Spark loads it within its first trigger, which needs
-an event to begin; so both are given the same small batch of events with it, and ours is counted together with the
-micro-batch that takes it. Then a micro-batch changes the state of every key, and a compaction folds as many changes
-into the base. Spark has nothing to compare that with: its stores compact by themselves, in the background.
+Both engines get the same open windows, one a key, from the same Parquet files: this one by
+``StateProcessor.bootstrap``, Spark's ``transformWithState`` as the initial state of a new query. Spark loads it within
+its first trigger, which needs an event to begin; so both are given the same small batch of events with it, and ours is
+counted together with the micro-batch that takes it. Then a micro-batch changes the state of every key, and a compaction
+folds as many changes into the base. Spark has nothing to compare that with: its stores compact by themselves, in the
+background.
 
 **Equal results come first**: after each step the state of every key must be what a formula says, of both engines;
 before any time is taken, over few keys; and again over all, before any figure is printed. The last line is

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -132,3 +133,18 @@ def chosen_of(text: str, names: Sequence[str], *, what: str) -> list[str]:
 def load_of_machine() -> str:
     """How many processes ran or waited, over the last one, five and fifteen minutes."""
     return "load of the machine {:.1f} {:.1f} {:.1f}".format(*os.getloadavg())
+
+
+def is_busy(load: float, cores: int) -> bool:
+    """Whether a machine with that load has other work, so that figures are taken with care."""
+    return load > 0.5 * cores
+
+
+def wait_until_idle(most_s: float = 300.0) -> None:
+    """Wait until the load of the last minute is that of an idle machine, or so many seconds are over.
+
+    What ran before, another part of a benchmark for example, is in that load for a minute or two.
+    """
+    until = time.monotonic() + most_s
+    while is_busy(os.getloadavg()[0], os.cpu_count() or 1) and time.monotonic() < until:
+        time.sleep(5)

@@ -9,11 +9,8 @@ from benchmarks.all.parts import PARTS
 from benchmarks.all.pictures import bars
 from benchmarks.all.records import Machine, Record
 from benchmarks.all.targets import TARGETS, Target
-from benchmarks.figures import Comparison
+from benchmarks.figures import Comparison, is_busy
 from benchmarks.micro_batches import drawn
-
-_BUSY = 0.5
-"""Load for each core, above which figures are taken with care."""
 
 
 def pictures(records: Mapping[str, Record]) -> dict[str, str]:
@@ -93,7 +90,7 @@ def _number(value: float, unit: str) -> str:
 def _part(part: str, record: Record, place: str) -> Iterator[str]:
     yield f"### {part}: {PARTS[part].title}"
     yield ""
-    busy = max(record.load_before, 0) > _BUSY * record.machine.cores
+    busy = is_busy(record.load_before, record.machine.cores)
     yield (
         f"{record.date}, {record.took_s / 60:.1f} minutes; load {record.load_before:.1f} before, "
         f"{record.load_after:.1f} after{': **the machine was busy**' if busy else ''}."

@@ -1,7 +1,7 @@
 """Statelake on the reference workload: one ``StateEngine.run`` a batch, always on the same root.
 
-Counted is the whole call: settling, planning, the micro-batch with all its commits, publishing to a Delta table, the
-second look for new files. Log checkpoints that fall due are written beside it, by the same cores.
+Counted is the whole call: publishing pending outputs, planning, the micro-batch with all its commits, publishing to a
+Delta table, the second look for new files. Log checkpoints that fall due are written beside it, by the same cores.
 """
 
 from __future__ import annotations

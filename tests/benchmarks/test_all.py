@@ -73,6 +73,24 @@ def targets_of(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
 
 
+def test_a_part_waits_for_an_idle_machine_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    loads, now_s = [3.0, 1.1, 0.9, 0.1], [0.0]
+    monkeypatch.setattr(figures_module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(figures_module.os, "getloadavg", lambda: (loads[0], 9.0, 9.0))
+    monkeypatch.setattr(figures_module.time, "monotonic", lambda: now_s[0])
+
+    def sleep(seconds: float) -> None:
+        now_s[0] += seconds
+        loads.pop(0)
+
+    monkeypatch.setattr(figures_module.time, "sleep", sleep)
+    figures_module.wait_until_idle()
+    assert loads == [0.9, 0.1]
+    loads[:] = [5.0] * 10
+    figures_module.wait_until_idle(most_s=15)
+    assert len(loads) == 7
+
+
 @pytest.mark.parametrize(
     "module", [figures_module, targets, pictures], ids=lambda module: str(module.__name__)
 )
@@ -197,6 +215,7 @@ def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]
         return subprocess.CompletedProcess(arguments, int(part == "T"), "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(command, "wait_until_idle", lambda: None)
     return commands
 
 
