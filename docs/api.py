@@ -43,7 +43,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         "Values that calls of the engine give, or hand to `on_progress`.",
         ["RunReport", "BatchReport", "OperatorReport", "TaskProgress", "CheckpointRow", "PinnedCheckpoint",
          "PartitionStatus", "SqlView", "StateDiff", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
-         "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport",
+         "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport", "TableReport",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",
          "RegistrationReport", "RegisteredName",
          "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "EraseReport", "ErasedTable",

@@ -84,6 +84,7 @@ from state_engine.operators.aggregates import avg, count, max_, min_, sum_
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
+from state_engine.published.base import TableReport
 from state_engine.published.delta import DeltaStateTable
 from state_engine.published.sql import SqlStateTable
 from state_engine.queries.catalog_views import RegisteredName, RegistrationReport
@@ -138,7 +139,7 @@ __all__ = [
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
     "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport", "ReplayReport",
     "RescaleReport",
-    "RestoreReport", "SavepointReport", "TransformReport", "UpgradeReport", "VacuumReport",
+    "RestoreReport", "SavepointReport", "TableReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName",
     "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
     "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",

@@ -12,7 +12,12 @@ import state_engine
 from docs import api
 from state_engine import errors
 
-CALLED = (state_engine.StateEngine, state_engine.StateProcessor, state_engine.JobSavepoints)
+CALLED = (
+    state_engine.StateEngine,
+    state_engine.StateProcessor,
+    state_engine.JobSavepoints,
+    state_engine.JobPublished,
+)
 
 
 def test_the_page_is_written_from_the_code_of_today() -> None:

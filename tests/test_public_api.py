@@ -38,7 +38,7 @@ NAMES = {
     "load_settings", "local_session",
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
     "ErasedTable", "KeyTypeReport", "ReplayReport", "RescaleReport", "RestoreReport", "SavepointReport",
-    "TransformReport",
+    "TransformReport", "TableReport",
     "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_",
@@ -64,8 +64,7 @@ def test_every_error_is_a_name_of_one_module() -> None:
 
 def test_what_a_call_gives_is_exported() -> None:
     """Classes of the engine in what public methods return, or hand to ``on_progress``, can be imported."""
-    classes = (state_engine.StateEngine, state_engine.StateProcessor, state_engine.JobSavepoints)
-    for cls in classes:
+    for cls in CALLED:
         for name, function in inspect.getmembers(cls, inspect.isfunction):
             if name.startswith("_"):
                 continue

@@ -16,7 +16,6 @@ from state_engine.cli import output
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
 from state_engine.cli.options import DryRun
-from state_engine.cli.repair import repair_root
 from state_engine.cli.session import console, errors, loaded_settings, opened, progressed, say
 from state_engine.cli.tables import table
 from state_engine.core.counted_nouns import counted
@@ -26,6 +25,8 @@ from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import FILE_NAME, FILE_VARIABLE
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.monitoring import doctor as checks
+from state_engine.monitoring import repairs
+from state_engine.operations.damage import Damage
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.spark.class_archive import make_class_archive
 from state_engine.spark.session import local_session
@@ -112,7 +113,7 @@ def doctor(
     """Show what this machine has, and what to do about what is missing or damaged."""
     loaded = loaded_settings()
     if repair or dry_run:
-        repair_root(loaded.settings.root, dry_run=dry_run)
+        _repair_root(loaded.settings.root, dry_run=dry_run)
         return
     results = checks.examine(loaded.settings, environ=os.environ)
     if spark:
@@ -132,6 +133,43 @@ def doctor(
 def _checks(results: Sequence[checks.Check]) -> Table:
     rows = [(Text(one.status, _STYLES[one.status]), one.name, one.detail) for one in results]
     return table(("status", "check", "found"), rows, folds=("found",))
+
+
+def _repair_root(root: str, *, dry_run: bool) -> None:
+    """Show what is damaged in a root, and repair it unless only asked to show.
+
+    Exit codes: 0 nothing is damaged, or all of it was repaired; 1 something is left, or a dry run shows something.
+    """
+    uri = normal_uri(root)
+    if dry_run:
+        shown = left = repairs.damages(uri)
+        for damage in shown:
+            _show(damage, "would do" if damage.apply else "to do")
+    else:
+        shown = []
+
+        def show(damage: Damage) -> None:
+            shown.append(damage)
+            _show(damage, "does" if damage.apply else "to do")
+
+        left = repairs.repair(
+            uri, on_damage=show, on_done=lambda done: _print(f"[green]done[/]: {escape(done)}")
+        )
+    if not shown:
+        _print(f"{escape(uri)}: nothing is damaged")
+    elif dry_run:
+        _print("Nothing was done.")
+    if left:
+        raise typer.Exit(code=1)
+
+
+def _show(damage: Damage, label: str) -> None:
+    _print(f"[red]{escape(damage.name)}[/]: {escape(damage.problem)}")
+    _print(f"{label}: {escape(damage.repair)}")
+
+
+def _print(text: str) -> None:
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 @config.command()

@@ -1,7 +1,9 @@
 """The command ``statelake``: sets the machine up, runs jobs, shows what they remember, operates on them.
 
-An entry point: the one place besides ``orchestration`` that reads the environment. Mirrors Flink's
-``CliFrontend``. The help lists commands in the order in which people need them.
+An entry point: it reads the settings from a file and the environment, as ``orchestration`` does, and ``load_settings``
+in a program that has neither. Other variables are read where they are needed: passwords and keys (of databases, Kafka
+and stores, each by a name that is declared), what Java, Spark, Dagster and AWS define, and what a driver passes on to
+its workers. Mirrors Flink's ``CliFrontend``. The help lists commands in the order in which people need them.
 """
 
 from __future__ import annotations

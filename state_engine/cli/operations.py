@@ -24,7 +24,7 @@ from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.spark.catalog import check_lasting, place_of
 from state_engine.spark.task_progress import task_progress
@@ -270,7 +270,7 @@ def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 
-def _compared_table(done: TableMove) -> str:
+def _compared_table(done: TableReport) -> str:
     if not done.rows and not done.deleted:
         return f"{done.name}: equal to the state"
     return (

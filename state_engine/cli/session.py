@@ -1,10 +1,14 @@
-"""What the commands share: where they print, the settings of this directory, an engine on their root, and the jobs.
+"""What the commands share: where they print and log, the settings of this directory, an engine on their root, the jobs.
 
-Jobs are looked up in the registry of the engine, see ``state_engine.registry``.
+The engine's log goes to standard error, as lines for people or as JSON for machines. The engine itself only writes to
+Python's loggers below ``state_engine``, with the facts (job, checkpoint, …) as fields beside the text; whoever runs it
+elsewhere sets these up as is usual there. Jobs are looked up in the registry of the engine, see
+``state_engine.registry``.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -14,12 +18,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from rich.console import Console
+from rich.logging import RichHandler
 
 from state_engine.cli.form import for_people
-from state_engine.cli.logs import set_up_logs
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
-from state_engine.machine.settings import LoadedSettings, Settings, load
+from state_engine.machine.settings import LoadedSettings, LoggingSettings, Settings, load
 from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.storage.files import normal_uri
 from state_engine.storage.object_stores import use_stores
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 console = Console()
 errors = Console(stderr=True)
+
+LOGGER = "state_engine"
 
 
 def say(text: str) -> None:
@@ -59,6 +65,37 @@ def loaded_settings() -> LoadedSettings:
     set_up_logs(loaded.settings.logging)
     use_stores(loaded.settings.storage)
     return loaded
+
+
+def set_up_logs(settings: LoggingSettings) -> None:
+    """Show the engine's log from a level on; called again, it replaces what it set up before."""
+    handler: logging.Handler
+    if settings.format == "json":
+        handler = logging.StreamHandler()
+        handler.setFormatter(_json_lines())
+    else:
+        handler = RichHandler(console=Console(stderr=True), show_path=False)
+    logger = logging.getLogger(LOGGER)
+    logger.handlers = [handler]
+    logger.setLevel(settings.level.upper())
+
+
+def _json_lines() -> logging.Formatter:
+    import structlog  # here: it takes a tenth of a second
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[
+            structlog.stdlib.add_log_level,
+            structlog.stdlib.add_logger_name,
+            structlog.stdlib.ExtraAdder(),
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+        ],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str, ensure_ascii=False),
+        ],
+    )
 
 
 @contextmanager

@@ -70,7 +70,7 @@ class ConfigurationError(StatelakeError, ValueError):
 
 
 class InvalidNameError(ConfigurationError):
-    """A name does not match ``[a-z][a-z0-9_]*``; of an operator, state or side output: is no text, or too long."""
+    """A name does not match ``[a-z][a-z0-9_]*``; of an operator, state or side output: is not text, or too long."""
 
 
 class MissingPackageError(ConfigurationError, ImportError):

@@ -59,7 +59,7 @@ def statelake_definitions(
 
     Args:
         jobs: to show; by default those that the settings name.
-        root: the state root, in place of that of the settings.
+        root: the state root, instead of that of the settings.
         settings: by default those that ``load_settings`` reads, with or without a file.
         options: what the jobs bring beside their assets, of all of them or by name; few things by default.
         translator: keys, groups, tags, owners, descriptions and upstream keys of the assets.
@@ -101,7 +101,7 @@ def statelake_assets(
 
     Args:
         job: to show.
-        root: the state root, in place of that of the settings; the same as that of the resource.
+        root: the state root, instead of that of the settings; the same as that of the resource.
         settings: by default those that ``load_settings`` reads, with or without a file.
         translator: keys, groups, tags, owners, descriptions and upstream keys of the assets.
         launch: a process of their own for the micro-batches; None: they run in the process of the run.

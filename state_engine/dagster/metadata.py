@@ -28,7 +28,7 @@ from state_engine.dagster.pictures import (
     state_sizes,
 )
 from state_engine.microbatch.reports import BatchReport, OperatorReport
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 
 Metadata = Mapping[str, Any]
 
@@ -129,7 +129,7 @@ def sink_metadata(sink: str, rows: Sequence[CheckpointRow]) -> Metadata:
     }
 
 
-def table_metadata(table: str, moves: Sequence[TableMove], checkpoint_id: int) -> Metadata:
+def table_metadata(table: str, moves: Sequence[TableReport], checkpoint_id: int) -> Metadata:
     """What a run changed in the published table of a name, and the checkpoint whose state it shows then.
 
     Args:
@@ -145,7 +145,7 @@ def table_metadata(table: str, moves: Sequence[TableMove], checkpoint_id: int) -
     }
 
 
-def moves_table(moves: Sequence[TableMove]) -> str:
+def moves_table(moves: Sequence[TableReport]) -> str:
     """What published tables got, or would get, as Markdown."""
     return markdown(
         ["table", "rows come", "rows go", "because"], [[m.name, m.rows, m.deleted, m.whole] for m in moves]

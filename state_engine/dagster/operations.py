@@ -108,7 +108,6 @@ def operation_spec(
     name: Operation,
     about: str,
     *,
-    kinds: Sequence[str] = ("deltalake",),
     metadata: Mapping[str, Any] | None = None,
     partitions: dg.PartitionsDefinition[str] | None = None,
 ) -> dg.AssetSpec:
@@ -123,7 +122,7 @@ def operation_spec(
         operation_key(job.name, name),
         description=about,
         group_name=operations_group(job.name),
-        kinds={"pyspark", *kinds},
+        kinds={"pyspark", "deltalake"},
         owners=list(dagster_job.registered.owners),
         tags={"statelake/job": job.name, "statelake/operation": name},
         metadata=dict(metadata or {}),

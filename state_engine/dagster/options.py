@@ -81,5 +81,5 @@ class JobOptions:
 
     @classmethod
     def everything(cls) -> Self:
-        """All that there is."""
+        """All operations, checks and automation."""
         return cls(operations=get_args(Operation), automation=get_args(Automation), checks=get_args(Checks))

@@ -23,7 +23,7 @@ _COLOURS = ("#4f6bed", "#d9822b", "#2f9e6e", "#b04bcf")
 _TEXT = "#808890"
 
 
-def bars(title: str, values: Sequence[float], *, unit: str = "") -> str:
+def bars(title: str, values: Sequence[float]) -> str:
     """A bar for every value, as a Markdown image; of very many, each bar is the sum of neighbours.
 
     Example:
@@ -41,7 +41,7 @@ def bars(title: str, values: Sequence[float], *, unit: str = "") -> str:
         if value
     )
     shapes = f'<path d="{d}" fill="{_COLOURS[0]}"/>'
-    return _image(title, _svg(title, shapes, f"{len(values):,} in all, most {_number(most)}{unit}"))
+    return _image(title, _svg(title, shapes, f"{len(values):,} in all, most {_number(most)}"))
 
 
 def lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tuple[str, str]) -> str:

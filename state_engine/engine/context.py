@@ -58,7 +58,7 @@ class EngineContext:
         self.root = normal_uri(root)
         if not is_local(self.root):
             find_stores()  # the root is looked at before Spark starts
-        self.session, self._lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
+        self.session, self.lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._kernel: DeltaKernel | None = None
         self._jobs: dict[str, JobTables] = {}
         self._publications: dict[str, Publication] = {}
@@ -86,7 +86,7 @@ class EngineContext:
             checks.check_configured(self.root)
             self._kernel = DeltaKernel(
                 self.spark,
-                lock_timeout_s=self._lock_timeout_s,
+                lock_timeout_s=self.lock_timeout_s,
                 durability=self._durability,
                 checks=checks,
             )

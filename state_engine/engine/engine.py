@@ -68,7 +68,7 @@ class StateEngine:
         root: directory of all state: local path or URI.
         spark: a Spark Classic session with Delta; None starts a local one when it is first needed.
         lock_timeout_s: how long a commit waits for another process's lock.
-        single_writer: vouches that no other process writes to this root, on stores that cannot fence.
+        single_writer: you guarantee that no other process writes to this root, on stores that cannot fence.
         durability: ``sync``: what is committed to local directories outlasts a power cut; ``os``: it outlasts crashes
             of processes, and the operating system decides when it reaches the disk.
 
@@ -133,14 +133,14 @@ class StateEngine:
         register: str | None = None,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> RunReport:
-        """Run micro-batches until the sources have nothing new, and compact in between where the job's policy says so.
+        """Run micro-batches until the sources have nothing new; compact in between if the job's policy asks for it.
 
         A job in time partitions runs those that come after the head's and are over by the clock, one a micro-batch.
 
         Args:
             partition: run this one only, in a job with time partitions: that after the head's, whether it is over or
                 not. Nothing is to be done where the head ends with it.
-            max_batches: stop after so many.
+            max_batches: stop after this many.
             clock: processing time of the batches, in milliseconds.
             parameters: for ``RuntimeContext.get_job_parameter``.
             requested_by: recorded with every checkpoint; user and host by default.
@@ -239,7 +239,7 @@ class StateEngine:
         ``<operator>__<state>``; and ``checkpoints``, ``sources``, ``sinks``, ``operator_state``, ``dead_letters`` and
         ``key_groups``. ``list_views`` lists them. They lie in a session of their own, and only those that the query
         names are made. Tables of the session's catalog can be joined; nothing but queries is run. Functions are those
-        that come with Spark, without those that call Java methods or read files; files are no tables.
+        that come with Spark, without those that call Java methods or read files; a file cannot be read as a table.
 
         Args:
             checkpoint_id, as_of: see ``read_state``.
@@ -307,7 +307,7 @@ class StateEngine:
         """What happened to one key: inputs, states before and after, timers and outputs, checkpoint by checkpoint.
 
         Inputs are the rows that the sources gave then; they are read again, and today's code parses them and makes
-        their keys. What is not there any more (a file that is gone, state of an expired checkpoint, a sink without the
+        their keys. What is no longer there (a file that is gone, state of an expired checkpoint, a sink without the
         columns of the key) is named, and the rest is given.
 
         Args:
@@ -364,7 +364,7 @@ class StateEngine:
 
         Raises:
             ConfigurationError: something else has one of the names, there is no such schema, or no job ran yet.
-            InvalidNameError: catalog or schema are no names.
+            InvalidNameError: catalog or schema are not names.
             MissingFilesError: files of a state are gone or changed.
 
         Example::
@@ -460,13 +460,13 @@ class StateEngine:
 
         Args:
             checkpoint_id: of any path of ``main``.
-            savepoint: in place of a checkpoint, name of a savepoint of this job, or directory of any savepoint.
+            savepoint: instead of a checkpoint, name of a savepoint of this job, or directory of any savepoint.
             outputs: ``withdraw``: outputs of what is left go from the sinks, in one commit a sink; ``keep``: they stay,
                 and what is processed again comes twice. Or one of them by name of a sink, ``{"mail": "keep"}``: sinks
                 that are not named withdraw.
             allow_non_restored_state: whether a savepoint's state that the job has no operator for may be left behind.
             leave_alone: names of sinks that stay as they are, whatever becomes of them; ``left_alone`` reports them.
-                Sinks that the code does not have any more are, where the job itself is given.
+                Sinks that the code no longer has are, where the job itself is given.
             dry_run: only report what would happen.
 
         Raises:
@@ -504,9 +504,9 @@ class StateEngine:
         In force until the job declares another parallelism than now. Operator state is handed out by its scheme when
         the next micro-batch runs.
 
-        With ``max_parallelism``, keyed state is written anew in that many key groups while micro-batches go on, and
+        With ``max_parallelism``, keyed state is rewritten in that many key groups while micro-batches go on, and
         one row puts it in force; from then on the job must declare the new number. A micro-batch that is under way at
-        that moment gets ``StaleParentError`` and is to run again.
+        that moment gets ``StaleParentError`` and must run again.
 
         Args:
             parallelism: of all operators, or by uid; None for what the job declares, or with ``max_parallelism`` for
@@ -544,16 +544,16 @@ class StateEngine:
     ) -> ReplayReport:
         """Run the recorded micro-batches after a checkpoint again, on a branch that publishes nothing.
 
-        A branch that there is goes on where it stopped: after a crash, or with what ``main`` recorded since.
+        An existing branch goes on where it stopped: after a crash, or with what ``main`` recorded since.
 
         Args:
             from_checkpoint: any checkpoint on the path of the head that can be restored; 0 or None for the very
-                beginning. Of a branch that there is, it may be left out.
+                beginning. Of an existing branch, it may be left out.
             code: the job to run, under the same name; ``job`` itself by default.
             branch: ``[a-z][a-z0-9_]*``; ``replay_<n>`` by default.
             to_checkpoint: the last one to replay; all by default.
-            rebatch: let the sources cut the recorded input anew, by their own bounds, at the recorded last clock.
-            clock: processing time in place of the recorded one.
+            rebatch: let the sources cut the recorded input again, by their own bounds, at the recorded last clock.
+            clock: processing time instead of the recorded one.
             parameters: for ``RuntimeContext.get_job_parameter``; those of the recorded runs are not known.
             on_progress: called after every committed batch.
 
@@ -612,7 +612,7 @@ class StateEngine:
                 their outputs and are stale until they run again; ``branch``: as ``roll_forward``, and left on the
                 branch, for ``compare`` and ``promote``.
             dry_run: only report what would be done.
-            clock: processing time in place of the recorded one.
+            clock: processing time instead of the recorded one.
             code: the job to run, under the same name; ``job`` itself by default.
             rebatch: read partitions from what the sources hold of them now, rows that were late included; by default,
                 what the recorded runs read.
@@ -625,7 +625,7 @@ class StateEngine:
         Raises:
             PartitionOrderError: partitions in front of the first were not run yet.
             ConfigurationError: the job is continuous, there are no such partitions, or the state in front of them is
-                not kept any more.
+                no longer kept.
             SourceError: input that was recorded is not there unchanged.
             SinkError: a sink cannot let go of old outputs.
         """
@@ -677,7 +677,7 @@ class StateEngine:
 
         Args:
             branch: name of the replay.
-            expected_head: refuse if the head of ``main`` is another one; compaction and retention since are no matter.
+            expected_head: refuse if the head of ``main`` is another one; compaction and retention since do not matter.
             outputs, leave_alone, dry_run: as for ``restore``.
 
         Raises:
@@ -732,7 +732,7 @@ class StateEngine:
         Args:
             operators: uids; all by default.
             policy: pass over the operators that it sees no reason for; None to fold whatever changed.
-            full: write all key groups anew.
+            full: rewrite all key groups.
             dry_run: only report how many key groups would be written.
             on_progress: called with how many tasks are done, and of how many, from another thread.
 
@@ -840,7 +840,13 @@ class StateEngine:
             RootError: there is no root, or it was written by a newer version, or its format is too old.
         """
         with cls(root, spark, single_writer=single_writer) as engine:
-            return upgrade_root(engine.root, kernel=engine.kernel, spark=engine.spark, dry_run=dry_run)
+            return upgrade_root(
+                engine.root,
+                kernel=engine.kernel,
+                spark=engine.spark,
+                dry_run=dry_run,
+                lock_timeout_s=engine.context.lock_timeout_s,
+            )
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 

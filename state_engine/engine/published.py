@@ -13,7 +13,7 @@ from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
 from state_engine.publication.published_tables import PublishedTables
 from state_engine.publication.sink_places import Declared
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 from state_engine.published.states import PublishedState, TablePolicy
 
 _LOG = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class JobPublished:
     def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
         self.context, self._job = context, job
 
-    def rebuild(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableMove:
+    def rebuild(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableReport:
         """Put the state as of the head in the place of all that a table holds, whoever wrote it.
 
         A row of ``checkpoints`` says that it was done, and who asked for it.
@@ -49,7 +49,7 @@ class JobPublished:
             self._record(state, "rebuild", requested_by)
         return move
 
-    def verify(self, table: str) -> TableMove:
+    def verify(self, table: str) -> TableReport:
         """Compare a table with the state as of the checkpoint that it shows: the rows that would come and go.
 
         Raises:
@@ -58,7 +58,7 @@ class JobPublished:
         tables, history, declared = self._opened()
         return tables.verify(history, table, declared)
 
-    def accept(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableMove:
+    def accept(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableReport:
         """Leave what others changed in a table as it is, and go on from there: later changes of the state apply.
 
         A row of ``checkpoints`` says that it was done, and who asked for it.
@@ -85,7 +85,7 @@ class JobPublished:
     def tidy(self) -> int:
         """Rewrite files of tables of which much is deleted, and put small ones together; how many were rewritten.
 
-        Compactions do so, too. No row changes.
+        Compactions do the same. No row changes.
         """
         tables, history, declared = self._opened()
         return tables.tidy(history, declared)

@@ -21,7 +21,7 @@ class RescaleReport:
         parallelism: number of subtasks that is in force afterwards, by uid.
         max_parallelism: number of key groups that is in force afterwards, by uid.
         changes: whether that differs from what was in force.
-        committed_id: the row that says so; None in a dry run, and where nothing changes.
+        committed_id: the row that records it; None in a dry run, and where nothing changes.
     """
 
     job: str

@@ -63,11 +63,11 @@ class StateProcessor:
 
         Args:
             states: by operator, DataFrames by state: ``{"planes": {"last_flight": df}}``. Where a function declares a
-                state only as it runs, its descriptor stands in place of its name.
+                state only as it runs, give its descriptor instead of its name.
             timers: by operator, DataFrames of ``event`` and ``processing`` timers: the columns of the key, and the time
                 in milliseconds or as a timestamp.
             operator_state: by operator, elements by state: a sequence of a list, a dict of a broadcast state, whose
-                ``MapStateDescriptor`` stands in place of its name; ``list_checkpointed`` is that of a
+                ``MapStateDescriptor`` is given instead of its name; ``list_checkpointed`` is that of a
                 ``ListCheckpointed``. They are handed out as after a restore.
             positions: by source, what the state holds of it already: of a ``FileSource`` ``"all"`` files that are there
                 now, or paths and patterns; of a ``DeltaSource`` ``"all"`` or the last version; of a collection how many
@@ -161,7 +161,7 @@ class StateProcessor:
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> TransformReport:
-        """Change keyed state without any input, as a checkpoint upon the head; sources and sinks stay where they are.
+        """Change keyed state without any input, as a checkpoint after the head; sources and sinks stay where they are.
 
         The DataFrame of a state has the key columns as they are stored, ``map_key`` for a map, ``value``, and with a
         time to live ``updated_at``; what has expired is in it, too. Timers of keys without any state left go with them.
@@ -209,9 +209,9 @@ class StateProcessor:
     ) -> KeyTypeReport:
         """Give the keyed state and the timers of an operator the key that the job's code of today declares.
 
-        All of it is written anew, as a checkpoint upon the head: new hashes, new key groups; values and times stay what
+        All of it is rewritten, as a checkpoint after the head: new hashes, new key groups; values and times stay what
         they are. Code of the old key goes on from the checkpoint before, once that is restored; replays do not reach
-        back over it. Keys that only became wider (``int`` to ``bigint``) are stored alike, and nothing is done.
+        back over it. Keys that only became wider (``int`` to ``bigint``) are stored as before, and nothing is done.
 
         Args:
             code: the job of today's code; by default the job that this processor is of.

@@ -137,13 +137,13 @@ class StatefulJob:
                 are broken by file and row. Without it, the order of files and their rows.
             event_time: column (timestamp or date) that holds the event time, there where the stream is keyed.
             max_out_of_orderness: how late rows may come: a timedelta, a Duration, milliseconds, or text ("5 min").
-            idle_after: after so long without a row, by the clock of the micro-batches, the source is idle: it holds
+            idle_after: after this time without a row, by the clock of the micro-batches, the source is idle: it holds
                 back no other one until its next row. None: it never is.
             watermark: ``rows``: only rows move it; ``clock``: at the end of a micro-batch it is at least the clock less
                 ``clock_delay``, also where no row came. Time does not pass rows that a bound leaves to a later batch.
             clock_delay: how long after its event time a row may come, beside ``watermark="clock"``.
             output_type: of what a ``SourceFunction`` collects.
-            max_rows_per_batch: after so many rows a ``SourceFunction`` must stop.
+            max_rows_per_batch: after this many rows a ``SourceFunction`` must stop.
             late_to: side output that late elements go to: each operator that reads the source, directly or through
                 transforms and unions, sends those that its watermark has passed there, and not to its function. Read
                 it with ``get_side_output(late_to)`` of that operator; else they are dropped, and counted.

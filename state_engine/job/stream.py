@@ -67,7 +67,7 @@ class Stream:
         state that is declared under its name later starts empty. Flink has no such thing.
 
         Raises:
-            InvalidNameError: a name is none of a state.
+            InvalidNameError: a name cannot be that of a state.
         """
         operator = self._operator("drop_states")
         operator.dropped_states += tuple(check_text_name(name, what="state") for name in names)

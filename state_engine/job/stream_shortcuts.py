@@ -83,7 +83,7 @@ class StreamShortcuts(Stream):
         names.
 
         Raises:
-            ConfigurationError: a position is no number from 0, there is none, or the stream has bare values.
+            ConfigurationError: a position is not a number from 0, there is none, or the stream has bare values.
         """
         if not field_indexes or not all(type(i) is int and i >= 0 for i in field_indexes):
             raise ConfigurationError(f"project takes positions of fields, from 0, not {field_indexes}")
@@ -185,7 +185,7 @@ class CloseableIterator:
         return next(self._left)
 
     def close(self) -> None:
-        """Discard the elements that are left; nothing runs any more."""
+        """Discard the elements that are left; nothing runs after that."""
         self._left = iter(())
 
     def __enter__(self) -> CloseableIterator:

@@ -41,7 +41,7 @@ class TableFunctions(Stream):
 
         They are in the map state ``versions``; publish it: ``keyed.scd2(valid_from="moved", uid="homes")
         .publish_state("versions", DeltaStateTable(path), map_key="valid_from")``. Rows may come in any order; the
-        operator puts out nothing. See ``Scd2``.
+        operator emits nothing. See ``Scd2``.
 
         Args:
             valid_from: the column with the time from which a row is valid.
@@ -59,7 +59,7 @@ class TableFunctions(Stream):
         """Keep the greatest rows of each key by rank, in the map state ``top``.
 
         Publish it: ``keyed.top_n(3, by="points", uid="best").publish_state("top", DeltaStateTable(path),
-        map_key="rank")``. On a stream that changes all rows are kept, to take some back; the operator puts out nothing.
+        map_key="rank")``. On a stream that changes all rows are kept, to take some back; the operator emits nothing.
         See ``TopN``.
 
         Args:

@@ -54,7 +54,7 @@ from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.publication.publication import Publication
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 from state_engine.published.states import published_on
 from state_engine.sources.base import BadFile
 from state_engine.sources.source_positions import SourcePositions
@@ -464,7 +464,7 @@ class CheckpointCoordinator:
         )
 
     @property
-    def moved_tables(self) -> list[TableMove]:
+    def moved_tables(self) -> list[TableReport]:
         """What published tables got when something was published last."""
         return list(self._publication.tables.moved)
 

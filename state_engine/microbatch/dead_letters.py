@@ -21,8 +21,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.row import RowKind
 from state_engine.job.changing_streams import is_changing
 from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode
-from state_engine.microbatch.routing.assigned_time import with_missing_times
-from state_engine.microbatch.subtask.refusals import BAD_FILE, NO_TIME
+from state_engine.microbatch.routing.assigned_time import NO_TIME, with_missing_times
+from state_engine.microbatch.subtask.refusals import BAD_FILE
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
 from state_engine.sources.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
 from state_engine.sources.row_kinds import kinds_of

@@ -1,13 +1,18 @@
 """One operator in one micro-batch, as the driver sees it: what its subtasks are given, and their answers.
 
+Rows that are shuffled are a query. Where there is nothing to plan and nothing to shuffle, subtasks run in a job of
+Spark without a query: those of a few rows are given a table each, as it is; others read their rows themselves. The same
+Python processes run all of them, one micro-batch after the other.
+
 Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
-Decision 0008.
+Decisions 0008, 0035 and 0087.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +32,7 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.stored_states import earlier_states
+from state_engine.core.types.columns import in_one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import OperatorNode, declared_key, output_type_of
@@ -34,11 +40,11 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.few_subtasks import run_few, run_reading
+from state_engine.microbatch.routing.blocks import packed, unpacked
 from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import Routed
-from state_engine.microbatch.subtask.subtask import in_task, subtask_function
+from state_engine.microbatch.subtask.subtask import SubtaskFunction, in_task, subtask_function
 from state_engine.microbatch.subtask.subtask_spec import (
     REPORT_SCHEMA,
     BatchClocks,
@@ -48,9 +54,10 @@ from state_engine.microbatch.subtask.subtask_spec import (
     SubtaskSpec,
 )
 from state_engine.sources.output_type import OutputType
-from state_engine.spark.execution import collected
+from state_engine.spark.execution import collected, described
 from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.spark.read_failures import reading
+from state_engine.spark.task_attempts import attempt_here, runs_in_this_process, this_task
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.copy_directory import NO_COPIES, local_copies
 from state_engine.storage.state.located_files import state_files
@@ -193,6 +200,35 @@ def _answers(
     reports = routed.mapInArrow(in_task(run), REPORT_SCHEMA)
     rows = collected(reports, label=label, source=spec.source, job=job, into=into, small=small)
     return [row["report"] for row in rows]
+
+
+def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
+    """Run a subtask over each table, in Spark tasks or in this process, see ``task_attempts``; reports, as JSON."""
+    if runs_in_this_process(spark):
+        return [run(in_one_chunk(table), attempt_here(n)) for n, table in enumerate(tables)]
+
+    def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
+        yield run(unpacked(blocks), this_task())
+
+    return _without_query(spark, [packed(table) for table in tables], tasks, label)
+
+
+def run_reading(spark: SparkSession, rows: OwnRows, run: SubtaskFunction, label: str) -> list[str]:
+    """Run all subtasks in Spark tasks, each over the rows that it reads; their reports, as JSON."""
+
+    def tasks(subtasks: Iterable[int]) -> Iterator[str]:
+        for subtask in subtasks:
+            yield run(rows.of(subtask), this_task())
+
+    return _without_query(spark, range(rows.parallelism), tasks, label)
+
+
+def _without_query(
+    spark: SparkSession, given: Sequence[Any], run: Callable[[Iterable[Any]], Iterator[str]], label: str
+) -> list[str]:
+    """What a function makes of each of these, in a task of its own."""
+    with described(spark, label):
+        return spark.sparkContext.parallelize(given, len(given)).mapPartitions(run).collect()
 
 
 def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from state_engine.core.functions.metrics import summed
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class BatchReport:
     partition: str = ""
     late_rows: int = 0
     behind_watermark: dict[str, int] = field(default_factory=dict)
-    tables: list[TableMove] = field(default_factory=list)
+    tables: list[TableReport] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,10 @@ class RunReport:
     compactions: list[CompactionReport] = field(default_factory=list)
     files_waiting: list[str] = field(default_factory=list)
     left_alone: dict[str, str] = field(default_factory=dict)
-    tables_pending: list[TableMove] = field(default_factory=list)
+    tables_pending: list[TableReport] = field(default_factory=list)
 
     @property
-    def tables(self) -> list[TableMove]:
+    def tables(self) -> list[TableReport]:
         """What published tables got, one move after the other."""
         return [*self.tables_pending, *(move for batch in self.batches for move in batch.tables)]
 

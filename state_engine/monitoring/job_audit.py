@@ -29,6 +29,8 @@ _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own k
 _ONE_CHILD = ("ids grow", "on the branch", "continues existing rows")
 _SAMPLED_FILES = 32
 """Files of an operator whose keys are looked at: the newest ones."""
+_SHOWN = 5
+"""Problems that a text names."""
 
 
 @dataclass(frozen=True)
@@ -165,10 +167,10 @@ def rule_of(invariant: str) -> str:
     return (rule or rows_fit_their_parents).__name__
 
 
-def summary_of(problems: Sequence[str], *, most: int = 5) -> str:
+def summary_of(problems: Sequence[str]) -> str:
     """Problems as one text; of many only the first ones."""
-    more = [f"and {len(problems) - most} more"] if len(problems) > most else []
-    return "; ".join([*problems[:most], *more])
+    more = [f"and {len(problems) - _SHOWN} more"] if len(problems) > _SHOWN else []
+    return "; ".join([*problems[:_SHOWN], *more])
 
 
 def _keys_of(uri: str, listed: DataFile, max_parallelism: int, group: int | None) -> tuple[int, str]:

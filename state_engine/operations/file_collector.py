@@ -12,8 +12,8 @@ and it begins anew. If it chose its id after the fence, it measured its age afte
 hours old: then its files were younger than a day when the time was taken, which was before the fence, and they stay.
 
 Each step may be repeated: after a crash the next collection goes on. Deciding is ``core.checkpoints.file_disposal``;
-expiring checkpoints is ``Maintenance.expire``. Plays the part of Flink's ``SharedStateRegistry``, with an age and a dry
-run. Decision 0009.
+expiring checkpoints is ``Maintenance.expire_checkpoints``. Plays the part of Flink's ``SharedStateRegistry``, with an
+age and a dry run. Decision 0009.
 """
 
 from __future__ import annotations

@@ -136,14 +136,14 @@ class Maintenance:
         history, head = self._head()
         path = history.path(head.checkpoint_id)
         if dry_run:
-            chosen = self._chosen(path, operators, policy, full=full)
+            chosen = self._chosen(path, operators, policy)
             groups = {o.uid: sum(map(len, self._groups(path, o, full=full))) for o in chosen}
             due = {uid: n for uid, n in groups.items() if n}
             return CompactionReport(head.checkpoint_id, None, entries={}, bytes={}, key_groups=due)
         base_id = self._tables.clock.attempt().write_id
         written = {
             o.uid: base
-            for o in self._chosen(path, operators, policy, full=full)
+            for o in self._chosen(path, operators, policy)
             if (base := self._write(path, o, base_id, full=full)) is not None
         }
         done = CompactionReport(
@@ -191,8 +191,6 @@ class Maintenance:
         path: Sequence[CheckpointRow],
         operators: Collection[str] | None,
         policy: CompactionPolicy | None,
-        *,
-        full: bool,
     ) -> list[OperatorCheckpoint]:
         """The operators to fold, as of the end of the path."""
         known = {o.uid: o for o in path[-1].operators}

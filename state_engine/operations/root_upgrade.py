@@ -49,7 +49,7 @@ class UpgradeReport:
         before, after: formats; the same where there was nothing to do.
         steps: what changes, as texts, in order.
         jobs: whose tables are concerned; those that an earlier attempt finished are not.
-        rows: rows of checkpoints that are written anew.
+        rows: rows of checkpoints that are rewritten.
         dry_run: whether nothing was done.
     """
 

@@ -29,7 +29,7 @@ class LastRow(KeyedProcessFunction):
 
     * An insert or update is stored, and a delete removes what is stored.
     * An ``update_before`` removes the stored row if it is equal to it. Behind it comes the ``update_after``: of the
-      same key, which stores the new row, or of another key, and then this one has no row any more. An
+      same key, which stores the new row, or of another key, and then this one no longer has a row. An
       ``update_before`` of another row is outdated, and ignored.
 
     With ``sequence`` it is the row with the greatest sequence, of several the last one in the total order; rows may

@@ -54,7 +54,7 @@ class Scd2(KeyedProcessFunction):
 
     * A row between two versions splits the time of the first one. A row of a time that is known replaces what came
       before it, also a deletion; of rows of one time, the last one in the total order counts.
-    * A row that is equal to the one before it in time, in the columns ``tracked``, is no version of its own; the
+    * A row that is equal to the one before it in time, in the columns ``tracked``, is not a version of its own; the
       version shown is the first of such rows, with all of its columns. The row is kept, in the state ``unshown``: where
       a later correction makes it differ, it becomes a version again.
     * A delete ends the version of its time, and a later row begins a new one. An ``update_before`` does the same,

@@ -47,7 +47,7 @@ def run_for_dagster(
 
     Args:
         jobs: of which it may ask for one; by default those that the settings name.
-        root: the state root, in place of that of the settings; the same as in Dagster.
+        root: the state root, instead of that of the settings; the same as in Dagster.
         spark: session; by default that of ``spark-submit``, or one that is started by the settings.
 
     Returns:

@@ -32,7 +32,7 @@ from state_engine.published.base import (
     ShownCheckpoint,
     TableChange,
     TableColumns,
-    TableMove,
+    TableReport,
     TableTarget,
 )
 from state_engine.published.delta import DeltaStateTarget
@@ -113,10 +113,10 @@ class PublishedTables:
         self.code: Mapping[SinkKey, PublishedState] | None = None
         """Tables as today's code has them, which may say more than the newest row; None where it is not known."""
         self._left: set[SinkKey] = set()
-        self.moved: list[TableMove] = []
+        self.moved: list[TableReport] = []
         """What the last ``follow`` changed."""
 
-    def follow(self, history: History, declared: Declared = None) -> list[TableMove]:
+    def follow(self, history: History, declared: Declared = None) -> list[TableReport]:
         """Bring every table to the head of ``main``; what changed.
 
         Args:
@@ -140,7 +140,7 @@ class PublishedTables:
         to_id: int,
         policy_of: Callable[[str], TablePolicy],
         declared: Declared,
-    ) -> list[TableMove]:
+    ) -> list[TableReport]:
         """What tables get where the head moves to another checkpoint; looks only."""
         states = [one for one in self.states(history, declared) if policy_of(one.name) != "keep"]
         moves = [
@@ -161,7 +161,7 @@ class PublishedTables:
 
     def rebuild(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
-    ) -> tuple[PublishedState, TableMove]:
+    ) -> tuple[PublishedState, TableReport]:
         """Make a table anew from the state as of the head, whoever wrote it; what it holds then.
 
         Where a restore led to a head that does not know the state, the table is empty, as with the policy ``rebuild``.
@@ -184,7 +184,7 @@ class PublishedTables:
             return state, _new(state, content, differs)
         return state, _move(state, self._difference(target, table, content), "it would be rebuilt")
 
-    def verify(self, history: History, name: str, declared: Declared) -> TableMove:
+    def verify(self, history: History, name: str, declared: Declared) -> TableReport:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
         state, head = self._named(history, name, declared)
         target, table = self._table(state)
@@ -192,7 +192,7 @@ class PublishedTables:
 
     def _compared(
         self, history: History, state: PublishedState, shown: ShownCheckpoint | None, head: CheckpointRow
-    ) -> TableMove:
+    ) -> TableReport:
         """How a table differs from the state as of the checkpoint that it shows; if that is not known, of the head."""
         target, table = self._table(state)
         is_at = history[shown.checkpoint_id] if shown is not None and is_known(history, shown) else head
@@ -206,7 +206,7 @@ class PublishedTables:
 
     def accept(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
-    ) -> tuple[PublishedState, TableMove]:
+    ) -> tuple[PublishedState, TableReport]:
         """Leave what others changed in a table as it is, and go on from there; how it differs from the state.
 
         Where a restore led to a head that does not know the state, there is nothing to compare with.
@@ -220,7 +220,7 @@ class PublishedTables:
                 "builds it from the state"
             )
         if state_of(head, state.operator, state.state) is None:
-            move = TableMove(state.name, state.kind, state.place, 0, 0, "the head does not know its state")
+            move = TableReport(state.name, state.kind, state.place, 0, 0, "the head does not know its state")
         else:
             move = self._compared(history, state, shown, head)
         if not dry_run:
@@ -293,7 +293,7 @@ class PublishedTables:
 
     # -- one table -------------------------------------------------------------------------------------------------
 
-    def _follow(self, history: History, state: PublishedState) -> Iterator[TableMove]:
+    def _follow(self, history: History, state: PublishedState) -> Iterator[TableReport]:
         head = history.head
         assert head is not None
         if self._shown.get(state.name) == head.checkpoint_id:
@@ -333,7 +333,7 @@ class PublishedTables:
         row: CheckpointRow,
         policy: TablePolicy,
         shown: ShownCheckpoint,
-    ) -> Iterator[TableMove]:
+    ) -> Iterator[TableReport]:
         """What a table does at a row that moved the head, where it does not follow."""
         target, table = self._table(state)
         replaced = None if row.replaced_id is None else history[row.replaced_id]
@@ -360,7 +360,7 @@ class PublishedTables:
         *,
         since: ShownCheckpoint | None = None,
         whole: str = "it was rebuilt",
-    ) -> TableMove:
+    ) -> TableReport:
         """Put rows in the place of all that a table holds; how many these are. See ``TableTarget.replace``."""
         target, table = self._table(state)
         count = 0
@@ -372,11 +372,11 @@ class PublishedTables:
                 yield from part.to_batches()
 
         target.replace(table, content.columns, batches(), to=to, since=since)
-        return TableMove(state.name, state.kind, state.place, count, 0, whole)
+        return TableReport(state.name, state.kind, state.place, count, 0, whole)
 
     def _bring(
         self, history: History, state: PublishedState, shown: ShownCheckpoint | None, to_id: int
-    ) -> TableMove | None:
+    ) -> TableReport | None:
         """Bring a table from the checkpoint that it shows to another one; None where nothing changed."""
         if state_of(history[to_id], state.operator, state.state) is None:
             return None
@@ -405,7 +405,7 @@ class PublishedTables:
             self._tell_whole(move, to, "was compared as a whole with")
         return move
 
-    def _tell_whole(self, move: TableMove, to: ShownCheckpoint, what: str) -> None:
+    def _tell_whole(self, move: TableReport, to: ShownCheckpoint, what: str) -> None:
         _LOG.warning(
             "table '%s': %s %s the state as of checkpoint %s, because %s: %s rows came, %s went",
             move.name,
@@ -444,7 +444,7 @@ class PublishedTables:
             content.columns, old, (target.held(table, rows) for rows in content.rows())
         )
 
-    def _planned(self, history: History, state: PublishedState, to_id: int) -> TableMove:
+    def _planned(self, history: History, state: PublishedState, to_id: int) -> TableReport:
         target, table = self._table(state)
         shown = target.shown(table)
         reader = self._reader(history, to_id, state)
@@ -492,15 +492,15 @@ def _unknown(state: PublishedState) -> SinkError:
     )
 
 
-def _new(state: PublishedState, content: _Content, why: str = "it is new") -> TableMove:
+def _new(state: PublishedState, content: _Content, why: str = "it is new") -> TableReport:
     """What a table gets that is made from the state."""
     count = sum(rows.num_rows for rows in content.rows())
-    return TableMove(state.name, state.kind, state.place, count, 0, why)
+    return TableReport(state.name, state.kind, state.place, count, 0, why)
 
 
-def _move(state: PublishedState, change: TableChange, whole: str) -> TableMove:
+def _move(state: PublishedState, change: TableChange, whole: str) -> TableReport:
     gone = change.deleted.num_rows + change.cleared.num_rows
-    return TableMove(state.name, state.kind, state.place, change.rows.num_rows, gone, whole)
+    return TableReport(state.name, state.kind, state.place, change.rows.num_rows, gone, whole)
 
 
 def _other_columns(target: TableTarget, table: PublishedTable, columns: TableColumns, way: StateWay) -> str:

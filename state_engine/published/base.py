@@ -3,7 +3,7 @@
     StateTable       what a job says: which table, and how it is written
     TableColumns     its columns, and which of them identify a row
     TableChange      the difference between two checkpoints of the state, by key
-    TableMove        how many rows that takes
+    TableReport        how many rows that takes
     ShownCheckpoint  which checkpoint it shows
     TableTarget      applies a change to a table of one kind, in one transaction that also records the checkpoint
 
@@ -126,16 +126,16 @@ class PublishedTable:
 
 
 @dataclass(frozen=True)
-class TableMove:
-    """What a table gets, or would get.
+class TableReport:
+    """What a table that shows a state gets, or would get.
 
     Attributes:
         name: of the table.
         kind: ``delta_state`` or ``sql_state``.
         place: where it is.
-        rows: that come, or come in the place of others.
+        rows: that come, or replace others.
         deleted: rows that go, and keys all of whose rows go.
-        whole: why the whole table was compared, or made anew; empty where it was not.
+        whole: why the whole table was compared, or built again; empty where it was not.
     """
 
     name: str
@@ -150,7 +150,7 @@ class TableMove:
         """How a table differs from its state, as part of a sentence.
 
         Example:
-            >>> TableMove("last", "delta_state", "/tables/last", rows=1, deleted=2_000).difference
+            >>> TableReport("last", "delta_state", "/tables/last", rows=1, deleted=2_000).difference
             '1 row is missing or different, 2,000 rows are too many'
         """
         missing = counted(self.rows, "row is missing or different", "rows are missing or different")

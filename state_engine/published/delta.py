@@ -70,8 +70,8 @@ class DeltaStateTable(StateTable):
         path: local path or URI of the table.
         deletion_vectors: whether rows go by deletion vectors, which readers must know (Spark, polars); without them,
             the files that held the rows are rewritten, for readers that do not (delta-rs).
-        adopt: whether a table that is there, and belongs to nobody or to another job, is taken over.
-        table: in place of a path, its name in Spark's catalog, see ``DeltaSink``.
+        adopt: whether an existing table, which belongs to nobody or to another job, is taken over.
+        table: instead of a path, its name in Spark's catalog, see ``DeltaSink``.
 
     Example:
         >>> DeltaStateTable("/data/balances").options()

@@ -80,7 +80,11 @@ def _counts(files: Sequence[StateFile]) -> str:
 
 
 def _metadata(declared: DeclaredState, expiry: Expiry) -> list[str]:
-    """The columns beside key and value: times as stored, and the key group at the checkpoint's max parallelism."""
+    """The columns beside key and value: times as stored, and the key group at the checkpoint's max parallelism.
+
+    ``core.checkpoints.time_travel.Expiry`` defines when an item expires; ``queries.state_table`` computes the same in
+    Arrow, and ``tests/queries/test_open_state.py`` compares both.
+    """
     times = ["CAST(NULL AS TIMESTAMP_LTZ)"] * 2
     if expiry.ttl_ms is not None:
         times[0] = "updated_at"

@@ -130,6 +130,11 @@ def _columns(
 
 
 def _times(expiry: Expiry, updated: pa.Array, lasting: pa.Array) -> list[pa.Array]:
+    """When items were written, and when they expire.
+
+    ``core.checkpoints.time_travel.Expiry`` defines the latter; ``queries.fold_sql`` computes the same in SQL, and
+    ``tests/queries/test_open_state.py`` compares both.
+    """
     never = pa.nulls(len(updated), _TIME)
     if expiry.ttl_ms is None:
         return [never, never]

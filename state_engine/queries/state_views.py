@@ -67,7 +67,7 @@ class ViewedJob:
 
     Attributes:
         layout: where its tables are.
-        rows: all checkpoints.
+        history: all checkpoints.
         path: to the one that is looked at.
         dead_letters: gives the job's dead letters in a session.
     """

@@ -63,7 +63,7 @@ class BackfillPlan:
         todo: partitions to go through on the branch, those included that are done there.
         recorded: the micro-batches that ``main`` ran of them.
         own: the micro-batches of the branch, by partition.
-        rows: all rows.
+        history: all rows.
     """
 
     request: BackfillRequest

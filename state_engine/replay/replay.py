@@ -61,7 +61,7 @@ class Recording:
         main_head_id: head of ``main``.
         batches: the recorded micro-batches after it, oldest first.
         wanted: how many of them to replay.
-        rows: all rows.
+        history: all rows.
     """
 
     job: str

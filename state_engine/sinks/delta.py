@@ -17,6 +17,7 @@ fail that way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
@@ -45,10 +46,10 @@ from state_engine.sinks.delta_tables import (
 from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.spark_writer import STAGED, note_of, write_once
 from state_engine.sinks.staging import Staging
-from state_engine.sinks.unused_tables import drop_unused
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.storage.delta.commit_ends import shown
 from state_engine.storage.delta.kernel import (
+    ENGINE_INFO,
     DeltaKernel,
     FileGroup,
     InactiveFilesError,
@@ -56,8 +57,12 @@ from state_engine.storage.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
+from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join
+from state_engine.storage.files import join, open_location
+
+_LOG = "_delta_log"
+_FIRST = "00000000000000000000"
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class DeltaSink(Sink):
 
     Args:
         path: local path or URI of the table.
-        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. Where
+        table: instead of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. Where
             there is none, it is made as an external table in the directory of its schema.
         lineage: whether every row also gets a column ``_write_id``, text, which names the attempt that wrote it: then
             outputs can be withdrawn even after the table was rewritten. Not with ``key``.
@@ -76,9 +81,9 @@ class DeltaSink(Sink):
             ``key``.
         key: columns that identify a row; empty to append.
         sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
-        ttl: lets rows that nobody wrote for so long leave the table, with the publish after the next compaction; with a
-            sequence, deletions are remembered as long.
-        adopt: whether a table that is there, and belongs to nobody or to another job, is taken over: its rows are
+        ttl: lets rows that nobody wrote for this time leave the table, with the publish after the next compaction; with
+            a sequence, deletions are remembered as long.
+        adopt: whether an existing table, which belongs to nobody or to another job, is taken over: its rows are
             compared with the last rows of this job, and become those.
         deletion_vectors: of a table with ``key``, see ``DeltaStateTable``.
 
@@ -114,7 +119,7 @@ class DeltaSink(Sink):
         """Where the table is now, or is going to be made.
 
         Raises:
-            ConfigurationError: what is called like that is no Delta table, or there is no such schema.
+            ConfigurationError: what has that name is not a Delta table, or there is no such schema.
         """
         return location_or_new(self.table) if self.table else self.path
 
@@ -127,7 +132,7 @@ class DeltaSink(Sink):
         facts, text = kernel.facts(uri), canonical(spark_schema(schema))
         if facts is not None and not request.known and canonical(facts.schema) != text:
             kernel.join_hooks()
-            if drop_unused(uri, owner_mark(request.app)):
+            if _drop_unused(uri, owner_mark(request.app)):
                 kernel.forget(uri)
                 facts = None
         if facts is None:
@@ -155,6 +160,43 @@ class DeltaSink(Sink):
             owner=owner_mark(request.app),
             lineage=write_id if self.lineage else None,
         )
+
+
+def _drop_unused(uri: str, owner: str) -> bool:
+    """Take a table away that the engine made and nobody has used; False, and nothing is done, where it is another.
+
+    A table is made before the first batch runs, so that subtasks know where to write. Where that batch fails and its
+    author changes what it puts out, the empty table has columns that nobody ever wrote, and would stand in the way.
+    Unused means: its log has one entry, which the engine wrote and which lists no file, and all data files that lie in
+    its directory are leftovers of the sink itself. Decision 0029.
+
+    Args:
+        uri: of the table.
+        owner: mark of the sink in the names of its files.
+    """
+    with table_lock(uri):
+        log = open_location(join(uri, _LOG))
+        names = list(log.files())
+        entries = [n for n in names if not n.startswith(".") and n.endswith(".json")]
+        if entries != [f"{_FIRST}.json"] or not _made_empty(uri) or _others(uri, owner):
+            return False
+        log.inside(f"{_FIRST}.json").delete()  # without it, there is no table
+        for name in names:
+            with suppress(FileNotFoundError):
+                log.inside(name).delete()
+        return True
+
+
+def _made_empty(uri: str) -> bool:
+    first = DeltaLog(uri).commit(0)
+    return ENGINE_INFO in first.maker and not first.added
+
+
+def _others(uri: str, owner: str) -> bool:
+    """Whether files lie there that another sink, or somebody else, has written."""
+    paths = [path.split("/") for path in open_location(uri).files()]
+    names = [path[-1] for path in paths if _LOG not in path and not path[-1].startswith(".")]
+    return any(f"-{owner}-" not in name for name in names)
 
 
 class LogPublisher(Publisher):

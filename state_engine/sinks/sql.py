@@ -38,7 +38,7 @@ from state_engine.sinks.base import (
     with_lineage,
 )
 from state_engine.sinks.keyed import check_keyed
-from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
+from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url, lineage_of
 from state_engine.sinks.staging import Staging, record_target, recorded_target
 from state_engine.storage.files import join
 
@@ -66,9 +66,9 @@ class SqlSink(Sink):
         shared: whether the same job of another root may have written to the table, too, or still does. Not with
             ``key``.
         sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
-        ttl: lets rows that nobody wrote for so long leave the table, with the publish after the next compaction; with a
-            sequence, deletions are remembered as long.
-        adopt: with ``key``, whether a table that is there, and belongs to nobody or to another job, is taken over: its
+        ttl: lets rows that nobody wrote for this time leave the table, with the publish after the next compaction; with
+            a sequence, deletions are remembered as long.
+        adopt: with ``key``, whether an existing table, which belongs to nobody or to another job, is taken over: its
             rows are compared with the last rows of this job, and become those. A table that this sink wrote with an
             earlier version is taken over without being asked, and keeps its rows.
 
@@ -134,16 +134,6 @@ class SqlSink(Sink):
             owner=owner_mark(request.app),
             lineage=lineage_of(write_id, name) if self.lineage else None,
         )
-
-
-def lineage_of(write_id: str, sink: str) -> str:
-    """What ``_write_id`` holds: two sinks of a job may write to one table in one attempt.
-
-    Example:
-        >>> lineage_of("0199aa", "delays")
-        '0199aa/delays'
-    """
-    return f"{write_id}/{sink}"
 
 
 class SqlPublisher(Publisher):

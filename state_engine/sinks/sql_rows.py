@@ -12,10 +12,9 @@ from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SinkError
 from state_engine.sinks.base import WRITE_ID, write_ids
-from state_engine.sinks.sql import lineage_of
 from state_engine.sinks.sql_columns import table_for
 from state_engine.sinks.sql_ledger import insert_into
-from state_engine.sinks.sql_target import SqlTarget
+from state_engine.sinks.sql_target import SqlTarget, lineage_of
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import open_recorded
 

@@ -78,6 +78,16 @@ class SqlTarget:
         return value
 
 
+def lineage_of(write_id: str, sink: str) -> str:
+    """What ``_write_id`` holds: two sinks of a job may write to one table in one attempt.
+
+    Example:
+        >>> lineage_of("0199aa", "delays")
+        '0199aa/delays'
+    """
+    return f"{write_id}/{sink}"
+
+
 def checked_table(name: str, *, of: str = "SqlSink") -> str:
     """The name of a table; raises ConfigurationError where it cannot be one.
 

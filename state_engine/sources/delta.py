@@ -52,7 +52,7 @@ class DeltaSource(Source):
 
     Args:
         path: local path or URI of the table.
-        table: in place of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. It is
+        table: instead of a path, its name in Spark's catalog, ``schema.table`` or ``catalog.schema.table``. It is
             looked up for every batch. A table of that name with another id is another table, as it is at a path.
         max_rows_per_batch: bound of rows in a batch; a single larger file is still read whole.
         max_files_per_batch: bound of files in a batch.
@@ -60,7 +60,7 @@ class DeltaSource(Source):
             planned; ``latest``: only what is added after that version (the first run commits an empty batch that pins
             the place); a number: what was added by that version and later ones.
         on_change: what to do about a commit that takes rows away (delete, update, merge, overwrite), and about
-            history that is gone: ``fail``; ``skip`` the whole commit, with the rows that it wrote anew; ``restart``
+            history that is gone: ``fail``; ``skip`` the whole commit, with the rows that it rewrote; ``restart``
             with a snapshot: all rows are delivered again, to functions that keep their state.
         changes: read the change data feed of the table: rows are inserts, updates and deletes (``RowKind``), and so is
             the stream. A snapshot is inserts. Within a commit, what was taken away comes before what was put in place.

@@ -144,7 +144,7 @@ def bounded(
     """The files of one slice, at least one where there are any, and the position after it.
 
     Args:
-        found: where the slice may end, in order.
+        stops: where the slice may end, in order.
         end: the position after all of them.
         max_files, max_rows: bounds.
     """

@@ -48,7 +48,7 @@ class PythonDataSource(Source):
     Args:
         data_source: the class.
         options: given to it.
-        max_rows_per_batch: limit for readers that know limits; others give all that there is.
+        max_rows_per_batch: limit for readers that know limits; others give everything.
 
     Raises:
         ConfigurationError: the class has no stream reader.

@@ -73,21 +73,11 @@ def canonical_type(data_type: DataType, name: str = "key") -> DataType:
     )
 
 
-def is_identity(data_type: DataType) -> bool:
-    """Whether a column of this type is canonical already (bigint, plain string, binary, timestamps, structs of these).
-
-    Raises :class:`InvalidKeyError` for a type that cannot be a key.
-
-    >>> is_identity(LongType()), is_identity(DoubleType()), is_identity(StringType("UTF8_LCASE"))
-    (True, False, False)
-    """
-    return canonical_type(data_type) == data_type and not _holds_floats(data_type)
-
-
 def canonical_column(column: Column, data_type: DataType) -> Column:
-    """A key column in canonical form; the column itself where :func:`is_identity`. Null stays null.
+    """A key column in canonical form. Null stays null.
 
-    A float's NaN passes through: :func:`key_refusal_column` finds it. Raises :class:`InvalidKeyError`, naming the
+    A column that is canonical already (bigint, plain string, binary, timestamps, structs of these) stays as it is. A
+    float's NaN passes through: :func:`key_refusal_column` finds it. Raises :class:`InvalidKeyError`, naming the
     column, for a type that cannot be a key.
 
         events.select(canonical_column(events.price, DecimalType(5, 2)))   # 1.50 -> '1.5'

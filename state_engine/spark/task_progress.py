@@ -17,7 +17,7 @@ class TaskProgress(NamedTuple):
 
     Attributes:
         done: tasks that are done.
-        of: tasks that there are so far.
+        of: tasks that exist so far.
     """
 
     done: int

@@ -127,7 +127,7 @@ class Bootstrap:
         return self._report(written, elements, lists)
 
     def run(self, given: Given, *, tables: JobTables, positions: SourcePositions) -> BootstrapReport:
-        """Write state and positions, and commit the row; see ``StateEngine.bootstrap``."""
+        """Write state and positions, and commit the row; see ``StateProcessor.bootstrap``."""
         elements, lists = self._read(given)
         writer = EntryWriter(self.spark, self.layout)
         written = self._write(writer, given)

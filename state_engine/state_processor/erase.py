@@ -6,7 +6,7 @@
     purge      compact, expire the checkpoints that would bring the keys back, delete dead letters, vacuum
 
 A purge removes nothing at once that a reader may still have open: files leave the logs a day after they were expired,
-and the disk a day later, so it is asked for, or collected, again. Sinks and branches are touched only where named.
+and the disk a day later, so call it, or a vacuum, again. Sinks and branches are touched only where named.
 Where a step breaks off, erasing the same keys again finishes it.
 """
 
@@ -74,7 +74,7 @@ class Purge:
     Attributes:
         drop_branches: replays that are dropped.
         sinks: whether rows are deleted from Delta sinks, too.
-        now_ms: time of the collection, in milliseconds since 1970.
+        now_ms: time of the vacuum, in milliseconds since 1970.
     """
 
     drop_branches: Collection[str] = ()
@@ -92,8 +92,8 @@ class Erasure:
         tables: takes them out of tables that show it.
         operations: commits the rows.
         compact: makes new bases of operators.
-        collect: deletes files, as of a time in milliseconds since 1970.
-        load: reads the rows anew.
+        vacuum: deletes files, as of a time in milliseconds since 1970.
+        load: reads the rows again.
     """
 
     traces: Callable[[History], KeyTraces]

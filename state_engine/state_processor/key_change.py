@@ -95,7 +95,7 @@ class KeyTypeChange:
     dry_run: bool = False
 
     def run(self, uid: str, key: DeclaredKey, convert: Convert | None) -> KeyTypeReport:
-        """See ``StateEngine.change_key_type``; ``key`` is that of today's code."""
+        """See ``StateProcessor.change_key_type``; ``key`` is that of today's code."""
         declared = key.schema
         history, head = self.operations.published_head()
         path, what = history.path(head.checkpoint_id), f"job '{self.job}', operator '{uid}'"

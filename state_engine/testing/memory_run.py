@@ -122,7 +122,7 @@ class MemoryRun:
         )
 
     def restart(self, job: StatefulJob) -> None:
-        """Go on with other code of the same job, upon the state that there is, as the next scheduled run would."""
+        """Go on with other code of the same job, on the existing state, as the next scheduled run would."""
         if job.name != self._made.job.name:
             raise ConfigurationError(f"job '{self._made.job.name}' cannot go on as '{job.name}'")
         self._restart(job)
@@ -141,7 +141,7 @@ class MemoryRun:
         """Run all recorded micro-batches again, and take the result over: head and sinks are those of the replay.
 
         Args:
-            rebatch: let the sources cut the recorded input anew; see ``StateEngine.replay``.
+            rebatch: let the sources cut the recorded input again; see ``StateEngine.replay``.
             outputs: see ``StateEngine.promote``.
 
         Raises:

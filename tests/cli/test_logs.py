@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.cli.logs import LOGGER, set_up_logs
+from state_engine.cli.session import LOGGER, set_up_logs
 from state_engine.core.errors import SettingsError
 from state_engine.machine.settings import LoggingSettings, load
 from tests.support.tiny import Site

@@ -212,12 +212,12 @@ def test_a_table_that_somebody_changed_fails_the_run_with_the_ways_out_and_can_b
     world.run("accounts__tables", rebuild=["balance"])
     shown = world.shown("operations", "tables")
     assert shown["dry_run"] is True
-    assert "| balance | 0 | 1 | it would be rebuilt |" in shown["settled"]
+    assert "| balance | 0 | 1 | it would be rebuilt |" in shown["tables"]
     assert ("eve", 7) in pl.read_delta(world.path).rows(), "a dry run changes nothing"
 
     done = world.run("accounts__tables", rebuild=["balance"], dry_run=False)
     shown = world.shown("operations", "tables")
-    assert "| balance | 2 | 0 | it was rebuilt |" in shown["settled"]
+    assert "| balance | 2 | 0 | it was rebuilt |" in shown["tables"]
     assert (shown["differ"], shown["published_pending"]) == ([], [])
     assert sorted(pl.read_delta(world.path).rows()) == [("ada", 4), ("bob", 2)]
     assert world.shown("checkpoint")["kind"] == "table rebuilt"
@@ -231,7 +231,7 @@ def test_a_change_that_is_accepted_is_shown_by_the_check_as_a_difference(world: 
     DeltaTable(world.path).update(predicate="account = 'bob'", updates={"value": "-1"})
     world.run("accounts__tables", accept=["balance"], dry_run=False)
     shown = world.shown("operations", "tables")
-    assert "| balance | 1 | 0 | it was compared |" in shown["settled"]
+    assert "| balance | 1 | 0 | it was compared |" in shown["tables"]
     assert shown["differ"] == ["balance"]
     evaluation = world.check()
     assert not evaluation.passed

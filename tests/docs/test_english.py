@@ -1,18 +1,26 @@
 """Texts are plain: no words and no orders of sentences that crept in before, short sentences, and mostly active ones.
 
-Texts are pages, and every message of the code: errors, warnings, logs, helps, progress and headings of columns.
+Texts are pages, every message of the code (errors, warnings, logs, helps, progress and headings of columns), and
+docstrings of public names.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import FunctionType
+from typing import Any, get_type_hints
 
 import pytest
 
+import state_engine
+from docs import api
+from state_engine import StateEngine, errors
 from tests.support.guides import DOCS
 
 REPOSITORY = DOCS.parent
@@ -60,6 +68,54 @@ def messages(source: str) -> Iterator[tuple[int, str]]:
                 continue
         if len(text.split()) >= WORDS_OF_A_MESSAGE:
             yield node.lineno, text
+
+
+def classes_in(annotation: Any) -> Iterator[type]:
+    """The classes of the engine that a type names: itself, or as a part such as ``list[StateDiff]``."""
+    if inspect.isclass(annotation) and annotation.__module__.startswith("state_engine"):
+        yield annotation
+    for part in getattr(annotation, "__args__", ()):
+        yield from classes_in(part)
+
+
+def public() -> list[Any]:
+    """What ``docs/api.md`` names: what ``state_engine`` exports, and what its other public modules do."""
+    return [
+        *(getattr(state_engine, name) for name in state_engine.__all__),
+        *(getattr(errors, name) for name in errors.__all__),
+        *(getattr(import_module(module), name) for module, names in api.MODULES.items() for name in names),
+    ]
+
+
+def docstrings_of(*names: Any) -> Iterator[tuple[str, str]]:
+    """Docstrings of functions and classes, and of public methods, properties and classes in these; each once."""
+    seen: set[int] = set()
+    left = list(names)
+    while left:
+        one = left.pop(0)
+        documented = inspect.unwrap(getattr(one, "__func__", one))
+        if id(documented) in seen:
+            continue
+        seen.add(id(documented))
+        if text := documented.__doc__:
+            yield getattr(documented, "fget", documented).__qualname__, inspect.cleandoc(text)
+        ours = [
+            base
+            for base in getattr(one, "__mro__", ())
+            if base.__module__.startswith(("state_engine", __name__))
+        ]
+        members = [member for base in ours for name, member in vars(base).items() if not name.startswith("_")]
+        left += [member for member in members if isinstance(member, _DOCUMENTED)]
+
+
+_DOCUMENTED = (type, FunctionType, property, classmethod, staticmethod)
+
+
+def described(docstring: str) -> str:
+    """A docstring as a page has it: code in single backticks, and without doctests."""
+    return re.sub(r"^ *>>> .*?(?=\n\s*\n|\Z)", "", docstring, flags=re.DOTALL | re.MULTILINE).replace(
+        "``", "`"
+    )
 
 
 _PARTICIPLES = (
@@ -135,6 +191,54 @@ def test_no_message_of_the_code_has_a_word_or_an_order_that_crept_in() -> None:
     assert len(read) > 1500
     assert [(f"{file.relative_to(REPOSITORY)}:{line}", *odd) for (file, line), text in read.items()
             for odd in crept_in(text) + oddly_ordered(text)] == []  # fmt: skip
+
+
+def test_no_docstring_of_a_public_name_has_a_word_that_crept_in() -> None:
+    named = list(docstrings_of(*public()))
+    assert len(named) > 600
+    assert {"StateEngine.vacuum", "StateProcessor.erase_keys", "JobSavepoints.create", "VacuumReport"} <= {
+        name for name, _ in named
+    }
+    assert [(name, *odd) for name, text in named for odd in crept_in(described(text))] == []
+
+
+def test_classes_that_methods_of_the_engine_return_are_looked_at() -> None:
+    returned = {
+        cls
+        for name, function in vars(StateEngine).items()
+        if inspect.isfunction(function) and not name.startswith("_")
+        for cls in classes_in(get_type_hints(inspect.unwrap(function)).get("return"))
+    }
+    assert {state_engine.StateProcessor, state_engine.JobPublished, state_engine.RunReport} <= returned
+    assert returned <= set(public())
+
+
+class Odd:
+    """A class that is made anew.
+
+    Example:
+        >>> "upon"
+        'upon'
+    """
+
+    def method(self) -> None:
+        """It writes ``upon`` a
+        table in place
+        of a file.
+        """
+
+    @property
+    def value(self) -> str:
+        """Prior to this."""
+        return ""
+
+    def _own(self) -> None:
+        """Whilst private."""
+
+
+def test_a_word_in_a_docstring_is_noticed() -> None:
+    noticed = [(name, word) for name, text in docstrings_of(Odd) for word, _ in crept_in(described(text))]
+    assert noticed == [("Odd", "anew"), ("Odd.method", "in place of"), ("Odd.value", "Prior to")]
 
 
 def test_messages_are_all_texts_but_docstrings() -> None:

@@ -198,7 +198,5 @@ def _facts(log: Log) -> TableFacts:
         schema=json.loads(data["schemaString"]),
         properties=dict(data["configuration"]),
         partition_columns=list(data["partitionColumns"]),
-        reader_version=1,
-        writer_version=2,
         features=frozenset(),
     )

@@ -13,7 +13,7 @@ import pytest
 
 from state_engine import StatefulJob, Types
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
-from state_engine.core.keys.canonical import canonical_key, encode_keys
+from state_engine.core.keys.canonical import canonical_key
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.durations import Instant
@@ -22,6 +22,7 @@ from state_engine.job.graph import declared_key
 from state_engine.queries.state_rows import KEY, WHY
 from state_engine.queries.stored_entries import key_table
 from state_engine.state_processor.key_conversion import key_maker
+from tests.support.key_samples import encode_keys
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from state_engine import KeyedProcessFunction, MapFunction, StatefulJob
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.keys.canonical import canonical_key, encode_keys, key_hash
+from state_engine.core.keys.canonical import canonical_key, key_hash
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
@@ -43,6 +43,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.storage.layout import JobLayout
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.core.types.type_samples import LEAVES, Leg, samples
+from tests.support.key_samples import encode_keys
 
 
 class Same(MapFunction):

@@ -25,7 +25,7 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import MemoryLimitError
-from state_engine.microbatch.few_subtasks import run_reading
+from state_engine.microbatch.operator_run import run_reading
 from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed_columns import Edge
 from state_engine.microbatch.routing.routing import nothing_new

@@ -27,14 +27,14 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.pipes import reporting, run_for_dagster
 from state_engine.pipes.engine_calls import EngineCall, Failure, Message
 from state_engine.pipes.reporting import launched_run
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 from state_engine.replay.backfill import BackfillReport
 
 OPERATOR = OperatorReport(
     "sums", 3, 2, 1, 2, 4, 512, {7: 3}, {"event_time": 9}, {}, {"v_total": None},
     [SubtaskReport(0, rows_in=1), SubtaskReport(1, rows_in=2)],
 )  # fmt: skip
-TABLE = TableMove("balance", "delta_state", "file:///data/balance", 3, 1)
+TABLE = TableReport("balance", "delta_state", "file:///data/balance", 3, 1)
 BATCH = BatchReport(
     3, 5, 1, {"out": 2}, 1024, {"sums": OPERATOR}, 1.25, {"plan": 0.1}, 4, "2013-03-08", 2, tables=[TABLE]
 )  # fmt: skip

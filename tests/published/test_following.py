@@ -318,12 +318,6 @@ def test_a_table_is_kept_where_the_policy_says_so(site: Site) -> None:
     site.check()
 
 
-def publishing_later(site: Site) -> StatefulJob:
-    job = site.job()
-    job.published.clear()
-    return job
-
-
 def test_a_checkpoint_that_does_not_know_the_state_is_no_empty_state(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -6,13 +6,16 @@ import math
 import random
 import string
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from state_engine.core.keys.canonical import storage_type
+from state_engine.core.keys.hashing import Canonical
 
 Make = Callable[[random.Random], Any]
 
@@ -124,6 +127,24 @@ def as_dicts(value: Any, declared: pa.DataType) -> Any:
     if value is None or not pa.types.is_struct(declared):
         return value
     return {f.name: as_dicts(part, f.type) for f, part in zip(declared, value, strict=True)}
+
+
+def encode_keys(canonical: Sequence[Canonical], declared: pa.DataType) -> pa.Array:
+    """A key column as it is stored, from canonical keys of values of the declared type."""
+    return _encoded(canonical, storage_type(declared))
+
+
+def _encoded(canonical: Sequence[Any], storage: pa.DataType) -> pa.Array:
+    if not pa.types.is_struct(storage):
+        return pa.array(canonical, storage)
+    columns = list(
+        zip(*[(None,) * storage.num_fields if key is None else key for key in canonical], strict=True)
+    )
+    return pa.StructArray.from_arrays(
+        [_encoded(columns[i] if canonical else [], field.type) for i, field in enumerate(storage)],
+        fields=list(storage),
+        mask=pa.array([key is None for key in canonical], pa.bool_()),
+    )
 
 
 def random_keys(*, seed: int, rows: int) -> dict[str, list[Any]]:

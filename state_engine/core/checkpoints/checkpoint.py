@@ -331,7 +331,7 @@ class CheckpointRow:
         job: name of the job, code_version: as given by the job, requested_by: who or what asked for it.
         replaced_id: head that this row abandons: of a restore or promotion; None elsewhere.
         retired: checkpoints that can no longer be restored from this row on: of a retention row.
-        pinned: savepoints whose checkpoints are kept from this row on, unpinned: names of those that are not any more.
+        pinned: savepoints whose checkpoints are kept from this row on, unpinned: names of those that no longer are.
         rescaled: operators whose parallelism an operation changed, as long as that is in force.
         partition: key of the time partition that the job has reached; empty for a continuous job.
         partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.

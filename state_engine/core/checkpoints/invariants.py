@@ -170,7 +170,7 @@ def _partitions_are_contiguous(row: CheckpointRow, parent: CheckpointRow | None)
 
 
 def _ids_are_new(row: CheckpointRow, history: History) -> str:
-    newest = max(history, default=0)
+    newest = history.newest_id
     return "" if row.checkpoint_id > newest else f"id {row.checkpoint_id} is not above the newest, {newest}"
 
 

@@ -51,18 +51,6 @@ def completed_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRe
     return [row.checkpoint_id for row in rows if row.kind.is_micro_batch]
 
 
-def completed_after(path: Sequence[CheckpointRow], notified: int | None) -> list[int]:
-    """Ids of which a listener on the driver is notified now, oldest first.
-
-    Args:
-        path: rows from the first checkpoint to the head, oldest first.
-        notified: the last id of which the listener was notified; None where there was none.
-    """
-    return [
-        row.checkpoint_id for row in path if row.kind.is_micro_batch and row.checkpoint_id > (notified or 0)
-    ]
-
-
 def _after_last_run(path: Sequence[CheckpointRow], last_run: str) -> Sequence[CheckpointRow]:
     """The rows after the one that an attempt committed; all where it is not on the path, as after an import."""
     at = next((i for i in range(len(path) - 1, -1, -1) if path[i].write_id == last_run), -1)

@@ -193,7 +193,7 @@ class NewestIs:
 
     def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
         """The row as it was planned."""
-        return row if max(history, default=0) == self.checkpoint_id else None
+        return row if history.newest_id == self.checkpoint_id else None
 
 
 @dataclass(frozen=True)

@@ -94,11 +94,11 @@ class TimerContext(KeyedContext):
         return self.timer.time
 
     def is_late(self) -> bool:
-        """False: a timer is no element, and fires because the watermark has reached it."""
+        """False: a timer is not an element, and fires because the watermark has reached it."""
         return False
 
     def row_kind(self) -> RowKind:
-        """An insert: a timer is no element."""
+        """An insert: a timer is not an element."""
         return RowKind.INSERT
 
     def time_domain(self) -> TimeDomain:

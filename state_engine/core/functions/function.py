@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 class Function:
     """Base of all functions.
 
-    ``open`` and ``close`` run once a subtask and micro-batch: instance attributes are no cache across batches.
+    ``open`` and ``close`` run once a subtask and micro-batch: do not use instance attributes as a cache across batches.
 
     Attributes:
         accepts_changes: whether the function knows what to do with updates and deletes, ``ctx.row_kind()``. Building a
             job refuses one that does not on a stream that changes. ``map``, ``filter`` and ``flat_map`` without state
-            need not say so: they keep the kind of each element.
-        emits_changes: whether what a process function puts out has kinds of its own: Rows that have one, or pairs
+            need not set it: they keep the kind of each element.
+        emits_changes: whether what a process function emits has kinds of its own: Rows that have one, or pairs
             ``RowKind.DELETE, value``. Without, all its outputs are inserts.
     """
 

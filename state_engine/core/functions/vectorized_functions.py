@@ -87,10 +87,10 @@ class VectorizedKeyedFunction(Function):
         """Handle the rows of a subtask. It is not called where there are none.
 
         Args:
-            rows: the columns of the stream, in total order, and two more: ``_row`` counts the rows from 0 on, ``_key``
+            rows: the columns of the stream, in total order, and two more: ``_row`` counts the rows from 0, ``_key``
                 says which row of ``state`` is of the row's key, so ``state["total"].take(rows["_key"])`` is the state
                 before the batch, row by row.
-            state: a row for each key of the batch: ``_key``, which counts them from 0 on, the columns of the key, and a
+            state: a row for each key of the batch: ``_key``, which counts them from 0, the columns of the key, and a
                 column for each state, which is null, or the default of its descriptor, where nothing is stored.
             ctx: clocks.
 

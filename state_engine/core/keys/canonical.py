@@ -217,47 +217,13 @@ def _is_binary(declared: pa.DataType) -> bool:
     return any(test(declared) for test in tests)
 
 
-def encode_keys(canonical: Sequence[Canonical], declared: pa.DataType) -> pa.Array:
-    """A key column of :func:`storage_type` from canonical keys, made from values of the type `declared`.
-
-    >>> encode_keys([canonical_key(datetime(1970, 1, 1, 0, 0, 1))], pa.timestamp("s")).type
-    TimestampType(timestamp[us])
-    """
-    return _encode(canonical, storage_type(declared))
-
-
-def _encode(canonical: Sequence[Any], storage: pa.DataType) -> pa.Array:
-    if not pa.types.is_struct(storage):
-        return pa.array(canonical, storage)
-    columns = list(
-        zip(*[(None,) * storage.num_fields if key is None else key for key in canonical], strict=True)
-    )
-    return pa.StructArray.from_arrays(
-        [_encode(columns[i] if canonical else [], field.type) for i, field in enumerate(storage)],
-        fields=list(storage),
-        mask=pa.array([key is None for key in canonical], pa.bool_()),
-    )
-
-
-def decode_key(storage_value: Any, declared: pa.DataType) -> Any:
-    """The key as it was declared, from a value of the stored key column; a struct becomes a :class:`Row`.
-
-    A struct is given as a mapping or as a sequence of its fields. None stays None.
-
-    >>> decode_key("1.5", pa.decimal128(5, 2)), decode_key(1, pa.bool_()), decode_key(-1, pa.date32())
-    (Decimal('1.50'), True, datetime.date(1969, 12, 31))
-    """
-    if storage_value is None:
-        return None
-    decode = _decoder(declared)
-    return storage_value if decode is None else decode(storage_value)
-
-
 def decode_keys(array: pa.Array | pa.ChunkedArray, declared: pa.DataType) -> list[Any]:
-    """:func:`decode_key` for every value of a stored key column, in order.
+    """The keys as they were declared, from a stored key column; a struct becomes a :class:`Row`. None stays None.
 
     >>> decode_keys(pa.array([1, 0, None]), pa.bool_())
     [True, False, None]
+    >>> decode_keys(pa.array(["1.5"]), pa.decimal128(5, 2)), decode_keys(pa.array([-1]), pa.date32())
+    ([Decimal('1.50')], [datetime.date(1969, 12, 31)])
     """
     decode = _decoder(declared)
     values = array.to_pylist()
@@ -291,9 +257,8 @@ def _struct_decoder(declared: pa.StructType) -> Callable[[Any], Any]:
     make = row_class(names)
     decoders = [_decoder(field.type) for field in declared]
 
-    def decode(fields: Mapping[str, Any] | Sequence[Any]) -> Any:
-        values = fields.values() if isinstance(fields, Mapping) else fields
-        parts = zip(values, decoders, strict=True)
+    def decode(fields: Mapping[str, Any]) -> Any:
+        parts = zip(fields.values(), decoders, strict=True)
         return tuple.__new__(make, [v if f is None or v is None else f(v) for v, f in parts])
 
     return decode

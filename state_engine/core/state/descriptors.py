@@ -71,11 +71,11 @@ class StateDescriptor:
     def renamed_from(self, former_name: str) -> Self:
         """Take over what a checkpoint holds under a former name; this descriptor itself, so that calls can be chained.
 
-        Nothing is written anew. Once a checkpoint holds the state under its new name, this has no effect and may be
+        Nothing is rewritten. Once a checkpoint holds the state under its new name, this has no effect and may be
         left out. Flink has no such thing.
 
         Raises:
-            ConfigurationError: the former name is no name of a state, or is the name itself.
+            ConfigurationError: the former name cannot be that of a state, or is the name itself.
 
         Example:
             >>> ValueStateDescriptor("total", int).renamed_from("sum").former_name

@@ -23,11 +23,10 @@ from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.types.every_type import DictType, ListType, StructType
-from state_engine.core.types.scalar_types import TimestampType
+from state_engine.core.types.scalar_types import DecimalType, FloatType, IntegerType, TimestampType
 from state_engine.core.types.stored_form import conform, grown
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_text import type_from_text, type_to_text
-from state_engine.core.types.widening import compare_key, compare_scalar, inside, named
 
 _WAY_OUT = (
     "A field may be added, dropped or renamed by an alias, and a number widened; for any other change restore the old "
@@ -220,20 +219,20 @@ def _bound(
         StateMigrationError: a change is not supported.
     """
     if isinstance(new, MapEntryType) and isinstance(old, StructType):
-        compare_key(old.types[0], new.types[0], inside(at, "key"), changes)
+        _compare_key(old.types[0], new.types[0], _inside(at, "key"), changes)
         values = [t.types[1] for t in earlier if isinstance(t, StructType)]
-        value = _bound(old.types[1], new.types[1], inside(at, "value"), changes, values)
+        value = _bound(old.types[1], new.types[1], _inside(at, "value"), changes, values)
         return MapEntryType(new.types[0], value)
     if isinstance(old, StructType) and isinstance(new, StructType):
         return _bound_fields(old, new, at, changes, [t for t in earlier if isinstance(t, StructType)])
     if isinstance(old, ListType) and isinstance(new, ListType):
         elements = [t.element for t in earlier if isinstance(t, ListType)]
-        return ListType(_bound(old.element, new.element, inside(at, "element"), changes, elements))
+        return ListType(_bound(old.element, new.element, _inside(at, "element"), changes, elements))
     if isinstance(old, DictType) and isinstance(new, DictType):
-        compare_key(old.key, new.key, inside(at, "key"), changes)
+        _compare_key(old.key, new.key, _inside(at, "key"), changes)
         values = [t.value for t in earlier if isinstance(t, DictType)]
-        return DictType(new.key, _bound(old.value, new.value, inside(at, "value"), changes, values))
-    compare_scalar(old, new, at, changes)
+        return DictType(new.key, _bound(old.value, new.value, _inside(at, "value"), changes, values))
+    _compare_scalar(old, new, at, changes)
     return new
 
 
@@ -245,7 +244,7 @@ def _bound_fields(
     was = {name: former for name in new.names if (former := _former(name, old, new, at)) is not None}
     if not was:
         raise StateMigrationError(
-            f"{named(at)}no field is left of {sorted(old.names)}; a renamed field needs an alias"
+            f"{_named(at)}no field is left of {sorted(old.names)}; a renamed field needs an alias"
         )
     # tables do not distinguish upper and lower case
     taken = {column.lower() for record in (old, *earlier) for column in record.stored}
@@ -256,13 +255,13 @@ def _bound_fields(
             column = columns[kept] = column_of[name]
             inner = [t.types[t.stored.index(column)] for t in earlier if column in t.stored]
             if kept != name:
-                changes.append(f"'{inside(at, name)}' is renamed to '{kept}'")
+                changes.append(f"'{_inside(at, name)}' is renamed to '{kept}'")
             declared = new.types[new.names.index(kept)]
-            types[kept] = _bound(type_of[name], declared, inside(at, kept), changes, inner)
-    changes += [f"'{inside(at, name)}' is dropped" for name in old.names if name not in was.values()]
+            types[kept] = _bound(type_of[name], declared, _inside(at, kept), changes, inner)
+    changes += [f"'{_inside(at, name)}' is dropped" for name in old.names if name not in was.values()]
     for name, kind in zip(new.names, new.types, strict=True):
         if name not in was:
-            changes.append(f"'{inside(at, name)}' is added")
+            changes.append(f"'{_inside(at, name)}' is added")
             types[name], columns[name] = kind, unused(name, taken, lambda name, n: f"{name}__{n}")
             taken.add(columns[name].lower())
     stored = [columns[name] for name in new.names]
@@ -287,7 +286,49 @@ def _former(name: str, old: StructType, new: StructType, at: str) -> str | None:
         return alias if alias in old.names else None
     if alias in old.names and alias not in new.names:
         raise StateMigrationError(
-            f"{named(at)}both '{name}' and its alias '{alias}' are stored, and two fields cannot become one: leave "
+            f"{_named(at)}both '{name}' and its alias '{alias}' are stored, and two fields cannot become one: leave "
             f"the alias out to drop '{alias}'"
         )
     return name
+
+
+def _compare_key(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
+    """Keys must stay as different, and in the same order, as they are: only numbers in them may be widened."""
+    if isinstance(old, StructType) and isinstance(new, StructType):
+        if old.names != new.names:
+            raise StateMigrationError(f"{_named(at)}the fields of a key cannot change")
+        for name, was, now in zip(old.names, old.types, new.types, strict=True):
+            _compare_key(was, now, _inside(at, name), changes)
+    else:
+        _compare_scalar(old, new, at, changes)
+
+
+def _compare_scalar(old: TypeInformation, new: TypeInformation, at: str, changes: list[str]) -> None:
+    """Types without parts must be the same, or a number widened; notes which. Raises StateMigrationError."""
+    was, now = type_to_text(old), type_to_text(new)
+    if was == now:
+        return
+    if not _widened(old, new):
+        raise StateMigrationError(f"{_named(at)}{was} cannot become {now}")
+    changes.append(f"'{at or 'value'}' is widened from {was} to {now}")
+
+
+def _widened(old: TypeInformation, new: TypeInformation) -> bool:
+    """Whether every value of the old type is one of the new type, in the same stored form."""
+    if type(old) is not type(new):
+        return False
+    if type(old) in (IntegerType, FloatType):
+        return bool(old.arrow.bit_width < new.arrow.bit_width)
+    if type(old) is DecimalType:
+        return bool(old.arrow.scale == new.arrow.scale and old.arrow.precision < new.arrow.precision)
+    return False
+
+
+def _inside(at: str, name: str) -> str:
+    """A place inside of another one, as messages call it."""
+    return f"{at}.{name}" if at else name
+
+
+def _named(at: str) -> str:
+    """The beginning of a message about a place."""
+    return f"in '{at}': " if at else ""

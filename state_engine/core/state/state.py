@@ -37,7 +37,7 @@ class MergingState(AppendingState):
     """Appending state whose contents in two places can become one, as those of windows do when sessions meet.
 
     ``get_internal`` gives what is stored, ``merge`` takes it in: for another key, which it reaches as an element, or in
-    another state with the same types. So keys, sessions or entries that turn out to be one collapse without losing
+    another state with the same types. So keys, sessions or entries that turn out to be one collapse, and keep
     what was added to either. Mirrors ``InternalMergingState`` and ``InternalAppendingState`` of Flink, too.
 
     Example:

@@ -48,7 +48,7 @@ class TimePartitions:
             Values without a time zone count as UTC, as event time does.
         every: ``day`` or ``hour``.
         start: key of the first partition; for hours, a day stands for its midnight.
-        end: key of the first partition that is none any more; None for no end.
+        end: key of the first partition that no longer is one; None for no end.
         timezone: whose days these are.
         late: what becomes of rows that appear in a source after their partition was run. They are counted in any case;
             ``warn``: and logged; ``ignore``: no more; ``next``: and taken with the partition that is run next.

@@ -53,7 +53,7 @@ class TimerService:
         return self.watermark_ms
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Let ``on_timer`` be called when the watermark reaches a time; a second timer of the same time is no other.
+        """Let ``on_timer`` be called when the watermark reaches a time; a second timer of the same time adds none.
 
         Raises:
             ValueTypeError: the time is not a whole number of milliseconds.

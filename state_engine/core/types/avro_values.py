@@ -137,7 +137,7 @@ class _Named:
         logical = own.get("logicalType")
         try:
             if logical == "decimal" and own["type"] in ("bytes", "fixed"):
-                return _decimal(own, column, path)
+                return _decimal(own, column)
             match own["type"]:
                 case "array" if pa.types.is_list(column):
                     return _blocks(self.writer(own["items"], column.value_type, f"{path}.element"))
@@ -204,7 +204,7 @@ def _primitive(kind: str, logical: str | None, column: pa.DataType) -> Write | N
     return write if fits else None
 
 
-def _decimal(own: dict[str, Any], column: pa.DataType, path: str) -> Write | None:
+def _decimal(own: dict[str, Any], column: pa.DataType) -> Write | None:
     """Digits as a number in two's complement, the highest byte first."""
     scale = own.get("scale", 0)
     if not pa.types.is_decimal(column) or column.scale != scale or column.precision > own["precision"]:

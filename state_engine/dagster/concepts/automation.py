@@ -154,7 +154,7 @@ def _retention(dagster_job: DagsterJob) -> dg.SensorDefinition:
     @dg.sensor(
         name=f"{name}__retention",
         job_name=f"{name}__expire",
-        description="Gives up old checkpoints and collects files, once a day when something was committed since.",
+        description="Expires old checkpoints and vacuums files, once a day if something was committed since.",
         minimum_interval_seconds=3600,
         default_status=_STOPPED,
     )

@@ -78,7 +78,11 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
 
     return dg.Definitions(
         assets=[head],
-        jobs=[operation_job(f"{job.name}__recover", head, "Settle, verify, or go back to a checkpoint.")],
+        jobs=[
+            operation_job(
+                f"{job.name}__recover", head, "Publish pending, verify, or go back to a checkpoint."
+            )
+        ],
     )
 
 

@@ -12,7 +12,7 @@ from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import moves_table
 from state_engine.dagster.naming import SHOWS_STATE, pool_of, table_key
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
-from state_engine.published.base import TableMove
+from state_engine.published.base import TableReport
 from state_engine.published.states import published_in
 
 ABOUT = """The published tables, compared with the states that they show.
@@ -100,7 +100,7 @@ def _shows_state(dagster_job: DagsterJob, table: str) -> dg.AssetChecksDefinitio
     return shows_state
 
 
-def _words(compared: TableMove) -> str:
+def _words(compared: TableReport) -> str:
     if not (compared.rows or compared.deleted):
         return "it is equal to the state"
     return compared.difference
@@ -119,8 +119,9 @@ def _settled(run: OperationRun, config: TablesConfig) -> Iterator[dg.Materialize
             for name in names
         ]
     if moves:
-        metadata = {"dry_run": config.dry_run, "settled": dg.MetadataValue.md(moves_table(moves))}
-        run.log(f"{'would settle' if config.dry_run else 'settled'} {[move.name for move in moves]}")
+        metadata = {"dry_run": config.dry_run, "tables": dg.MetadataValue.md(moves_table(moves))}
+        done = "would rebuild or accept" if config.dry_run else "rebuilt or accepted"
+        run.log(f"{done} {[move.name for move in moves]}")
     if not (moves and config.dry_run):
         run.log("publishing what is not published yet")
         metadata["published_pending"] = dg.MetadataValue.json(run.engine.publish_pending(run.job))

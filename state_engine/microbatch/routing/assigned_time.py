@@ -27,7 +27,6 @@ from state_engine.core.types.invalid_text import invalid_text
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
-from state_engine.microbatch.subtask.refusals import NO_TIME
 from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
 from state_engine.sources.row_kinds import with_kinds_of
@@ -38,6 +37,8 @@ from state_engine.spark.spark_names import T
 Timed = tuple[pa.Array, pa.Array]
 """Event times in milliseconds, and for each row why it has none, where that is an error."""
 Assign = Callable[[pa.RecordBatch], Timed]
+NO_TIME = "TimestampError"
+"""Begins the error of a row that a WatermarkStrategy gave no event time."""
 _ADDED = pa.schema([(EVENT_TIME, pa.int64()), (TIME_REFUSAL, pa.string())])
 
 

@@ -6,6 +6,9 @@ of elements. So its place depends neither on where batches are cut nor on the pa
 another one, the order that the user named comes first; there the timer stands in front of elements that are later than
 its time plus the out-of-orderness, which needs an order that begins with the event time. Timers of one place are in
 the order of their keys' hashes. What was due when the batch began stands first, what only draining fired stands last.
+
+The definition of this order is ``core.operator.output_order``; here it stands in columns, by which outputs of several
+subtasks can be sorted. Random jobs (``tests/microbatch/test_random_jobs.py``) compare both.
 """
 
 from __future__ import annotations

@@ -27,8 +27,6 @@ UNPARSABLE = "SourceError: the row cannot be parsed with the declared schema"
 
 BAD_FILE = "BadFileError"
 """Begins the error of a letter that is a whole file."""
-NO_TIME = "TimestampError"
-"""Begins the error of a row that a WatermarkStrategy gave no event time."""
 
 Letter = dict[str, Any]
 """One row of the table of dead letters."""

@@ -164,6 +164,12 @@ class SubtaskSpec:
     first_timers: tuple[FirstTimers, ...] = ()
     local_copies: LocalCopies = NO_COPIES
 
+    @property
+    def known_key_schema(self) -> KeySchema:
+        """Of the key, where it is known that there is one: rows with a key came, or state of keys is recorded."""
+        assert self.key_schema is not None
+        return self.key_schema
+
 
 @dataclass
 class SubtaskReport:

@@ -115,9 +115,8 @@ class SubtaskKeyedState:
 
     def _touched(self, hashes: Hashes) -> TouchedState:
         """What is stored of keys with these hashes, which not all need be touched ones."""
-        assert self._spec.key_schema is not None
         files = files_holding(self._files, hashes, self._spec.max_parallelism)
-        return TouchedState(files, hashes, self._spec.key_schema)
+        return TouchedState(files, hashes, self._spec.known_key_schema)
 
     def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
         """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch.

@@ -106,6 +106,5 @@ class SubtaskTimers:
     @cached_property
     def _stored(self) -> StoredTimers:
         spec = self._spec
-        assert spec.key_schema is not None
         own = KeyGroups(spec.max_parallelism, (self._own,))
-        return StoredTimers(self._files, own, spec.key_schema.storage, spec.max_parallelism)
+        return StoredTimers(self._files, own, spec.known_key_schema.storage, spec.max_parallelism)

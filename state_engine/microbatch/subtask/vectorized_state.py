@@ -62,7 +62,6 @@ class VectorizedKeys:
     @classmethod
     def of(cls, events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> VectorizedKeys:
         """Those of rows; raises StatelakeError where one is in another subtask's key group."""
-        assert spec.key_schema is not None
         columns, hashes = key_columns_of(events, spec, report)
         codes, row_of = key_codes(columns, hashes)
         number = len(row_of)
@@ -72,7 +71,8 @@ class VectorizedKeys:
         place = np.empty(number, np.int64)
         place[order] = np.arange(number)
         rows = pa.array(row_of)
-        stored = [c.take(rows).cast(f.type) for c, f in zip(columns, spec.key_schema.storage, strict=True)]
+        storage = spec.known_key_schema.storage
+        stored = [c.take(rows).cast(f.type) for c, f in zip(columns, storage, strict=True)]
         report.keys = number
         return cls(place[codes], stored, hashes[row_of])
 
@@ -88,12 +88,11 @@ NO_KEYS = VectorizedKeys(np.array([], np.int64), [], np.array([], np.int64))
 
 def vectorized_rows(events: pa.Table, keys: VectorizedKeys, spec: SubtaskSpec) -> VectorizedRows:
     """Rows of a subtask, in total order, as a function over columns gets them."""
-    assert spec.key_schema is not None
     timed = spec.routed.event_time
     return VectorizedRows(
         columns_of(events, spec.routed),
         keys.of_rows,
-        keys.declared(spec.key_schema),
+        keys.declared(spec.known_key_schema),
         timestamps=one_chunk(events[EVENT_TIME]) if timed else None,
         watermarks=one_chunk(events[WATERMARK]) if timed else None,
     )
@@ -147,8 +146,7 @@ class VectorizedKeyedState:
     def write(self, changes: list[ChangedColumn], *, subtask: int, attempt: int) -> list[DataFile]:
         """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
         spec = self._spec
-        assert spec.key_schema is not None
-        key_type = spec.key_schema.storage
+        key_type = spec.known_key_schema.storage
         parts = [self._part(change) for change in changes if len(change.keys)]
         if not parts:
             return []

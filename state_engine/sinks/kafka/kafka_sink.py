@@ -59,7 +59,7 @@ class KafkaSink(Sink):
         max_rows_per_transaction: a checkpoint with more goes out in several transactions, and is seen in parts.
         transaction_timeout: after which brokers abort a transaction: a timedelta, a Duration, milliseconds, or text
             ("5 min").
-        marker_topic: holds what was published; None: ``_statelake-<topic>``. Made unless it is there.
+        marker_topic: holds what was published; None: ``_statelake-<topic>``. Made unless it exists.
         options: properties of Kafka's clients, such as ``{"security.protocol": "SSL"}``.
         options_env: properties that are secret: the environment variable that holds each.
         shared: whether the same job of another root may have written to the topic, too, or still does.

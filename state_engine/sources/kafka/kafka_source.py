@@ -63,7 +63,7 @@ class KafkaSource(Source):
     Args:
         servers: ``host:port`` of brokers, several with commas between them.
         topic: one topic, or a list.
-        pattern: in place of ``topic``, a regular expression that names of topics match as a whole; new ones are picked
+        pattern: instead of ``topic``, a regular expression that names of topics match as a whole; new ones are picked
             up.
         format: of the values: ``json``, an object each; ``avro``, without a header; ``raw``, for rows that are the
             records as they are (``key``, ``value``, ``topic``, ``partition``, ``offset``, ``timestamp``, ``headers``).
@@ -78,7 +78,7 @@ class KafkaSource(Source):
         key_format: ``json``, an object that holds these columns; or ``raw``, the text of the only one.
         with_metadata: whether rows also have ``kafka_key``, ``kafka_topic``, ``kafka_partition``, ``kafka_offset``,
             ``kafka_timestamp`` (which can be their event time) and ``kafka_headers``. Raw rows have them anyway.
-        on_data_loss: what to do where offsets are gone unread: ``fail``; or ``reset``: go on with what is there, with
+        on_data_loss: what to do where offsets are gone unread: ``fail``; or ``reset``: go on with what is left, with
             a warning that says how many are gone.
         options: properties of Kafka's clients, such as ``{"security.protocol": "SSL"}``.
         options_env: properties that are secret: the environment variable that holds each.

@@ -12,14 +12,11 @@ from typing import Any
 from uuid import UUID, uuid4
 from zlib import crc32
 
-import numpy as np
 from pyroaring import BitMap64
 
 from state_engine.core.errors import DamagedFileError
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.files import join, open_location
-
-Positions = np.ndarray[Any, Any]
 
 MAGIC = 1681511377
 """What a serialized vector begins with, as 32 bits."""

@@ -19,7 +19,6 @@ class TableFacts:
         schema: Delta's schema as parsed JSON.
         properties: table properties.
         partition_columns: names.
-        reader_version, writer_version: of the protocol.
         features: reader and writer features of the protocol.
     """
 
@@ -28,8 +27,6 @@ class TableFacts:
     schema: dict[str, Any]
     properties: dict[str, str]
     partition_columns: list[str]
-    reader_version: int
-    writer_version: int
     features: frozenset[str]
 
 
@@ -64,8 +61,6 @@ class FactsReader:
                 schema=json.loads(schema),
                 properties=properties,
                 partition_columns=partition_columns,
-                reader_version=int(protocol.getMinReaderVersion()),
-                writer_version=int(protocol.getMinWriterVersion()),
                 features=frozenset(f for some in features for f in some),
             )
             known = self._known[uri] = (fingerprint, facts)

@@ -6,7 +6,6 @@ import pytest
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateRef
 from state_engine.core.checkpoints.resumption import (
-    completed_after,
     completed_since_last_run,
     restored_checkpoint_id,
     restored_since_last_run,
@@ -102,8 +101,3 @@ def test_every_checkpoint_is_reported_before_the_next_one_in_order_whatever_cras
 def test_after_a_restore_the_checkpoint_restored_to_is_reported_again() -> None:
     rows = {row.checkpoint_id: row for row in path(C, C, C)} | {4: checkpoint(4, 1, kind=R)}
     assert completed_since_last_run(tree(rows).path(4), ran(1)) == [1]
-
-
-@pytest.mark.parametrize(("shown", "expected"), [(None, [1, 2, 4]), (1, [2, 4]), (2, [4]), (4, []), (9, [])])
-def test_what_listeners_on_the_driver_are_reported(shown: int | None, expected: list[int]) -> None:
-    assert completed_after(path(C, C, K, C), shown) == expected

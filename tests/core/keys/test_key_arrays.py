@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from state_engine.core.errors import InvalidKeyError
-from state_engine.core.keys.canonical import canonical_key, encode_keys, key_hash, storage_type
+from state_engine.core.keys.canonical import canonical_key, key_hash, storage_type
 from state_engine.core.keys.hashing import hash_bytes, hash_bytes_array, hash_int32_array
 from state_engine.core.keys.key_arrays import (
     canonical_array,
@@ -18,7 +18,7 @@ from state_engine.core.keys.key_arrays import (
     is_canonical,
     key_refusals,
 )
-from tests.support.key_samples import COMPOSITES, KINDS, arrow_column, random_keys
+from tests.support.key_samples import COMPOSITES, KINDS, arrow_column, encode_keys, random_keys
 
 ROWS = 400
 KEYS = random_keys(seed=7, rows=ROWS)
