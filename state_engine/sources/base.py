@@ -255,10 +255,11 @@ def summary(elements: Sequence[Element], **facts: Any) -> str:
     return json.dumps({**facts, "elements": len(elements), "digest": digest})
 
 
-def _with_element(digest: hashlib._Hash, element: Element) -> hashlib._Hash:
+def _with_elements(digest: hashlib._Hash, elements: Sequence[Element]) -> hashlib._Hash:
     longer = digest.copy()
-    longer.update(json.dumps(element, sort_keys=True).encode())
+    for element in elements:
+        longer.update(json.dumps(element, sort_keys=True).encode())
     return longer
 
 
-_DIGEST = IncrementalFold(_with_element, hashlib.sha256())
+_DIGEST: IncrementalFold[Element, hashlib._Hash] = IncrementalFold(_with_elements, hashlib.sha256())

@@ -35,6 +35,7 @@ from state_engine.sources.file_ranges import (
     check_unchanged,
     chosen,
     cut,
+    last_ranges,
     left_over,
     position_summary,
     recorded_ranges,
@@ -125,7 +126,7 @@ class FileSource(Source):
         object.__setattr__(self, "path", normal_uri(self.path))
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
-        consumed = self._consumed(elements)
+        consumed = last_ranges(elements)
         pending = self._pending(self._listed(consumed), consumed)
         ranges, bad = self._bounded(pending)
         if not (ranges or bad):
@@ -259,10 +260,6 @@ class FileSource(Source):
             frame = frame.where((F.col(FILE_COLUMN) != place) | inside)
         return frame
 
-    def _consumed(self, elements: Sequence[Element]) -> dict[str, FileRange]:
-        """The last range that was consumed of every file."""
-        return {r.uri: r for r in recorded_ranges(elements)}
-
     def _listed(self, consumed: Collection[str] = ()) -> list[InputFile]:
         return list_files(self.path, self.pattern, consumed)
 
@@ -321,7 +318,7 @@ class FileSource(Source):
 
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         """The new files that wait for a later batch, each with the reason; in path order."""
-        consumed = self._consumed(elements)
+        consumed = last_ranges(elements)
         fresh = [one for one in self._listed(consumed) if one.uri not in consumed]
         reasons = in_threads(self._waits, fresh)
         return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pyarrow.fs as pafs
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.sources.base import Element, summary
 from state_engine.sources.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
@@ -74,6 +75,18 @@ def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
         [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None, digest='')]
     """
     return [FileRange(e["split"], **e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
+
+
+def last_ranges(elements: Sequence[Element]) -> Mapping[str, FileRange]:
+    """The last range that was consumed of every file, by its URI."""
+    return _LAST.of(elements)
+
+
+def _with_ranges(last: Mapping[str, FileRange], elements: Sequence[Element]) -> Mapping[str, FileRange]:
+    return {**last, **{one.uri: one for one in recorded_ranges(elements)}}
+
+
+_LAST: IncrementalFold[Element, Mapping[str, FileRange]] = IncrementalFold(_with_ranges, {}, most=4)
 
 
 def left_over(before: Sequence[Element], recorded: Sequence[Element]) -> list[FileRange]:

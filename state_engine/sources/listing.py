@@ -3,7 +3,7 @@
 A link to a directory is followed unless it leads up. A file that is there under several names is read under one: that
 under which it was consumed, else the one without links in its path, else the first in path order. Files whose names
 hide them (``_``, ``.``) are passed over; names that say that a file is being copied (``._COPYING_`` of Hadoop,
-``.tmp``, ``.part`` and their like) are marked. the part of Flink's ``FileEnumerator`` with its
+``.tmp``, ``.part`` and their like) are marked. Plays the part of Flink's ``FileEnumerator`` with its
 ``DefaultFileFilter``.
 """
 
@@ -65,10 +65,10 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
             raise SourceError(f"{path} does not exist: check the path, or make the directory first")
         return []  # an object store has no empty directories
     prefix = "file://" if is_local(path) else path.split("://")[0] + "://"
-    listed = []
+    listed, alone = [], info.type == pafs.FileType.File
     for one in _infos(at, info, prefix, local=is_local(path)):
         name = one.uri.rsplit("/", 1)[-1]
-        copied = one.uri not in consumed and info.type != pafs.FileType.File and is_copied(name, pattern)
+        copied = not alone and one.uri not in consumed and is_copied(name, pattern)
         if not (copied or fnmatch.fnmatchcase(name, pattern)):
             continue
         if _HAS_GLOB(one.uri):
@@ -86,8 +86,10 @@ def is_copied(name: str, pattern: str) -> bool:
         >>> is_copied("b.part", "*.part")
         False
     """
-    ends = [end for end in COPYING if name.lower().endswith(end)]
-    return bool(ends) and not pattern.lower().endswith(tuple(ends))
+    small = name.lower()
+    if not small.endswith(COPYING):
+        return False
+    return not pattern.lower().endswith(tuple(end for end in COPYING if small.endswith(end)))
 
 
 def mtime_ms(info: pafs.FileInfo) -> int:

@@ -6,6 +6,7 @@ import gc
 import hashlib
 import json
 import weakref
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,17 +33,19 @@ def words(texts: str) -> list[Word]:
 class Joined:
     """A fold of words that records which of them were taken in."""
 
-    def __init__(self, most: int = 8) -> None:
+    def __init__(self, most: int = 8, *, weakly: bool = False) -> None:
         self.taken = ""
-        self.fold: IncrementalFold[Word, str] = IncrementalFold(self._step, "", most=most)
+        self.fold: IncrementalFold[Word, str] = IncrementalFold(self._step, "", most=most, weakly=weakly)
 
-    def _step(self, so_far: str, word: Word) -> str:
-        self.taken += word.text
-        return so_far + word.text
+    def _step(self, so_far: str, new: Sequence[Word]) -> str:
+        text = "".join(word.text for word in new)
+        self.taken += text
+        return so_far + text
 
 
-def test_goes_on_where_another_ended() -> None:
-    joined, all_words = Joined(), words("ab")
+@pytest.mark.parametrize("weakly", [False, True])
+def test_goes_on_where_another_ended(weakly: bool) -> None:
+    joined, all_words = Joined(weakly=weakly), words("ab")
     for more in ("", "c", "", "de"):
         all_words = [*all_words, *words(more)]
         assert joined.fold.of(all_words) == "".join(word.text for word in all_words)
@@ -66,7 +69,9 @@ def test_several_by_turns() -> None:
 
 
 def test_equal_is_not_the_same() -> None:
-    texts: IncrementalFold[object, str] = IncrementalFold(lambda so_far, one: f"{so_far}{one} ", "")
+    texts: IncrementalFold[object, str] = IncrementalFold(
+        lambda so_far, new: so_far + "".join(f"{one} " for one in new), ""
+    )
     assert [texts.of([1, 2]), texts.of([True, 2]), texts.of([1.0, 2])] == ["1 2 ", "True 2 ", "1.0 2 "]
 
 
@@ -83,7 +88,7 @@ def test_forgets_the_oldest() -> None:
 
 
 def test_keeps_no_sequence_alive() -> None:
-    joined, all_words = Joined(), words("abc")
+    joined, all_words = Joined(weakly=True), words("abc")
     seen = weakref.ref(all_words[1])
     assert joined.fold.of(all_words) == "abc"
     del all_words

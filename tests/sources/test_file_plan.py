@@ -17,7 +17,7 @@ from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice
 from state_engine.sources.file_ends import file_ends
-from state_engine.sources.file_ranges import FileRange, cut
+from state_engine.sources.file_ranges import FileRange, cut, last_ranges
 from state_engine.storage.files import open_location
 from tests.sources.runs import write_ids
 
@@ -395,3 +395,16 @@ def test_changed_and_vanished_files_cannot_be_replayed(tmp_path: Path) -> None:
         for call in (source.replan, source.rebatch):
             with pytest.raises(SourceError, match=r"a\.parquet changed or vanished after it was consumed"):
                 call(NO_SPARK, [], appended)
+
+
+def test_the_last_range_of_a_file_counts_however_the_position_grew() -> None:
+    def element(name: str, start: int, end: int | None) -> Element:
+        return FileRange(f"file:///{name}", 9, 1, start, end).element()
+
+    position = [element("a", 0, 5), element("b", 0, None), element("a", 5, None)]
+    grown = [last_ranges(position[:length])["file:///a"].start for length in (1, 2, 3)]
+    assert grown == [0, 0, 5]
+    at_once = [element("a", 0, 5), element("a", 5, 8)]
+    assert last_ranges(at_once)["file:///a"].start == 5
+    assert last_ranges(at_once[:1])["file:///a"].start == 0
+    assert last_ranges([]) == {}

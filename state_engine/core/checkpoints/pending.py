@@ -134,14 +134,16 @@ def last_of_sinks(path: Sequence[CheckpointRow]) -> list[CheckpointRow]:
     return [rows[i] for i in sorted(rows)]
 
 
-def _with_last(last: LastRows, row: CheckpointRow) -> LastRows:
-    staged = {(one.name, one.path, one.changes_sink, row.branch): row for one in staged_sinks(row)}
-    return {**last, **staged} if staged else last
+def _with_last(last: LastRows, rows: Sequence[CheckpointRow]) -> LastRows:
+    staged = {
+        (one.name, one.path, one.changes_sink, row.branch): row for row in rows for one in staged_sinks(row)
+    }
+    return {**last, **staged}
 
 
 LastRows = Mapping[tuple[str, str, bool, str], CheckpointRow]
 """By name and path of a sink, whether it is changed, and the branch: the last row."""
-_LAST: IncrementalFold[CheckpointRow, LastRows] = IncrementalFold(_with_last, {})
+_LAST: IncrementalFold[CheckpointRow, LastRows] = IncrementalFold(_with_last, {}, weakly=True)
 
 
 def in_order(shown: Iterable[Shown]) -> list[SinkChange]:

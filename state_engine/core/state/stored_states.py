@@ -134,15 +134,16 @@ def earlier_states(uid: str, path: Sequence[CheckpointRow]) -> dict[str, list[St
     return by_column
 
 
-def _with_row(forms: Forms, row: CheckpointRow) -> Forms:
-    for operator in row.operators:
-        known = forms.get(operator.uid, ())
+def _with_rows(forms: Forms, rows: Sequence[CheckpointRow]) -> Forms:
+    longer = dict(forms)
+    for operator in (operator for row in rows for operator in row.operators):
+        known = longer.get(operator.uid, ())
         new = tuple(schema for schema in operator.states if schema not in known)
         if new:
-            forms = {**forms, operator.uid: known + new}
-    return forms
+            longer[operator.uid] = known + new
+    return longer
 
 
 Forms = Mapping[str, tuple[StateSchema, ...]]
 """By operator, the forms of all its states, oldest first."""
-_FORMS: IncrementalFold[CheckpointRow, Forms] = IncrementalFold(_with_row, {})
+_FORMS: IncrementalFold[CheckpointRow, Forms] = IncrementalFold(_with_rows, {}, weakly=True)
