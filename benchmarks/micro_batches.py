@@ -38,6 +38,8 @@ from state_engine.dagster.pictures import svg_lines
 KEEP = RetentionPolicy(keep_last=10)
 PAUSE = timedelta(days=2, hours=1)
 """What passes between two collections: more than the age of orphans, and than that of Delta's logs."""
+FIRST, LAST = "the first", "the last"
+"""Series of micro-batches that are compared."""
 
 
 @dataclass(frozen=True)

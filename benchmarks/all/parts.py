@@ -89,12 +89,12 @@ def _micro_batches(
         batches, events=events, keys=keys, warm_up=warm_up, every=every, done=done
     )
     edges = [
-        Timed(f"first {edge}", measured.seconds[:edge], events),
-        Timed(f"last {edge}", measured.seconds[-edge:], events),
+        Timed(micro_batches.FIRST, measured.seconds[:edge], events),
+        Timed(micro_batches.LAST, measured.seconds[-edge:], events),
     ]
     ratio = Fact(f"sum of the last {edge}, divided by that of the first", measured.ratio(edge))
     return Figures(
-        {"edges": Comparison(f"{batches:,} micro-batches of {events:,} events", edges)},
+        {"edges": Comparison(f"{batches:,} micro-batches of {events:,} events, {edge} at each end", edges)},
         {"ratio": ratio},
         micro_batches.curves(measured.points),
     )

@@ -22,6 +22,7 @@ from benchmarks.all.records import Machine, Record
 from benchmarks.all.targets import TARGETS, Target
 from benchmarks.figures import Comparison, Fact, Figures, Spread, Timed
 from benchmarks.large_state import keys_name, timers_name
+from benchmarks.micro_batches import FIRST, LAST
 from benchmarks.parts import catch_up
 
 MACHINE = Machine(2, 23.5, "a processor", {"Spark": "4.2.0", "commit": "abc"})
@@ -52,6 +53,7 @@ def everything() -> dict[str, Figures]:
         "S": Figures({"wall": compared(statelake=6, transformWithState_rows=6)}),
         "U": Figures({"full": compared(**{catch_up.THIS: 10, catch_up.BASELINE: 20})}),
         "micro_batches": Figures(
+            {"edges": compared(**{FIRST: 0.1, LAST: 0.12})},
             facts={"ratio": Fact("ratio", 1.2)},
             curves={"micro-batches": [100, 1000], "median s": [0.2, 0.3]},
         ),

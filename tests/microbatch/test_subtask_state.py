@@ -37,7 +37,8 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     spec = SimpleNamespace(
-        uid="op", write_id="w", layout=JobLayout(f"file://{tmp_path}", "job"), key_schema=KEY, parallelism=1,
+        uid="op", write_id="w", layout=JobLayout(f"file://{tmp_path}", "job"), key_schema=KEY, known_key_schema=KEY,
+        parallelism=1,
         max_parallelism=128, state_files=[], recorded_states={}, earlier_states={}, dropped_states=(),
         backend=HashMapStateBackend(), first_timers=(), local_copies=NO_COPIES,
     )  # fmt: skip

@@ -143,7 +143,6 @@ WRITES = {
     ("microbatch/failed_attempts.py", "uri"),  # takes out what an attempt listed there
     ("operations/file_collector.py", "uri"),  # takes out files of expired checkpoints
     ("operations/root_upgrade.py", "self._uri"),  # the rows that are there, in the form of this version
-    ("operations/savepoint_import.py", "tables.layout.operator_state"),
     ("sinks/delta.py", "staged.path"),
     ("storage/checkpoint_log.py", "self._uri"),
 }
