@@ -23,13 +23,7 @@ def order_indices(rows: pa.Table, columns: Sequence[str]) -> Indices:
         >>> order_indices(pa.table({"a": [2, None, 1, 2], "b": [1, 1, 1, 0]}), ["a", "b"]).tolist()
         [1, 2, 3, 0]
     """
-    if not columns:
-        return np.arange(len(rows))
-    arrays = _without_nulls(rows, columns)
-    if arrays is not None:
-        return np.asarray(np.lexsort(arrays[::-1]))
-    keys = [(column, "ascending", "at_start") for column in columns]
-    return np.asarray(pc.sort_indices(rows, sort_keys=keys).to_numpy())
+    return _sorted(rows, columns, _without_nulls(rows, columns))
 
 
 def in_total_order(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -37,7 +31,16 @@ def in_total_order(rows: pa.Table, columns: Sequence[str]) -> pa.Table:
     arrays = _without_nulls(rows, columns)
     if arrays is not None and _ascending(arrays, len(rows)):
         return rows.combine_chunks()
-    return rows.take(pa.array(order_indices(rows, columns))).combine_chunks()
+    return rows.take(pa.array(_sorted(rows, columns, arrays))).combine_chunks()
+
+
+def _sorted(rows: pa.Table, columns: Sequence[str], arrays: Sequence[Indices] | None) -> Indices:
+    if not columns:
+        return np.arange(len(rows))
+    if arrays is not None:
+        return np.asarray(np.lexsort(arrays[::-1]))
+    keys = [(column, "ascending", "at_start") for column in columns]
+    return np.asarray(pc.sort_indices(rows, sort_keys=keys).to_numpy())
 
 
 def _without_nulls(rows: pa.Table, columns: Sequence[str]) -> list[Indices] | None:
