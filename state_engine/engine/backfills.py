@@ -26,6 +26,7 @@ from state_engine.replay.backfill_plan import (
     Mode,
     plan_backfill,
 )
+from state_engine.sources.local_listing import directories_remembered
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class JobBackfill:
     on_progress: OnBatch
     batches: list[BatchReport] = field(default_factory=list)
 
+    @directories_remembered()
     def run(self, *, dry_run: bool) -> BackfillReport:
         """See ``StateEngine.backfill``."""
         partitions = partitions_of(self.job, "backfill()")

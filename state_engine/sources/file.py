@@ -40,7 +40,8 @@ from state_engine.sources.file_ranges import (
     position_summary,
     recorded_ranges,
 )
-from state_engine.sources.listing import InputFile, list_files
+from state_engine.sources.listing import list_files
+from state_engine.sources.local_listing import InputFile
 from state_engine.sources.parquet.parquet_files import parquet_schema
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.records import (
@@ -269,9 +270,9 @@ class FileSource(Source):
             if known.end is not None and uri not in there and self.on_change == "fail":
                 self._changed(uri, "before it was read to its end")
         pending: list[FileRange] = []
-        for some in batched((one for one in listed if not one.copied), self.max_files_per_batch):
-            wanted = [one for one in some if self._is_pending(one, consumed.get(one.uri))]
-            pending += [part for part in self._ranges_of(wanted, consumed) if part is not None]
+        wanted = (one for one in listed if not one.copied and self._is_pending(one, consumed.get(one.uri)))
+        for some in batched(wanted, self.max_files_per_batch):
+            pending += [part for part in self._ranges_of(some, consumed) if part is not None]
             if self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch:
                 break
         return pending
@@ -279,7 +280,9 @@ class FileSource(Source):
     def _is_pending(self, one: InputFile, known: FileRange | None) -> bool:
         if known is None:
             return True
-        if known.is_same(one.size, one.mtime_ms):
+        if (
+            known.is_same(one.size, one.mtime_ms) or known.unchanged()
+        ):  # a run may remember what it was before
             return known.end is not None
         if self.on_change == "fail":
             self._changed(one.uri, "after it was consumed")

@@ -10,41 +10,20 @@ hide them (``_``, ``.``) are passed over; names that say that a file is being co
 from __future__ import annotations
 
 import fnmatch
-import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 import pyarrow.fs as pafs
 
 from state_engine.core.errors import SourceError
+from state_engine.sources.local_listing import PREFIX, InputFile, files_below, is_hidden
 from state_engine.storage.files import Location, is_local, open_location
 
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""
 _GLOB = "*?[]{}\\%#"
 _HAS_GLOB = re.compile(f"[{re.escape(_GLOB)}]").search
-
-
-class InputFile(NamedTuple):
-    """A file in a source's directory. A directory may hold very many: nothing is made that sorts and copies slowly.
-
-    Attributes:
-        uri: of the file.
-        size: in bytes.
-        mtime_ms: when it changed last.
-        real: what the file really is; files of one are the same.
-        linked: whether a link is in its path.
-        copied: whether its name says that it is being copied.
-    """
-
-    uri: str
-    size: int
-    mtime_ms: int
-    real: str = ""
-    linked: bool = False
-    copied: bool = False
 
 
 def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[InputFile]:
@@ -64,12 +43,13 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
         if is_local(path):
             raise SourceError(f"{path} does not exist: check the path, or make the directory first")
         return []  # an object store has no empty directories
-    prefix = "file://" if is_local(path) else path.split("://")[0] + "://"
+    prefix = PREFIX if is_local(path) else path.split("://")[0] + "://"
     listed, alone = [], info.type == pafs.FileType.File
-    for one in _infos(at, info, prefix, local=is_local(path)):
+    matches = re.compile(fnmatch.translate(pattern)).match
+    for one in _infos(at, info, prefix, consumed):
         name = one.uri.rsplit("/", 1)[-1]
         copied = not alone and one.uri not in consumed and is_copied(name, pattern)
-        if not (copied or fnmatch.fnmatchcase(name, pattern)):
+        if not (copied or matches(name)):
             continue
         if _HAS_GLOB(one.uri):
             raise SourceError(f"{one.uri}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file")
@@ -97,7 +77,7 @@ def mtime_ms(info: pafs.FileInfo) -> int:
     return int((info.mtime_ns or 0) // 1_000_000)
 
 
-def _infos(at: Location, info: pafs.FileInfo, prefix: str, *, local: bool) -> Iterator[InputFile]:
+def _infos(at: Location, info: pafs.FileInfo, prefix: str, consumed: Collection[str]) -> Iterator[InputFile]:
     """Every file below a location; hidden ones left out.
 
     Args:
@@ -105,58 +85,13 @@ def _infos(at: Location, info: pafs.FileInfo, prefix: str, *, local: bool) -> It
     """
     if info.type == pafs.FileType.File:
         yield InputFile(prefix + info.path, int(info.size), mtime_ms(info), info.path)
-    elif local:
-        yield from _walked(prefix, at.path, (os.path.realpath(at.path),), linked=False)
+    elif prefix == PREFIX:
+        yield from files_below(at.path, consumed)
     else:
         for one in at.listing(recursive=True):
             parts = PurePosixPath(one.path[len(at.path) :]).parts
-            if one.type == pafs.FileType.File and not any(map(_is_hidden, parts)):
+            if one.type == pafs.FileType.File and not any(map(is_hidden, parts)):
                 yield InputFile(prefix + one.path, int(one.size), mtime_ms(one), one.path)
-
-
-def _walked(prefix: str, directory: str, above: tuple[str, ...], *, linked: bool) -> Iterator[InputFile]:
-    """The files below a local directory.
-
-    Args:
-        prefix: what makes a URI of a path.
-        above: the real paths of the directory and of those that led to it: a link to one of them, or to what holds
-            one of them, leads up.
-        linked: whether a link led here.
-    """
-    real_start = above[-1].rstrip("/") + "/"
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if _is_hidden(entry.name):
-                continue
-            is_link = entry.is_symlink()
-            if is_link and not os.path.exists(entry.path):  # it leads nowhere, or to itself
-                continue
-            real = os.path.realpath(entry.path) if is_link else real_start + entry.name
-            if entry.is_dir():
-                if not (is_link and _is_walked(real, above)):
-                    yield from _walked(prefix, entry.path, (*above, real), linked=linked or is_link)
-            elif entry.is_file():
-                stat = entry.stat()
-                changed_ms = stat.st_mtime_ns // 1_000_000
-                yield InputFile(prefix + entry.path, stat.st_size, changed_ms, real, linked or is_link)
-
-
-def _is_walked(real: str, above: tuple[str, ...]) -> bool:
-    """Whether a link leads up, or to where the walk comes without it."""
-    if any(_inside(one, real) is not None for one in above):
-        return True
-    below = _inside(real, above[0])
-    return below is not None and not any(map(_is_hidden, PurePosixPath(below).parts))
-
-
-def _inside(path: str, directory: str) -> str | None:
-    """The rest of a path that is a directory's or lies in it; None for another."""
-    start = directory.rstrip("/") + "/"
-    return path[len(start) :] if (path + "/").startswith(start) else None
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith(("_", "."))
 
 
 def _once(files: list[InputFile], consumed: Collection[str]) -> list[InputFile]:

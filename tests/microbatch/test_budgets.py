@@ -6,6 +6,8 @@ measured, so a loaded machine changes none of them.
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 from benchmarks.sized_jobs import Counting, SizedJob, Waiting
 from state_engine import DeltaSink, DeltaStateTable, FileSource, StatefulJob
 from state_engine.microbatch.routing.own_rows import MOST_READERS
+from state_engine.sources import local_listing
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.storage import parquet_reading
 from state_engine.storage.kept_files import OF_THIS_PROCESS
@@ -232,6 +235,22 @@ def test_files_of_a_run_without_input(tmp_path: Path, spark: SparkSession) -> No
         SINK_LOG: 3,  # its newest entry: what it shows, of whom, and in which files
     }
     assert files.written == {}
+
+
+def test_directories_read_by_a_run(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the input once, though a run looks for files before it, after it, and for those that wait."""
+    job, read, scandir = SizedJob(spark, tmp_path, Counting(), 100), Counter[str](), os.scandir
+    monkeypatch.setattr(local_listing, "_SETTLED_NS", 0)
+    monkeypatch.setattr(os, "scandir", lambda path=".": read.update([str(path)]) or scandir(path))
+    for _ in range(2):
+        read.clear()
+        job.run(1, keys=np.array([7]))
+        listed = {name: times for name, times in read.items() if name.startswith(f"{tmp_path}/input")}
+        assert_equal(set(listed.values()), {1})
+    assert_equal(len(listed), 3)  # the directory, and one of each of two micro-batches
+    job.close()
 
 
 @pytest.mark.parametrize("keys", [20_000, 60_000])

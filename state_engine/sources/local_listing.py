@@ -1,0 +1,174 @@
+"""The files below a local directory; within one run, a directory that did not change is not read again.
+
+A run looks for new files before every micro-batch, and for files that wait after the last one. Within
+``directories_remembered`` a look takes from memory what a directory held, where its time of change is the same, and
+only files that are not consumed are asked for their sizes and times again. Each run begins with a whole look: it sees
+consumed files that changed in place, and where a file system does not keep times of directories, a file comes one run
+later at most. Decision 0090.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import NamedTuple
+
+PREFIX = "file://"
+_SETTLED_NS = 2_000_000_000
+"""A directory that changed less than this before it was read may change again without another time: FAT counts by two
+seconds, and a kernel by its ticks."""
+
+
+class InputFile(NamedTuple):
+    """A file in a source's directory. A directory may hold very many: nothing is made that sorts and copies slowly.
+
+    Attributes:
+        uri: of the file.
+        size: in bytes.
+        mtime_ms: when it changed last.
+        real: what the file really is; files of one are the same.
+        linked: whether a link is in its path.
+        copied: whether its name says that it is being copied.
+    """
+
+    uri: str
+    size: int
+    mtime_ms: int
+    real: str = ""
+    linked: bool = False
+    copied: bool = False
+
+
+class _Place(NamedTuple):
+    """A directory, and how the walk came to it.
+
+    Attributes:
+        path: of the directory.
+        above: the real paths of the directory and of those that led to it: a link to one of them, or to what holds
+            one of them, leads up.
+        linked: whether a link led here.
+    """
+
+    path: str
+    above: tuple[str, ...]
+    linked: bool
+
+
+@dataclass
+class _Directory:
+    """What a directory holds; ``has_links`` where what it holds may change without it."""
+
+    files: list[InputFile]
+    below: list[_Place]
+    has_links: bool = False
+
+
+_Stamp = tuple[int, int, int]
+_Memory = dict[_Place, tuple[_Stamp, _Directory]]
+_REMEMBERED: ContextVar[_Memory | None] = ContextVar("directories of this run", default=None)
+
+
+@contextmanager
+def directories_remembered() -> Iterator[None]:
+    """Within this, directories that do not change are read once."""
+    before = _REMEMBERED.set({})
+    try:
+        yield
+    finally:
+        _REMEMBERED.reset(before)
+
+
+def files_below(path: str, consumed: Collection[str]) -> Iterator[InputFile]:
+    """The files below a local directory, in no order; hidden ones left out.
+
+    Args:
+        path: of the directory.
+        consumed: URIs of files whose sizes and times may come from memory.
+    """
+    todo = [_Place(path, (os.path.realpath(path),), linked=False)]
+    memory = _REMEMBERED.get()
+    while todo:
+        place = todo.pop()
+        if memory is None:
+            directory, is_new = _read(place), True
+        else:
+            directory, is_new = _remembered(memory, place)
+        yield from directory.files if is_new else _looked_at_again(directory.files, consumed)
+        todo += directory.below
+
+
+def _remembered(memory: _Memory, place: _Place) -> tuple[_Directory, bool]:
+    """What a directory holds, and whether it was read for this."""
+    stat = os.stat(place.path)  # before it is read: a change meanwhile gives it another stamp
+    stamp = (stat.st_dev, stat.st_ino, stat.st_ctime_ns)
+    known = memory.get(place)
+    if known is not None and known[0] == stamp:
+        return known[1], False
+    settled = time.time_ns() - stat.st_ctime_ns > _SETTLED_NS
+    directory = _read(place)
+    if settled and not directory.has_links:
+        memory[place] = (stamp, directory)
+    return directory, True
+
+
+def _looked_at_again(files: list[InputFile], consumed: Collection[str]) -> Iterator[InputFile]:
+    """What is remembered of a directory's files; those that are not consumed get the sizes and times of now."""
+    for place, one in enumerate(files):
+        if one.uri not in consumed:
+            try:
+                stat = os.stat(one.uri[len(PREFIX) :])
+            except FileNotFoundError:
+                continue
+            files[place] = one._replace(size=stat.st_size, mtime_ms=_mtime_ms(stat))
+        yield files[place]
+
+
+def _read(place: _Place) -> _Directory:
+    files: list[InputFile] = []
+    directory = _Directory(files, [])
+    real_start = place.above[-1].rstrip("/") + "/"
+    with os.scandir(place.path) as entries:
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            is_link = entry.is_symlink()
+            directory.has_links |= is_link
+            if is_link and not os.path.exists(entry.path):  # it leads nowhere, or to itself
+                continue
+            real = os.path.realpath(entry.path) if is_link else real_start + entry.name
+            linked = place.linked or is_link
+            if entry.is_dir():
+                if not (is_link and _is_walked(real, place.above)):
+                    directory.below.append(_Place(entry.path, (*place.above, real), linked))
+            elif entry.is_file():
+                stat = entry.stat()
+                files.append(InputFile(PREFIX + entry.path, stat.st_size, _mtime_ms(stat), real, linked))
+    return directory
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a name hides its file or directory."""
+    return name.startswith(("_", "."))
+
+
+def _mtime_ms(stat: os.stat_result) -> int:
+    return stat.st_mtime_ns // 1_000_000
+
+
+def _is_walked(real: str, above: tuple[str, ...]) -> bool:
+    """Whether a link leads up, or to where the walk comes without it."""
+    if any(_inside(one, real) is not None for one in above):
+        return True
+    below = _inside(real, above[0])
+    return below is not None and not any(map(is_hidden, PurePosixPath(below).parts))
+
+
+def _inside(path: str, directory: str) -> str | None:
+    """The rest of a path that is a directory's or lies in it; None for another."""
+    start = directory.rstrip("/") + "/"
+    return path[len(start) :] if (path + "/").startswith(start) else None

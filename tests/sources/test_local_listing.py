@@ -1,0 +1,201 @@
+"""Looks at a local directory within one run: what did not change is not read again, and nothing is overlooked."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from state_engine import FileSource
+from state_engine.core.errors import SourceError
+from state_engine.sources import local_listing
+from state_engine.sources.listing import list_files
+from state_engine.sources.local_listing import InputFile, directories_remembered
+
+NO_SPARK: Any = None
+TICK_S = 0.02
+"""Longer than the time in which a kernel gives two changes the same time."""
+
+
+@pytest.fixture(autouse=True)
+def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Directories settle within a tick, so that tests need not wait for seconds."""
+    monkeypatch.setattr(local_listing, "_SETTLED_NS", int(TICK_S * 1e9) // 2)
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often each directory was read, by its name."""
+    counts: Counter[str] = Counter()
+    scandir = os.scandir
+
+    def counting(path: str) -> Iterator[os.DirEntry[str]]:
+        counts[Path(path).name] += 1
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counting)
+    return counts
+
+
+def files(directory: Path, consumed: Sequence[str] = ()) -> list[InputFile]:
+    """A look, after what was done before has settled."""
+    time.sleep(TICK_S)
+    return list_files(f"file://{directory}", "*", {f"file://{directory}/{name}" for name in consumed})
+
+
+def look(directory: Path, consumed: Sequence[str] = ()) -> dict[str, int]:
+    """The sizes of files that a look finds."""
+    start = f"file://{directory}/"
+    return {one.uri.removeprefix(start): one.size for one in files(directory, consumed)}
+
+
+def put(file: Path, size: int = 1) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"x" * size)
+
+
+def test_a_directory_that_did_not_change_is_read_once(tmp_path: Path, read: Counter[str]) -> None:
+    feed = tmp_path / "feed"
+    for name in ("a/1", "a/2", "b/1"):
+        put(feed / name)
+    with directories_remembered():
+        assert look(feed) == look(feed) == {"a/1": 1, "a/2": 1, "b/1": 1}
+        assert read == {"feed": 1, "a": 1, "b": 1}
+        put(feed / "b/2")
+        put(feed / "c/1")
+        assert look(feed) == {"a/1": 1, "a/2": 1, "b/1": 1, "b/2": 1, "c/1": 1}
+        assert read == {"feed": 2, "a": 1, "b": 2, "c": 1}
+    look(feed)
+    assert read == {"feed": 3, "a": 2, "b": 3, "c": 2}  # every run begins with a whole look
+
+
+def test_a_directory_that_may_change_without_another_time_is_read_again(
+    tmp_path: Path, read: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_listing, "_SETTLED_NS", 3_600 * 10**9)
+    put(tmp_path / "a/1")
+    with directories_remembered():
+        assert look(tmp_path) == look(tmp_path)
+    assert read["a"] == 2
+
+
+def test_sizes_of_files_that_are_not_consumed_are_looked_at_again(tmp_path: Path) -> None:
+    for name in ("consumed", "grows", "new"):
+        put(tmp_path / name)
+    with directories_remembered():
+        look(tmp_path)
+        for name in ("consumed", "grows"):
+            put(tmp_path / name, 5)
+        assert look(tmp_path, ["consumed"]) == {"consumed": 1, "grows": 5, "new": 1}
+        assert look(tmp_path, ["consumed", "grows"])["grows"] == 5  # as it was when it was consumed
+    assert look(tmp_path, ["consumed"]) == {"consumed": 5, "grows": 5, "new": 1}  # the next run sees it
+
+
+def test_a_file_that_another_runner_consumed_after_it_grew(tmp_path: Path) -> None:
+    source = FileSource(str(tmp_path), schema="text string", format="csv")
+    put(tmp_path / "grows")
+    with directories_remembered():
+        files(tmp_path)
+        put(tmp_path / "grows", 5)
+        with directories_remembered():
+            consumed = source.consumed(NO_SPARK, "all")
+        assert source.plan(NO_SPARK, consumed) is None
+    put(tmp_path / "grows", 6)
+    with pytest.raises(SourceError, match="after it was consumed"):
+        source.plan(NO_SPARK, consumed)
+
+
+def test_a_file_that_vanishes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(tmp_path / "a")
+    put(tmp_path / "b")
+    stat = os.stat
+
+    def gone(path: Any, **options: Any) -> os.stat_result:
+        if path == str(tmp_path / "b"):
+            raise FileNotFoundError(path)
+        return stat(path, **options)
+
+    with directories_remembered():
+        assert look(tmp_path) == {"a": 1, "b": 1}
+        monkeypatch.setattr(os, "stat", gone)
+        assert look(tmp_path) == {"a": 1}
+
+
+def test_what_links_lead_to_may_change_without_their_directory(tmp_path: Path) -> None:
+    feed, outside = tmp_path / "feed", tmp_path / "outside"
+    put(outside / "1")
+    put(feed / "file")
+    (feed / "later").symlink_to(outside / "2")
+    (feed / "linked").symlink_to(outside)
+    with directories_remembered():
+        assert look(feed) == {"file": 1, "linked/1": 1}
+        put(outside / "2")
+        assert look(feed) == {"file": 1, "later": 1, "linked/1": 1}  # the file is there under two names
+
+
+def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
+    feed, before, after = tmp_path / "feed", tmp_path / "before", tmp_path / "after"
+    put(before / "below/1")
+    feed.mkdir()
+    (feed / "linked").symlink_to(before)
+    with directories_remembered():
+        assert [one.real for one in files(feed)] == [f"{before}/below/1"]
+        before.rename(after)
+        (feed / "linked").unlink()
+        (feed / "linked").symlink_to(after)
+        assert [one.real for one in files(feed)] == [f"{after}/below/1"]
+
+
+NAMES = st.sampled_from(["a", "b", "d/a", "d/e/a", "d/e/b", "f/a", ".h/a", "f/_b"])
+TREES = st.sampled_from(["d", "d/e", "f", "a"])
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), NAMES, NAMES),
+        st.tuples(st.just("replace"), NAMES, NAMES),
+        st.tuples(st.just("remove"), NAMES, NAMES),
+        st.tuples(st.just("move"), TREES, TREES),
+        st.tuples(st.just("link"), TREES, NAMES),
+    ),
+    min_size=3,
+    max_size=8,
+)
+
+
+def step(directory: Path, what: str, name: str, other: str) -> None:
+    """One change, where the file system allows it."""
+    here, there = directory / name, directory / other
+    does: dict[str, Callable[[], object]] = {
+        "put": lambda: put(here, 3),
+        "replace": lambda: here.replace(there),
+        "remove": here.unlink,
+        "move": lambda: here.rename(there),
+        "link": lambda: there.symlink_to(here),
+    }
+    try:
+        does[what]()
+    except OSError:
+        return
+
+
+@given(steps=STEPS)
+@settings(max_examples=25, deadline=None)
+def test_a_look_within_a_run_finds_what_a_whole_look_finds(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
+) -> None:
+    feed = tmp_path_factory.mktemp("feed")
+    for name in ("a", "d/a", "d/e/b", "f/a"):
+        put(feed / name)
+    with directories_remembered():
+        files(feed)
+        for one in steps:
+            step(feed, *one)
+            within = files(feed)
+            with directories_remembered():
+                assert within == files(feed)
