@@ -57,6 +57,7 @@ from state_engine.publication.publication import Publication
 from state_engine.published.base import TableReport
 from state_engine.published.states import published_on
 from state_engine.sources.base import BadFile
+from state_engine.sources.listing import one_look
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.java_calls import java_threads
@@ -144,6 +145,7 @@ class CheckpointCoordinator:
         )
         self._declarations_checked = False
         self._next_id = 1
+        self._waiting: list[str] | None = None
         self._settling = Spent()
         self._ahead = LookAhead(self._executed_after, self._drop_executed)
 
@@ -173,7 +175,9 @@ class CheckpointCoordinator:
 
     def _executed_after(self, path: list[CheckpointRow]) -> Executed | None:
         """Steps 1 to 4 of the micro-batch that comes after a path; None where there is nothing new."""
-        planned = self.plan(path)
+        with one_look():
+            planned = self.plan(path)
+            self._waiting = self._waiting_after(path) if planned is None else None
         if planned is None:
             return None
         with self._keeping(_NOTHING):
@@ -212,8 +216,12 @@ class CheckpointCoordinator:
             return path, self._publication.publish_pending(path, self._declared) if on_main else []
 
     def files_waiting(self) -> list[str]:
-        """What the sources have before them and do not read yet, after the newest checkpoint."""
-        path = self._path(self._log.history)
+        """What the sources have before them and do not read yet; as the last plan saw it, if it found nothing new."""
+        if self._waiting is not None:
+            return self._waiting
+        return self._waiting_after(self._path(self._log.history))
+
+    def _waiting_after(self, path: Sequence[CheckpointRow]) -> list[str]:
         return self._positions.waiting(path, {n: node.source for n, node in self._job.sources.items()})
 
     def _path(self, history: History) -> list[CheckpointRow]:

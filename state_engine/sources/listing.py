@@ -12,6 +12,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import PurePosixPath
 
 import pyarrow.fs as pafs
@@ -23,7 +25,20 @@ from state_engine.storage.files import Location, is_local, open_location
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""
 _GLOB = "*?[]{}\\%#"
+_LOOK: ContextVar[dict[tuple[str, str], tuple[Collection[str], list[InputFile]]] | None] = ContextVar(
+    "files of this look", default=None
+)
 _HAS_GLOB = re.compile(f"[{re.escape(_GLOB)}]").search
+
+
+@contextmanager
+def one_look() -> Iterator[None]:
+    """Within this, the files of a source at one position are listed once: a plan, and what waits after it, agree."""
+    before = _LOOK.set({})
+    try:
+        yield
+    finally:
+        _LOOK.reset(before)
 
 
 def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[InputFile]:
@@ -37,6 +52,17 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
     Raises:
         SourceError: the directory does not exist, or a name cannot be read by Spark.
     """
+    look = _LOOK.get()
+    if look is None:
+        return _listed(path, pattern, consumed)
+    before, files = look.get((path, pattern), (None, []))
+    if before is not consumed:
+        files = _listed(path, pattern, consumed)
+        look[path, pattern] = (consumed, files)
+    return files
+
+
+def _listed(path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
     at = open_location(path)
     info = at.info()
     if info.type == pafs.FileType.NotFound:

@@ -49,14 +49,13 @@ class _Place(NamedTuple):
 
     Attributes:
         path: of the directory.
-        above: the real paths of the directory and of those that led to it: a link to one of them, or to what holds
-            one of them, leads up.
-        linked: whether a link led here.
+        real: its real path.
+        via: the real paths of where the walk began, and of the directories whose links led here.
     """
 
     path: str
-    above: tuple[str, ...]
-    linked: bool
+    real: str
+    via: tuple[str, ...]
 
 
 @dataclass
@@ -90,7 +89,8 @@ def files_below(path: str, consumed: Collection[str]) -> Iterator[InputFile]:
         path: of the directory.
         consumed: URIs of files whose sizes and times may come from memory.
     """
-    todo = [_Place(path, (os.path.realpath(path),), linked=False)]
+    real = os.path.realpath(path)
+    todo = [_Place(path, real, (real,))]
     memory = _REMEMBERED.get()
     while todo:
         place = todo.pop()
@@ -131,7 +131,7 @@ def _looked_at_again(files: list[InputFile], consumed: Collection[str]) -> Itera
 def _read(place: _Place) -> _Directory:
     files: list[InputFile] = []
     directory = _Directory(files, [])
-    real_start = place.above[-1].rstrip("/") + "/"
+    real_start = place.real.rstrip("/") + "/"
     with os.scandir(place.path) as entries:
         for entry in entries:
             if is_hidden(entry.name):
@@ -141,12 +141,14 @@ def _read(place: _Place) -> _Directory:
             if is_link and not os.path.exists(entry.path):  # it leads nowhere, or to itself
                 continue
             real = os.path.realpath(entry.path) if is_link else real_start + entry.name
-            linked = place.linked or is_link
             if entry.is_dir():
-                if not (is_link and _is_walked(real, place.above)):
-                    directory.below.append(_Place(entry.path, (*place.above, real), linked))
+                if not is_link:
+                    directory.below.append(_Place(entry.path, real, place.via))
+                elif not _is_walked(real, place):
+                    directory.below.append(_Place(entry.path, real, (*place.via, place.real)))
             elif entry.is_file():
                 stat = entry.stat()
+                linked = is_link or len(place.via) > 1
                 files.append(InputFile(PREFIX + entry.path, stat.st_size, _mtime_ms(stat), real, linked))
     return directory
 
@@ -160,11 +162,11 @@ def _mtime_ms(stat: os.stat_result) -> int:
     return stat.st_mtime_ns // 1_000_000
 
 
-def _is_walked(real: str, above: tuple[str, ...]) -> bool:
-    """Whether a link leads up, or to where the walk comes without it."""
-    if any(_inside(one, real) is not None for one in above):
+def _is_walked(real: str, place: _Place) -> bool:
+    """Whether a link in a place leads up, or to where the walk comes without it."""
+    if any(_inside(one, real) is not None for one in (*place.via, place.real)):
         return True
-    below = _inside(real, above[0])
+    below = _inside(real, place.via[0])
     return below is not None and not any(map(is_hidden, PurePosixPath(below).parts))
 
 

@@ -237,19 +237,24 @@ def test_files_of_a_run_without_input(tmp_path: Path, spark: SparkSession) -> No
     assert files.written == {}
 
 
+@pytest.mark.parametrize(("settled_ns", "times"), [(0, 1), (10**12, 2)])
 def test_directories_read_by_a_run(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, settled_ns: int, times: int
 ) -> None:
-    """Each of the input once, though a run looks for files before it, after it, and for those that wait."""
+    """Each of the input once, or where it changed just now, as often as the run looks for files: before and after."""
     job, read, scandir = SizedJob(spark, tmp_path, Counting(), 100), Counter[str](), os.scandir
-    monkeypatch.setattr(local_listing, "_SETTLED_NS", 0)
+    monkeypatch.setattr(local_listing, "_SETTLED_NS", settled_ns)
     monkeypatch.setattr(os, "scandir", lambda path=".": read.update([str(path)]) or scandir(path))
-    for _ in range(2):
-        read.clear()
-        job.run(1, keys=np.array([7]))
-        listed = {name: times for name, times in read.items() if name.startswith(f"{tmp_path}/input")}
-        assert_equal(set(listed.values()), {1})
-    assert_equal(len(listed), 3)  # the directory, and one of each of two micro-batches
+
+    def listed() -> dict[str, int]:
+        start = f"{tmp_path}/input"
+        return {name.removeprefix(start): n for name, n in read.items() if name.startswith(start)}
+
+    job.run(1, keys=np.array([7]))
+    assert_equal(listed(), {"": times, "/batch-0001": times})
+    read.clear()
+    job.engine.run(job.job)
+    assert_equal(listed(), {"": 1, "/batch-0001": 1})  # what waits is what the plan saw
     job.close()
 
 

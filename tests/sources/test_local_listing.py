@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from state_engine import FileSource
 from state_engine.core.errors import SourceError
 from state_engine.sources import local_listing
-from state_engine.sources.listing import list_files
+from state_engine.sources.listing import list_files, one_look
 from state_engine.sources.local_listing import InputFile, directories_remembered
 
 NO_SPARK: Any = None
@@ -151,6 +151,19 @@ def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
         (feed / "linked").unlink()
         (feed / "linked").symlink_to(after)
         assert [one.real for one in files(feed)] == [f"{after}/below/1"]
+
+
+def test_one_look_shows_each_position_the_files_of_its_moment(tmp_path: Path) -> None:
+    start = f"file://{tmp_path}"
+    consumed, others = {f"{start}/a": 1}, {f"{start}/b": 1}
+    put(tmp_path / "a")
+    with one_look():
+        before = list_files(start, "*", consumed)
+        put(tmp_path / "new")
+        assert list_files(start, "*", consumed) is before
+        assert [Path(one.uri).name for one in list_files(start, "n*", consumed)] == ["new"]
+        assert len(list_files(start, "*", others)) == 2  # another position, later
+    assert len(list_files(start, "*", consumed)) == 2
 
 
 NAMES = st.sampled_from(["a", "b", "d/a", "d/e/a", "d/e/b", "f/a", ".h/a", "f/_b"])
