@@ -121,9 +121,9 @@ _START = (
     "0.7 s of processor time, before it starts Java and not beside it."
 )
 _LISTINGS = (
-    "A run looks at all input files before its micro-batch and after it. A thousand of them, each in a directory of its "
-    "own as here, take 10 to 18 ms at first, most of it in the system, and half as much or less after that; the rest "
-    "are walks over the rows of checkpoints (decision 0090)."
+    "A run looks at all input files before its micro-batch and after it. A thousand of them, each in a directory of "
+    "its own as here, take 10 to 18 ms at first, most of it in the system, and half as much or less after that; the "
+    "rest are walks over the rows of checkpoints (decision 0090)."
 )
 _AGGREGATE = (
     "A subtask with 500,000 rows spends 24 % of its time on writing changes, 21 % on the aggregate, 15 % on reading "
