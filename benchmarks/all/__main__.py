@@ -17,7 +17,7 @@ import typer
 
 from benchmarks.all import page, records
 from benchmarks.all.parts import PARTS
-from benchmarks.figures import chosen_of, load_of_machine, wait_until_idle
+from benchmarks.figures import chosen_of, load_of_machine
 
 OUTPUT = Path(".benchmarks")
 _REPOSITORY = Path(__file__).parents[2]
@@ -52,8 +52,6 @@ def run(
 
 def _ran(name: str, output: Path, *, quick: bool, baseline: Path | None) -> bool:
     """Whether a new process measured a part; what an earlier one measured is dropped."""
-    if not quick:
-        wait_until_idle()
     print(f"{name}: {PARTS[name].title}; {load_of_machine()}", flush=True)
     records.file_of(output, name).unlink(missing_ok=True)
     command = [sys.executable, "-m", "benchmarks.all.one", name, str(output.resolve())]

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from benchmarks.all.parts import PARTS
 from benchmarks.comparison import OnStep
-from benchmarks.figures import Figures
+from benchmarks.figures import Figures, wait_until_idle
 from state_engine.machine.java import find_java_home
 
 _REPOSITORY = Path(__file__).parents[2]
@@ -77,7 +77,9 @@ _JSON = TypeAdapter(Record)
 
 
 def measured(part: str, *, quick: bool, baseline: Path | None, done: OnStep) -> Record:
-    """Measure a part in this process."""
+    """Measure a part in this process; imports are over, and the machine is idle again, when the time begins."""
+    if not quick:
+        wait_until_idle()
     load, began = os.getloadavg()[0], time.perf_counter()
     figures = PARTS[part].run(quick=quick, baseline=baseline, done=done)
     took_s, date = time.perf_counter() - began, datetime.now().isoformat(timespec="minutes", sep=" ")

@@ -2,7 +2,8 @@
 
 For every key, of any type that can be one, these columns hold exactly what `canonical_key`, `key_hash`,
 `key_group_of_hash` and `subtask_for_key_group` return in Python, whatever the session's settings (ANSI mode, time zone)
-are. So rows are routed without Python, and state can be looked up by key from SQL.
+are. So SQL looks up state by key, and the state processor places given state without Python. Micro-batches do not use
+them: `microbatch.routing` routes rows as Arrow tables.
 
 Mirrors Flink's ``KeyGroupStreamPartitioner``. Only builds expressions: needs a Spark session, runs no job.
 """

@@ -217,7 +217,6 @@ def processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[list[str]
         return subprocess.CompletedProcess(arguments, int(part == "T"), "", "")
 
     monkeypatch.setattr(subprocess, "run", run)
-    monkeypatch.setattr(command, "wait_until_idle", lambda: None)
     return commands
 
 

@@ -17,8 +17,18 @@ import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.contenders.statelake_columns import CountWindowAverageOverColumns
 from benchmarks.sized_jobs import Counting, SizedJob, Waiting
-from state_engine import DeltaSink, DeltaStateTable, FileSource, StatefulJob
+from state_engine import (
+    DataStream,
+    DeltaSink,
+    DeltaStateTable,
+    FileSource,
+    KeyedStream,
+    StatefulJob,
+    count,
+    sum_,
+)
 from state_engine.microbatch.routing.own_rows import MOST_READERS
 from state_engine.sources import local_listing
 from state_engine.sources.parquet.few_rows import FEW_ROWS
@@ -81,16 +91,56 @@ def timers(directory: Path, spark: SparkSession) -> Run:
 
 
 def published_table(directory: Path, spark: SparkSession) -> Run:
-    site = Site(directory, spark).put(ROWS)
+    site = Site(directory, spark)
+
+    def sums(keyed: KeyedStream) -> DataStream:
+        stream = keyed.process(Sum(), uid="sums", output_type=OUTPUT)
+        stream.publish_state("total", DeltaStateTable(str(directory / "table")))
+        return stream
+
+    return second_batch(site, sums)
+
+
+def over_columns(directory: Path, spark: SparkSession) -> Run:
+    averages = CountWindowAverageOverColumns()
+    return second_batch(
+        Site(directory, spark),
+        lambda keyed: keyed.process(averages, uid="sums", output_type="k string, a double"),
+    )
+
+
+def aggregate(directory: Path, spark: SparkSession) -> Run:
+    return second_batch(
+        Site(directory, spark), lambda keyed: keyed.aggregate(uid="sums", n=count(), total=sum_("v"))
+    )
+
+
+def two_operators(directory: Path, spark: SparkSession) -> Run:
+    def again(keyed: KeyedStream) -> DataStream:
+        stream = keyed.process(Sum(), uid="sums", output_type=OUTPUT)
+        return stream.key_by("total").process(Sum(), uid="again", output_type=OUTPUT)
+
+    return second_batch(Site(directory, spark), again)
+
+
+def second_batch(site: Site, process: Callable[[KeyedStream], DataStream]) -> Run:
+    site.put(ROWS)
     job = StatefulJob("tiny", parallelism=2)
-    source = job.source("events", FileSource(str(site.feed)))
-    sums = source.key_by("k").process(Sum(), uid="sums", output_type=OUTPUT)
-    sums.sink("out", DeltaSink(str(site.sink)))
-    sums.publish_state("total", DeltaStateTable(str(directory / "table")))
+    keyed = job.source("events", FileSource(str(site.feed))).key_by("k")
+    process(keyed).sink("out", DeltaSink(str(site.sink)))
     engine = site.engine()
     engine.run(job)
     site.put({"k": ["a", "b"], "v": [1, 1]}, "1")
     return lambda: assert_one_batch(engine.run(job).batches)
+
+
+def catching_up(directory: Path, spark: SparkSession) -> Run:
+    site = Site(directory, spark).put(ROWS)
+    engine, job = site.engine(), site.job(batch_rows=4)
+    engine.run(job)
+    for name in "123":
+        site.put(ROWS, name)
+    return lambda: assert_equal(len(engine.run(job).batches), 3)
 
 
 def no_input(directory: Path, spark: SparkSession) -> Run:
@@ -118,6 +168,14 @@ BUDGETS: dict[Callable[[Path, SparkSession], Run], Budget] = {
     timers: Budget(jobs=1, stages=1, shuffled=0, commits=4),
     # The driver applies the difference between two checkpoints to the table: no job, and one commit more.
     published_table: Budget(jobs=1, stages=1, shuffled=0, commits=5),
+    # Whole columns are computed where single rows are.
+    over_columns: Budget(jobs=1, stages=1, shuffled=0, commits=4),
+    aggregate: Budget(jobs=1, stages=1, shuffled=0, commits=4),
+    # The second one has a job of its own: the driver routes the rows of the first one, which are few. Each has a table of
+    # changes.
+    two_operators: Budget(jobs=2, stages=2, shuffled=0, commits=5),
+    # What is executed ahead is kept, and no micro-batch is run twice: three times the cost of one.
+    catching_up: Budget(jobs=3, stages=3, shuffled=0, commits=12),
     # Nothing new: no row of a checkpoint, so no commit, and no question to Spark.
     no_input: Budget(jobs=0, stages=0, shuffled=0, commits=0),
     # The head knows when the first timer is due: while none is, the state is not looked at.
