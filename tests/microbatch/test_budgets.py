@@ -171,8 +171,8 @@ BUDGETS: dict[Callable[[Path, SparkSession], Run], Budget] = {
     # Whole columns are computed where single rows are.
     over_columns: Budget(jobs=1, stages=1, shuffled=0, commits=4),
     aggregate: Budget(jobs=1, stages=1, shuffled=0, commits=4),
-    # The second one has a job of its own: the driver routes the rows of the first one, which are few. Each has a table of
-    # changes.
+    # The second one has a job of its own: the driver routes the rows of the first one, which are few. Each has a table
+    # of changes.
     two_operators: Budget(jobs=2, stages=2, shuffled=0, commits=5),
     # What is executed ahead is kept, and no micro-batch is run twice: three times the cost of one.
     catching_up: Budget(jobs=3, stages=3, shuffled=0, commits=12),
