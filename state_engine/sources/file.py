@@ -280,9 +280,8 @@ class FileSource(Source):
     def _is_pending(self, one: InputFile, known: FileRange | None) -> bool:
         if known is None:
             return True
-        if (
-            known.is_same(one.size, one.mtime_ms) or known.unchanged()
-        ):  # a run may remember what it was before
+        # a run may remember an older size than another runner consumed: the file itself decides
+        if known.is_same(one.size, one.mtime_ms) or known.unchanged():
             return known.end is not None
         if self.on_change == "fail":
             self._changed(one.uri, "after it was consumed")

@@ -25,10 +25,10 @@ from state_engine.storage.files import Location, is_local, open_location
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""
 _GLOB = "*?[]{}\\%#"
+_HAS_GLOB = re.compile(f"[{re.escape(_GLOB)}]").search
 _LOOK: ContextVar[dict[tuple[str, str], tuple[Collection[str], list[InputFile]]] | None] = ContextVar(
     "files of this look", default=None
 )
-_HAS_GLOB = re.compile(f"[{re.escape(_GLOB)}]").search
 
 
 @contextmanager
