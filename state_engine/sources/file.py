@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
+from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
     FILE_COLUMN,
     ROW_COLUMN,
@@ -28,6 +29,7 @@ from state_engine.sources.base import (
     Source,
     SourceFrame,
 )
+from state_engine.sources.file_columns import Missing, names_in_file
 from state_engine.sources.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
@@ -42,7 +44,7 @@ from state_engine.sources.file_ranges import (
 )
 from state_engine.sources.listing import list_files
 from state_engine.sources.local_listing import InputFile
-from state_engine.sources.parquet.parquet_files import parquet_schema
+from state_engine.sources.parquet.parquet_files import footer, parquet_schema
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.records import (
     BYTE_BY_BYTE,
@@ -79,7 +81,7 @@ class FileSource(Source):
     Args:
         path: a directory (searched through) or one file; local path or URI.
         schema: DDL text or a Spark StructType. May be left out for Parquet: the schema of the first file that was
-            ever read is taken. A column that a file does not have is null.
+            ever read is taken.
         format: ``parquet``, ``csv`` or ``json``.
         pattern: shell pattern that file names must match; names beginning with ``_`` or ``.`` are never read, and those
             that end as the name of a file that is being copied (``.tmp``, ``.part``, ``._COPYING_``, …) only where the
@@ -90,6 +92,8 @@ class FileSource(Source):
         on_change: ``fail``, or ``ignore`` a consumed file that changed.
         on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
             and the others are read.
+        missing: what a declared column is that a file does not have: ``null``, or ``refuse`` for a file that cannot be
+            read (see ``on_bad_file``). Columns that are not declared are not read.
 
     Example:
         >>> FileSource("/data/events", schema="k bigint, v double", max_rows_per_batch=100_000).format
@@ -105,6 +109,7 @@ class FileSource(Source):
     options: Mapping[str, str] = field(default_factory=dict)
     on_change: Literal["fail", "ignore"] = "fail"
     on_bad_file: Literal["fail", "dead_letter"] = "fail"
+    missing: Missing = "null"
 
     def __post_init__(self) -> None:
         if self.format not in ("parquet", "csv", "json"):
@@ -122,6 +127,8 @@ class FileSource(Source):
             )
         if self.on_bad_file not in ("fail", "dead_letter"):
             raise ConfigurationError(f"on_bad_file must be 'fail' or 'dead_letter', not {self.on_bad_file!r}")
+        if self.missing not in ("null", "refuse"):
+            raise ConfigurationError(f"missing must be 'null' or 'refuse', not {self.missing!r}")
         if self.max_files_per_batch < 1:
             raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))
@@ -129,7 +136,7 @@ class FileSource(Source):
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = last_ranges(elements)
         pending = self._pending(self._listed(consumed), consumed)
-        ranges, bad = self._bounded(pending)
+        ranges, bad = self._bounded(pending, self._names(elements))
         if not (ranges or bad):
             return None
         # one listing looks at no more files than a batch may hold, where that is the only bound
@@ -140,13 +147,14 @@ class FileSource(Source):
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         ranges = recorded_ranges(appended)
         check_unchanged(ranges)
-        return self._slice(before, ranges, recorded=appended)
+        bad = self._unreadable(ranges, self._names([*before, *appended]))
+        return self._slice(before, [r for r in ranges if r not in bad], recorded=appended, bad=bad)
 
     def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         left = left_over(before, recorded)
-        ranges, bad = self._bounded(left)
+        ranges, bad = self._bounded(left, self._names([*before, *recorded]))
         check_unchanged(ranges)
         more = ranges != [r for r in left if r not in bad]
         return replace(self._slice(before, ranges, bad=bad), more=more) if ranges or bad else None
@@ -160,8 +168,7 @@ class FileSource(Source):
         bad: Mapping[FileRange, BadFile] = MappingProxyType({}),
     ) -> Slice:
         """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
-        known = [e["position"] for e in (*before, *recorded) if e["split"].endswith(SCHEMA)]
-        schema = T.StructType.fromJson(known[-1]) if known else None
+        schema = _recorded_schema([*before, *recorded])
         appended = list(recorded) or [r.element() for r in sorted([*ranges, *bad], key=lambda r: r.uri)]
         if (
             self.schema is None and schema is None and ranges
@@ -325,28 +332,47 @@ class FileSource(Source):
         reasons = in_threads(self._waits, fresh)
         return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]
 
-    def _bounded(self, pending: list[FileRange]) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
+    def _bounded(
+        self, pending: list[FileRange], columns: Sequence[str]
+    ) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
         """What a batch takes of pending files, and those that cannot be read, where they are set aside."""
         bad: dict[FileRange, BadFile] = {}
         while True:
             some = [r for r in pending if r not in bad][: self.max_files_per_batch]
-            try:
-                if self.max_rows_per_batch is not None:
-                    some = cut(some, self.max_rows_per_batch)
-                elif self.schema is None and some and self.on_bad_file == "dead_letter":
-                    parquet_schema(some[0].uri)
-                return some, bad
-            except BadFileError as error:
-                one = next(r for r in some if r.uri == error.uri)
-                if self.on_bad_file != "dead_letter" or not one.unchanged():
-                    raise
-                bad[one] = BadFile(one.uri, str(error))
+            more = self._unreadable(some, columns)
+            if not more:
+                return some if self.max_rows_per_batch is None else cut(some, self.max_rows_per_batch), bad
+            bad |= more
+
+    def _unreadable(self, ranges: Sequence[FileRange], columns: Sequence[str]) -> dict[FileRange, BadFile]:
+        """The files that their footers show to be unreadable, where such files are set aside.
+
+        Raises:
+            BadFileError: there is one, and it is not.
+        """
+        if self.format != "parquet":
+            return {}
+        bad: dict[FileRange, BadFile] = {}
+        for one, error in zip(
+            ranges, in_threads(partial(_fault, columns, self.missing), ranges), strict=True
+        ):
+            if error is None:
+                continue
+            if self.on_bad_file != "dead_letter" or not one.unchanged():
+                raise error
+            bad[one] = BadFile(one.uri, str(error))
+        return bad
 
     def _changed(self, uri: str, when: str) -> None:
         raise SourceError(
             f"{uri} changed or vanished {when}, so what was read from it cannot be separated from what is new. Put the "
             "old file back and add changes as new files, or set on_change='ignore' to skip such files"
         )
+
+    def _names(self, elements: Sequence[Element]) -> list[str]:
+        """Of the declared columns, or of those that are recorded; empty before there are some."""
+        schema = self.schema or _recorded_schema(elements)
+        return [] if schema is None else to_type(schema, parameter=f"schema of {self.path}").arrow.names
 
     def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):
@@ -358,6 +384,21 @@ class FileSource(Source):
 def _parsed(ddl: str) -> T.StructType:
     """A schema, which Java parses."""
     return cast(T.StructType, T.StructType.fromDDL(ddl))
+
+
+def _recorded_schema(elements: Sequence[Element]) -> T.StructType | None:
+    """The schema that was taken from a file."""
+    known = [e["position"] for e in elements if e["split"].endswith(SCHEMA)]
+    return T.StructType.fromJson(known[-1]) if known else None
+
+
+def _fault(columns: Sequence[str], missing: Missing, one: FileRange) -> BadFileError | None:
+    """Why a Parquet file cannot be read, as its footer shows."""
+    try:
+        names_in_file(one.uri, footer(one).schema.names, columns, missing=missing)
+    except BadFileError as error:
+        return error
+    return None
 
 
 def _is_whole(schema: T.StructType) -> Column:

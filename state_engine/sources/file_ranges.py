@@ -16,7 +16,7 @@ from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.sources.base import Element, summary
 from state_engine.sources.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
-from state_engine.sources.parquet.parquet_files import parquet_row_count
+from state_engine.sources.parquet.parquet_files import footer
 from state_engine.storage.files import join, open_location
 from state_engine.storage.in_threads import in_threads
 
@@ -115,7 +115,7 @@ def check_unchanged(ranges: Sequence[FileRange]) -> None:
 
 def cut(pending: Sequence[FileRange], max_rows: int) -> list[FileRange]:
     """Ranges of at most ``max_rows`` rows in all; one that fits keeps its end, so a whole file is complete."""
-    counts = list(in_threads(parquet_row_count, (p.uri for p in pending)))
+    counts = [one.rows for one in in_threads(footer, pending)]
     ranges, left = [], max_rows
     for one, count in zip(pending, counts, strict=True):
         rows = (count if one.end is None else one.end) - one.start

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,8 +17,30 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.spark.spark_names import T
 from state_engine.storage.files import open_location
 
+if TYPE_CHECKING:
+    from state_engine.sources.file_ranges import FileRange
+
 _DAMAGED = re.compile("thrift|parquet|footer", re.IGNORECASE)
 """In what Arrow raises as an OSError where the bytes of a file are none of Parquet."""
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What the footer of a file says: number of rows, and columns as Arrow has them."""
+
+    rows: int
+    schema: pa.Schema
+
+
+def footer(one: FileRange) -> Footer:
+    """The footer of a file, read once for its size and time of change; BadFileError where it cannot be read."""
+    return _footer(one.uri, one.size, one.mtime_ms)
+
+
+@lru_cache(maxsize=2000)
+def _footer(uri: str, size: int, mtime_ms: int) -> Footer:
+    with _parquet(uri) as file:
+        return Footer(int(file.metadata.num_rows), file.schema_arrow)
 
 
 def parquet_row_count(uri: str) -> int:
