@@ -119,6 +119,7 @@ class Watermarks:
             end_watermark_ms=self.end(),
             out_of_orderness_ms=max(delays, default=0),
             drain=self._batch.drain,
+            checkpoint_watermark_ms=self._batch.parent.watermark_ms if self._batch.parent else None,
         )
 
 

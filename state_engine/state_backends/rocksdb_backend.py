@@ -142,12 +142,8 @@ class RocksDBKeyedStateBackend(KeyedStateBackend):
         looked_at = 0
         for table in self.store.tables.values():
             config = table.descriptor.ttl
-            strategy = (
-                config and config.get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy()
-            )
-            if strategy:
-                every = strategy.get_query_time_after_num_entries()
-                looked_at += drop_expired(table, self._context, query_time_after=every)
+            if config and config.get_cleanup_strategies().get_rocksdb_compact_filter_cleanup_strategy():
+                looked_at += drop_expired(table, self._context)
         self._collect_garbage()
         self._rocks.compact()
         self._compacted_at = self._rocks.writes

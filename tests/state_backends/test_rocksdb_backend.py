@@ -15,7 +15,6 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.state.ttl import Stamped
-from state_engine.core.state.ttl_rule import drop_expired
 from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend, RocksDBKeyedStateBackend
 from state_engine.state_backends.rocksdb_codec import item_code, map_key_code
 from state_engine.state_backends.rocksdb_options import PredefinedOptions
@@ -125,10 +124,8 @@ def test_what_was_replaced_is_dropped_between_elements() -> None:
 # -- compaction ----------------------------------------------------------------------------------------------------
 
 
-def filtered(query_time_after: int = 1000) -> Any:
-    return ttl(
-        build=lambda b: b.disable_cleanup_in_background().cleanup_in_rocksdb_compact_filter(query_time_after)
-    )
+def filtered() -> Any:
+    return ttl(build=lambda b: b.disable_cleanup_in_background().cleanup_in_rocksdb_compact_filter(1000))
 
 
 @pytest.mark.parametrize("event_time", [False, True])
@@ -147,7 +144,7 @@ def test_compaction_drops_what_has_expired(event_time: bool) -> None:
         "map": {1: {"a": old}, 2: {"a": old, "b": new}},
         "kept": {1: old},
     }
-    context = KeyContext(clock_ms=0 if event_time else 120, watermark_ms=120, has_event_time=True)
+    context = KeyContext(clock_ms=0 if event_time else 120, checkpoint_watermark_ms=120, has_event_time=True)
     with rocks(context, stored=stored) as keyed_backend:
         for descriptor in descriptors:
             keyed_backend.store.handle(descriptor, descriptor.kind)
@@ -169,25 +166,6 @@ def test_compaction_runs_by_itself_after_so_many_writes() -> None:
     assert set(steps._session[0].tables["s"].entries) == {0, 1, 2, "a"}  # type: ignore[index]
     steps.at(100, lambda s: s.update(1), key="b")
     assert set(steps._session[0].tables["s"].entries) == {"a", "b"}  # type: ignore[index]
-
-
-@pytest.mark.parametrize(("every", "reads"), [(1, 6), (2, 3), (4, 2), (1000, 1)])
-def test_the_clock_is_read_again_after_so_many_items(every: int, reads: int) -> None:
-    class Clock(KeyContext):
-        asked = 0
-
-        def __getattribute__(self, name: str) -> Any:
-            if name == "clock_ms":
-                Clock.asked += 1
-            return super().__getattribute__(name)
-
-    context = Clock(clock_ms=100)
-    stored = {"s": {key: Stamped(1, key * 10) for key in range(6)}}
-    with rocks(context, stored=stored) as keyed_backend:
-        keyed_backend.store.handle(with_ttl(ValueStateDescriptor("s", int), filtered(every)), "value")
-        assert drop_expired(keyed_backend.store.tables["s"], context, query_time_after=every) == 6
-        assert Clock.asked == reads
-        assert set(keyed_backend.store.tables["s"].entries) == {1, 2, 3, 4, 5}
 
 
 # -- types ---------------------------------------------------------------------------------------------------------

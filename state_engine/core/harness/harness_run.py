@@ -97,9 +97,11 @@ class HarnessRun:
             drain: whether to fire all event-time timers at the end.
         """
         s = self._settings
+        watermark_ms = None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms
         context = KeyContext(
             clock_ms=s.clock_ms,
-            watermark_ms=None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms,
+            watermark_ms=watermark_ms,
+            checkpoint_watermark_ms=watermark_ms,
             has_event_time=s.has_event_time,
         )
         context.present = s.key_form

@@ -130,7 +130,7 @@ class TtlListState(ListState):
         if items and not alive:
             super().clear()
         elif ttl.renews_on_read or (len(alive) < len(items) and not ttl.shows_expired):
-            self._replace([ttl.stamp(i.value) for i in alive] if ttl.renews_on_read else alive)
+            self._replace([ttl.stamp(i.value, i) for i in alive] if ttl.renews_on_read else alive)
         return [item.value for item in (items if ttl.shows_expired else alive)]
 
     def add_all(self, values: Iterable[Any]) -> None:

@@ -183,7 +183,7 @@ class TtlMapState(MapState):
         before = super().get(key)
         if before is not None and self._ttl.expired(before):
             super().remove(key)  # its place in the order, too: whether it was cleaned up before must not show
-        super().put(key, self._ttl.stamp(value))
+        super().put(key, self._ttl.stamp(value, before))
 
     def remove(self, key: Any) -> None:
         """Remove one entry."""
@@ -217,7 +217,7 @@ class TtlMapState(MapState):
             super().remove(key)
             item = item if ttl.shows_expired else None
         elif ttl.renews_on_read:
-            super().put(key, ttl.stamp(item.value))
+            super().put(key, ttl.stamp(item.value, item))
         self._writes = writes  # reading, whatever it cleans up, is no change for who iterates
         return item
 
@@ -237,7 +237,7 @@ class TtlMapState(MapState):
             if gone:
                 super().remove(key)
             elif ttl.renews_on_read:
-                super().put(key, ttl.stamp(item.value))
+                super().put(key, ttl.stamp(item.value, item))
             if not gone or ttl.shows_expired:
                 shown.append((key, item))
         self._writes = writes

@@ -47,23 +47,31 @@ class KeyContext:
         row_kind: of the current element; an insert where its stream does not change.
         clock_ms: processing time of the batch.
         watermark_ms: watermark before the current element; None where there is none yet.
+        checkpoint_watermark_ms: watermark that the parent checkpoint recorded; None where there is none.
         has_event_time: whether the elements have an event time at all.
         on_element: called after every element.
         undo: the actions that take back the writes of this element, newest last; None where nobody will ask.
     """
 
     __slots__ = (
-        "clock_ms", "has_event_time", "key", "on_element", "present", "row_kind", "timestamp", "undo", "watermark_ms",
+        "checkpoint_watermark_ms", "clock_ms", "has_event_time", "key", "on_element", "present", "row_kind",
+        "timestamp", "undo", "watermark_ms",
     )  # fmt: skip
 
     def __init__(
-        self, *, clock_ms: int = 0, watermark_ms: int | None = None, has_event_time: bool = False
+        self,
+        *,
+        clock_ms: int = 0,
+        watermark_ms: int | None = None,
+        checkpoint_watermark_ms: int | None = None,
+        has_event_time: bool = False,
     ) -> None:
         self.key: Any = NO_KEY
         self.present: Callable[[Any], Any] | None = None
         self.timestamp: int | None = None
         self.row_kind = RowKind.INSERT
         self.clock_ms, self.watermark_ms, self.has_event_time = clock_ms, watermark_ms, has_event_time
+        self.checkpoint_watermark_ms = checkpoint_watermark_ms
         self.on_element: list[Callable[[], Any]] = []
         self.undo: list[Callable[[], Any]] | None = None
 

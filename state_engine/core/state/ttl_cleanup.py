@@ -54,7 +54,7 @@ class TtlCleanup:
             self._periodic_compaction_time = periodic_compaction_time or Duration.of_days(30)
 
         def get_query_time_after_num_entries(self) -> int:
-            """After how many entries the clock is read again."""
+            """After how many entries Flink reads the clock again; here it does not move within a micro-batch."""
             return self._query_time_after_num_entries
 
         def get_periodic_compaction_time(self) -> Duration:

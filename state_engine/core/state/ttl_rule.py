@@ -3,6 +3,10 @@
 Decides what has expired, stamps what is written, and does the incremental clean-up: on every access some entries of
 the working copy are looked at, in turn, and what has expired in them is removed. Mirrors ``AbstractTtlDecorator`` and
 ``TtlIncrementalCleanup`` of Flink.
+
+Which keys share a working copy depends on parallelism, cuts and backend, so no function may see a clean-up. It removes
+what expired by the clocks of the parent checkpoint: no element or timer of this batch has an earlier *now*. And it
+leaves a state that shows expired items alone: only a read of its own key removes those. Decision 102.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Any
 from state_engine.core.errors import StateAccessError
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.state_table import KeyContext, StateTable
-from state_engine.core.state.ttl import Stamped, TtlUpdateType, expired, horizon
+from state_engine.core.state.ttl import Lifetime, Stamped, TtlUpdateType, expired, horizon
 
 
 class TtlRule:
@@ -35,8 +39,9 @@ class TtlRule:
         self.renews_on_read = config.get_update_type() is TtlUpdateType.OnReadAndWrite
         self.shows_expired = not self._life.hides_expired
         cleanup = config.get_cleanup_strategies().get_incremental_cleanup_strategy()
-        self._cleanup_size = cleanup.get_cleanup_size() if cleanup else 0
-        self._every_record = bool(cleanup and cleanup.run_cleanup_for_every_record())
+        cleans = cleanup is not None and not self.shows_expired
+        self._cleanup_size = cleanup.get_cleanup_size() if cleanup and cleans else 0
+        self._every_record = bool(cleanup and cleans and cleanup.run_cleanup_for_every_record())
         self._round: Iterator[Any] = iter(())
         if self._every_record:
             context.on_element.append(self._after_element)
@@ -56,9 +61,16 @@ class TtlRule:
         """Whether an item has expired."""
         return item.at is not None and expired(item, horizon(self.now(), self._life.ttl_ms))
 
-    def stamp(self, value: Any) -> Stamped:
-        """A value that lives from now on."""
-        return Stamped(value, self.now())
+    def stamp(self, value: Any, before: Stamped | None = None) -> Stamped:
+        """A value that lives from now on.
+
+        Args:
+            before: the item that it replaces. Its time is kept where it is later: an access never shortens a life.
+        """
+        now_ms, was_ms = self.now(), None if before is None else before.at
+        if was_ms is not None and (now_ms is None or now_ms < was_ms):
+            now_ms = was_ms
+        return Stamped(value, now_ms)
 
     def accessed(self) -> None:
         """Look at the next entries of the working copy and remove what has expired in them."""
@@ -79,7 +91,8 @@ class TtlRule:
     def _clean(self, key: Any) -> None:
         entries = self._table.entries
         stored = entries[key]  # once: a backend may make it anew for every look
-        kept = _KEEP[self._table.descriptor.shape](stored, self.expired)
+        until_ms = _cleaned_until_ms(self._life, self._context)
+        kept = _KEEP[self._table.descriptor.shape](stored, lambda item: expired(item, until_ms))
         if kept is stored:
             return
         if self._context.undo is not None:
@@ -115,19 +128,16 @@ _KEEP: dict[str, Callable[[Any, Callable[[Stamped], bool]], Any]] = {
 }
 
 
-def drop_expired(table: StateTable, context: KeyContext, *, query_time_after: int) -> int:
-    """Remove all expired items of a table, as a compaction filter does; how many items were looked at.
-
-    The clock that counts is read again after every ``query_time_after`` items.
-    """
+def drop_expired(table: StateTable, context: KeyContext) -> int:
+    """Remove the items of a table that a clean-up may remove, as a compaction filter does; how many were looked at."""
     config = table.descriptor.ttl
     assert config is not None
-    life, looked_at, until_ms = config.lifetime, 0, None
+    if not config.lifetime.hides_expired:
+        return 0
+    looked_at, until_ms = 0, _cleaned_until_ms(config.lifetime, context)
 
     def gone(item: Stamped) -> bool:
-        nonlocal looked_at, until_ms
-        if looked_at % max(query_time_after, 1) == 0:
-            until_ms = life.horizon_ms(clock_ms=context.clock_ms, watermark_ms=context.watermark_ms)
+        nonlocal looked_at
         looked_at += 1
         return expired(item, until_ms)
 
@@ -140,6 +150,11 @@ def drop_expired(table: StateTable, context: KeyContext, *, query_time_after: in
         elif kept is not stored:
             entries[key] = kept
     return looked_at
+
+
+def _cleaned_until_ms(life: Lifetime, context: KeyContext) -> int | None:
+    """The time of the newest item that a clean-up removes; see the module docstring."""
+    return life.horizon_ms(clock_ms=context.clock_ms, watermark_ms=context.checkpoint_watermark_ms)
 
 
 def without_expired(

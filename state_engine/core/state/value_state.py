@@ -93,7 +93,7 @@ class TtlValueState(ValueState):
             self._forget()
             return item.value if self._ttl.shows_expired else self._fallback()
         if self._ttl.renews_on_read:
-            super().update(self._ttl.stamp(item.value))
+            super().update(self._ttl.stamp(item.value, item))
         return item.value
 
     def update(self, value: Any) -> None:
@@ -102,7 +102,7 @@ class TtlValueState(ValueState):
         if value is None:
             self._forget()
         else:
-            super().update(self._ttl.stamp(value))
+            super().update(self._ttl.stamp(value, super().value()))
 
     def clear(self) -> None:
         """Clear the value of the current key."""

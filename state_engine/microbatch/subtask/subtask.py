@@ -120,6 +120,7 @@ class Subtask:
         context = KeyContext(
             clock_ms=clocks.clock_ms,
             watermark_ms=None if clocks.watermark_ms == MIN_TIMESTAMP else clocks.watermark_ms,
+            checkpoint_watermark_ms=clocks.checkpoint_watermark_ms,
             has_event_time=spec.routed.event_time,
         )
         context.present = spec.key_form

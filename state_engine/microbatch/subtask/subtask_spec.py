@@ -71,6 +71,7 @@ class BatchClocks:
         out_of_orderness_ms: the largest of the sources: how far elements stand behind the timers that they are ahead of
             in an order by event time.
         drain: whether the input has ended for good.
+        checkpoint_watermark_ms: that of the parent checkpoint; None where it has none.
     """
 
     clock_ms: int
@@ -78,6 +79,7 @@ class BatchClocks:
     end_watermark_ms: int
     out_of_orderness_ms: int = 0
     drain: bool = False
+    checkpoint_watermark_ms: int | None = None
 
 
 @dataclass(frozen=True)
