@@ -216,7 +216,7 @@ class Projection:
 
     def __call__(self, rows: DataFrame) -> DataFrame:
         chosen = [F.col(quoted(field)).alias(name) for field, name in self._chosen(rows.columns)]
-        return rows.select(*chosen, *(F.col(c) for c in rows.columns if c.startswith(HIDDEN)))
+        return rows.select(*chosen)
 
     def of_table(self, rows: pa.Table) -> pa.Table:
         """The same where there is no Spark."""

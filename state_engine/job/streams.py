@@ -77,13 +77,15 @@ class DataStream(StreamShortcuts):
     ) -> DataStream:
         """Apply DataFrame code to every micro-batch.
 
-        It must treat rows one by one (select, filter, join with a static table, explode); what it keeps of other
-        rows must go through state.
+        It treats rows one by one: select, filter, explode, unpivot, union of its parts, join with another table, UDFs.
+        What looks at other rows (limit, distinct, groupBy, sorts, window functions) or at when and where it runs
+        (rand, current_timestamp, input_file_name) raises ConfigurationError in the first run. The rows keep their
+        order and event time, which the DataFrame does not show.
 
         Args:
             function: DataFrame to DataFrame.
-            order_by: names the total order of the result; needed where the result lost the source's hidden order
-                columns and the source declares no ``order_by``.
+            order_by: names the total order of the result; needed where the code makes new rows (mapInArrow,
+                mapInPandas, an RDD) and the source declares no ``order_by``.
             output_type: what the elements of the result are, as of an operator: a dataclass, ``Types``, …; its columns
                 are those of the result, in any order. Without, they are Rows of what Spark says the columns are.
         """

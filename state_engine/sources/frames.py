@@ -3,9 +3,9 @@
 Rows are a DataFrame; or a table, where they are few and the driver has them; or what tasks read with Arrow. The latter
 two become a DataFrame only where somebody asks for one.
 
-Order columns travel with the rows: what the user named, then hidden columns that make the order total. A DataFrame
-step that drops the hidden ones is allowed where an order is named; ties are then broken by the content of the row, so
-that rows which tie are equal and their order cannot matter.
+Order columns travel with the rows: what the user named, then hidden columns that make the order total. Users' DataFrame
+code does not see the hidden ones (``row_by_row``). Code that makes new rows loses them, which is allowed where it names
+an order; the content of the row then breaks ties, so that rows which tie are equal and their order cannot matter.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Read, Rows, SourceFrame, TaskRows
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.parquet.few_rows import FEW_ROWS
+from state_engine.sources.row_by_row import visible, with_places
 from state_engine.sources.stream_columns import (
     ROW_KIND,
     Constant,
@@ -63,6 +64,7 @@ CONTENT = HIDDEN + "content"
 REFUSED = HIDDEN + "refused"
 """Of a row that could not be parsed, a line each: source, file, row and text as base64; where a source says them, its
 error and the row for people as base64, too."""
+_MAKES_NEW_ROWS = "makes new rows (mapInArrow, mapInPandas, an RDD, createDataFrame)"
 PLACE_COLUMNS = (FILE_COLUMN, ROW_COLUMN)
 """They order the rows of a source; where these change, what an update replaces comes before what it puts in place."""
 
@@ -202,37 +204,47 @@ class StreamFrame:
     def transformed(self, step: DataFrameStep) -> StreamFrame:
         """The frame after DataFrame code of the user, or after what stands for it."""
         if isinstance(step.function, TableCode):
-            return self._with(step.function.applied(self.table), step)
+            return self._with(step.function.applied(self.table), step, self.hidden_order)
         from pyspark.sql import DataFrame
 
-        rows = step.function(self.rows)
-        if not isinstance(rows, DataFrame):
-            raise ConfigurationError(
-                f"transform({step.function!r}) returned {type(rows).__name__}, not a DataFrame"
-            )
+        code, hidden = f"transform({step.function!r})", [c for c in self.schema.names if c.startswith(HIDDEN)]
+        given = visible(self.rows, hidden)
+        made = step.function(given)
+        if not isinstance(made, DataFrame):
+            raise ConfigurationError(f"{code} returned {type(made).__name__}, not a DataFrame")
         if step.output_type is not None:
-            rows = _as_declared(rows, step.output_type, what=f"transform({step.function!r})")
-        return self._with(rows, step)
+            made = _as_declared(made, step.output_type, what=code)
+        placed = with_places(made, given, hidden, what=code)
+        if not placed.kept:
+            return self._new_rows(placed.rows, step)
+        rows, order = placed.rows, (*self.hidden_order, *placed.order)
+        if placed.mixed:
+            rows, order = _with_content(rows), (*(c for c in order if c != CONTENT), CONTENT)
+        return self._with(rows, step, order)
 
-    def _with(self, rows: DataFrame | pa.Table, step: DataFrameStep) -> StreamFrame:
-        """The frame with the rows that a step gave, and with what is left of their order."""
-        kept = all(c in rows.schema.names for c in self.hidden_order)
-        if self.changing and not (kept and ROW_KIND in rows.schema.names):
+    def _with(
+        self, rows: DataFrame | pa.Table, step: DataFrameStep, hidden_order: tuple[str, ...]
+    ) -> StreamFrame:
+        """The frame with what a step made of its rows."""
+        if step.order_by is None:
+            return replace(self, given=rows, hidden_order=hidden_order)
+        return self._ordered_by(step.order_by, rows, hidden_order)
+
+    def _new_rows(self, rows: DataFrame, step: DataFrameStep) -> StreamFrame:
+        """The frame with new rows, of which nobody knows which rows they were."""
+        if self.changing:
             raise ConfigurationError(
-                f"transform({step.function!r}) dropped the hidden columns that hold the kinds of the rows and their "
-                "order, without which an update looks like an insert. Keep all columns there (withColumn, drop, "
-                "selectExpr('*', ...))"
+                f"transform({step.function!r}) {_MAKES_NEW_ROWS}, so that the kinds of the rows and their order are "
+                "lost, without which an update looks like an insert. Use expressions of columns and UDFs there"
             )
-        order_by = self.order_by if step.order_by is None else step.order_by
-        named = len(order_by) if step.order_by is not None or not kept else self.named
-        timed = (
-            order_by[:1] == (self.event_time,) if step.order_by is not None or not kept else self.timed_order
-        )
-        hidden = self.hidden_order if kept else ()
-        led = kept and step.order_by is None and all(c in rows.schema.names for c in self.lead)
+        return self._ordered_by(self.order_by if step.order_by is None else step.order_by, rows, ())
+
+    def _ordered_by(
+        self, order_by: tuple[str, ...], rows: DataFrame | pa.Table, hidden_order: tuple[str, ...]
+    ) -> StreamFrame:
         return replace(
-            self, given=rows, order_by=order_by, hidden_order=hidden, named=named, timed_order=timed,
-            lead=self.lead if led else (),
+            self, given=rows, order_by=order_by, hidden_order=hidden_order, named=len(order_by),
+            timed_order=order_by[:1] == (self.event_time,), lead=(),
         )  # fmt: skip
 
     def require(self, columns: Sequence[str], *, what: str) -> None:
@@ -253,12 +265,10 @@ class StreamFrame:
             return self
         if not self.order_by:  # sinks need no order: only operators come here
             raise ConfigurationError(
-                "a transform dropped the columns that give the rows their order. Name an order: "
-                "source(order_by=[...]) or transform(..., order_by=[...]), or keep all columns (withColumn, drop)"
+                f"a transform {_MAKES_NEW_ROWS}, which have no order. Name one: source(order_by=[...]) or "
+                "transform(..., order_by=[...]), or use expressions of columns and UDFs there"
             )
-        fields = [f for f in self.schema.fields if not isinstance(f.dataType, T.MapType)]
-        content = F.xxhash64(*[F.col(quoted(f.name)) for f in fields])
-        return replace(self, given=self.rows.withColumn(CONTENT, content), hidden_order=(CONTENT,))
+        return replace(self, given=_with_content(self.rows), hidden_order=(CONTENT,))
 
     def arrow_type(self, name: str) -> pa.DataType:
         """Type of a column in Arrow."""
@@ -283,9 +293,8 @@ class StreamFrame:
             own = {EVENT_TIME} if self.source is not None else {EVENT_TIME, WATERMARK}
             if not own <= set(self.schema.names):
                 raise ConfigurationError(
-                    f"{what}: a transform dropped the hidden columns that hold the event time of an operator's "
-                    "outputs, or of a WatermarkStrategy. Keep all columns there (withColumn, drop, selectExpr('*', "
-                    "...))"
+                    f"{what}: a transform {_MAKES_NEW_ROWS}, so that the event time of an operator's outputs, or of a "
+                    "WatermarkStrategy, is lost. Use expressions of columns and UDFs there"
                 )
             return Taken(EVENT_TIME)
         self.require((self.event_time,), what=f"event_time of {what}")
@@ -326,15 +335,25 @@ class StreamFrame:
         return Taken(column) if column in self.schema.names else Constant(value, kind)
 
 
+def _with_content(rows: DataFrame) -> DataFrame:
+    """With a hash of the row, which gives rows that tie an order unless they are equal."""
+    names = [
+        f.name
+        for f in rows.schema.fields
+        if not isinstance(f.dataType, T.MapType) and not f.name.startswith(HIDDEN)
+    ]
+    return rows.withColumn(CONTENT, F.xxhash64(*[F.col(quoted(name)) for name in names]))
+
+
 def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
-    """The declared columns, in their order, and the hidden ones. Raises ConfigurationError where others came."""
-    given = {f.name: f.dataType for f in rows.schema.fields if not f.name.startswith(HIDDEN)}
+    """The declared columns, in their order. Raises ConfigurationError where others came."""
+    given = {f.name: f.dataType for f in rows.schema.fields}
     names = kind.columns.names
     missing, extra = [n for n in names if n not in given], [n for n in given if n not in names]
     if missing or extra:
         raise ConfigurationError(
             f"{what}: its output_type has the columns {list(names)}, and it gives {list(given)}: missing {missing}, "
-            f"not declared {extra}. Select the declared ones, and keep the hidden ones (withColumn, drop)"
+            f"not declared {extra}. Select the declared ones"
         )
     declared = T.StructType.fromJson(spark_schema(pa.schema(list(kind.columns.arrow))))
     for field in declared.fields:
@@ -344,8 +363,7 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
                 f"{what}: the column '{field.name}' is {known}, and declared {wanted}: cast it there, or declare "
                 "another type"
             )
-    hidden = [c for c in rows.columns if c.startswith(HIDDEN)]
-    return rows.select(*[F.col(quoted(n)) for n in names], *[F.col(c) for c in hidden])
+    return rows.select(*[F.col(quoted(n)) for n in names])
 
 
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,

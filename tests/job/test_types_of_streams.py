@@ -226,9 +226,7 @@ def test_a_transform_declares_what_it_gives(spark: SparkSession) -> None:
     kind, row = Types.TUPLE([k for k, _ in ALL]), tuple(v for _, v in ALL)
     job = StatefulJob("transformed", parallelism=2)
     rows = job.from_collection([row], kind, name="rows")
-    shuffled = rows.transform(
-        lambda frame: frame.select(*reversed(frame.columns)), output_type=kind
-    )  # hidden columns included
+    shuffled = rows.transform(lambda frame: frame.select(*reversed(frame.columns)), output_type=kind)
     assert shuffled.map(Describes(), output_type=list[str]).collect(spark=spark) == [Describes().map(row)]
     assert shuffled.collect(spark=spark) == [row]
     assert rows.project(8, 6).map(lambda pair: repr(pair), output_type=str).collect(spark=spark) == [

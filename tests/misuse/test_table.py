@@ -71,7 +71,7 @@ Changing a map while iterating it raises
   misuse/test_states::test_a_wrong_use_of_a_state_is_reported_and_changes_nothing[a map changed while it is iterated]
   core/state/test_map_state::test_changing_a_map_while_iterating_raises
   core/state/test_sorted_map_state::test_changing_it_while_iterating_raises
-A transform that loses the order must name one, whatever the rows come from
+A transform that makes new rows must name an order, whatever the rows come from
   microbatch/test_bad_input::test_wiring_that_cannot_work_is_refused_before_anything_runs[a transform without an order]
   misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[CSV without an order]
   misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[JSON without an order]
@@ -401,8 +401,11 @@ A row without a sequence, a time or a value to compare is refused, and so is one
   operators/test_top_n::test_a_row_that_cannot_be_compared_is_refused
 Late rows of a source that changes are not diverted
   misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted
-A transform that drops the kinds of rows, or their order, is refused
-  microbatch/test_row_kinds_on_spark::test_a_transform_that_drops_the_kinds_or_the_order_is_refused
+A transform that makes rows without kinds is refused
+  microbatch/test_row_kinds_on_spark::test_a_transform_that_makes_rows_without_kinds_is_refused
+A transform that looks at other rows of the micro-batch, or at when and where it runs, is refused
+  sources/test_row_by_row::test_what_looks_at_other_rows_or_at_the_run_is_refused
+  sources/test_row_by_row::test_a_hidden_column_of_spark_is_refused
 A row that is no insert needs a function, a harness or a collection of a stream that changes
   core/harness/test_row_kinds::test_what_accepts_changes_puts_out_inserts_unless_it_says_otherwise
   core/harness/test_row_kinds::test_a_row_of_another_kind_needs_a_harness_of_a_stream_that_changes

@@ -1,0 +1,281 @@
+"""DataFrame code of users, which sees no column of ours and whose rows keep them. Decision 0096.
+
+``visible`` gives the code a DataFrame without hidden columns, whoever reads the rows. ``with_places`` looks at the plan
+of the DataFrame that it returns. A plan that treats rows one by one gets the hidden columns back, node by node. A plan
+that looks at other rows is refused, and so is an expression that depends on when and where it runs: no result may
+depend on the cuts of micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.spark.spark_names import F
+from state_engine.storage.delta.java_calls import java_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    JavaObject = Any
+
+_STREAM = "_statelake_stream"
+"""Alias of the rows that users' code gets: it marks them in a plan, also where Spark copies that part of the plan."""
+_CATALYST = "org.apache.spark.sql.catalyst"
+
+_ROW_BY_ROW = {
+    "Project", "Filter", "Generate", "Expand", "SubqueryAlias", "View", "ResolvedHint", "CollectMetrics", "Repartition",
+    "RepartitionByExpression", "RebalancePartitions", "LateralJoin",
+}  # fmt: skip
+"""Nodes that make rows of a row of their first child."""
+_OPAQUE = {"MapInArrow", "MapInPandas", "ScriptTransformation"}
+"""Nodes whose rows are made by code that nobody looks into."""
+_OF_ONE_SIDE = {
+    "Inner": (0, 1), "Cross": (0, 1), "LeftOuter": (0,), "LeftSemi": (0,), "LeftAnti": (0,), "RightOuter": (1,),
+}  # fmt: skip
+"""Kinds of joins, with the places of the input of whose rows all their rows are made."""
+_STATE = "key_by and a function with state, or an aggregate, see them across micro-batches"
+_OTHER_ROWS = {
+    "Aggregate": ("an aggregate (groupBy, agg, count, describe)", _STATE),
+    "Deduplicate": ("distinct or dropDuplicates", _STATE),
+    "Distinct": ("distinct", _STATE),
+    "FlatMapGroupsInPandas": ("applyInPandas", _STATE),
+    "FlatMapGroupsInArrow": ("applyInArrow", _STATE),
+    "LocalLimit": ("limit", "bound a micro-batch by an option of its source, or count rows in state"),
+    "Offset": ("offset", "count rows in state"),
+    "Tail": ("tail", "count rows in state"),
+    "AttachDistributedSequence": ("zipWithIndex", "count rows in state"),
+    "Sort": ("a sort", "name the order: order_by=[...] of the source or of transform"),
+    "Window": ("a window function", _STATE),
+    "Sample": ("sample", "filter by what is in the row, as in where(pmod(xxhash64(id), 100) < 10)"),
+    "Intersect": ("intersect", _STATE),
+    "Except": ("except or subtract", _STATE),
+    "Union": (
+        "a union with rows of another table",
+        "read that table as a source, and unite the streams: stream.union",
+    ),
+    "Join": (
+        "a join with the stream itself, or one that adds rows of the other table",
+        "join it with another table by an inner, left, semi or anti join",
+    ),
+}
+_OF_USERS = {"PythonUDF", "ScalaUDF", "ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
+"""Expressions that may depend on anything: functions of users, and other tables."""
+_CLOCKS = {"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"}
+
+
+def visible(rows: DataFrame, hidden: Sequence[str]) -> DataFrame:
+    """Rows as users' code sees them: without hidden columns."""
+    return rows.drop(*hidden).alias(_STREAM)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """What users' code made of the rows.
+
+    Attributes:
+        rows: with the hidden columns, or without all of them where the code lost them.
+        kept: whether it has them.
+        order: names of further hidden columns, which put rows that became of one row in order.
+        mixed: whether such rows may come in any order nevertheless.
+    """
+
+    rows: DataFrame
+    kept: bool
+    order: tuple[str, ...] = ()
+    mixed: bool = False
+
+
+def with_places(made: DataFrame, given: DataFrame, hidden: Sequence[str], *, what: str) -> Placed:
+    """The rows that users' code made, with the hidden columns of the rows that they were.
+
+    Args:
+        made: what the code returned.
+        given: what ``visible`` gave it.
+        hidden: names of the hidden columns.
+        what: the code, for messages.
+
+    Raises:
+        ConfigurationError: the code does not treat rows one by one.
+    """
+    carried = _Carrier(given, tuple(hidden), what).carried(_analyzed(made))
+    if not hidden or carried is None or carried.plan is None:
+        return Placed(made, kept=False)
+    return Placed(_frame_of(made, carried.plan), True, carried.order[len(hidden) :], carried.mixed)
+
+
+@dataclass(frozen=True)
+class _Carried:
+    """A plan with the hidden columns.
+
+    Attributes:
+        plan: its node; None where the rows are new ones, of code that nobody looks into.
+        hidden: their attributes in its output.
+        order: their names.
+        mixed: as of ``Placed``.
+    """
+
+    plan: JavaObject | None
+    hidden: tuple[JavaObject, ...]
+    order: tuple[str, ...]
+    mixed: bool = False
+
+
+class _Carrier:
+    def __init__(self, given: DataFrame, names: tuple[str, ...], what: str) -> None:
+        self._given, self._names, self._what = given, names, what
+        self._jvm: Any = given.sparkSession._jvm
+        plan = f"{_CATALYST}.plans.logical"
+        self._project, self._expand, self._union = (
+            java_class(self._jvm, f"{plan}.{name}") for name in ("Project", "Expand", "Union")
+        )
+        patterns = java_class(self._jvm, f"{_CATALYST}.trees.TreePattern")
+        self._current = patterns.CURRENT_LIKE()
+
+    def carried(self, plan: JavaObject) -> _Carried | None:
+        """The node with the hidden columns; None where it does not read the stream."""
+        kind = _kind(plan)
+        if kind == "SubqueryAlias" and plan.alias() == _STREAM:
+            return self._stream(plan)
+        if kind == "WithCTE":
+            inline = java_class(self._jvm, f"{_CATALYST}.optimizer.InlineCTE")
+            return self.carried(inline(True, False).apply(plan))
+        children = _list(plan.children())
+        below = [self.carried(child) for child in children]
+        subqueries = [query for query in _list(plan.subqueries()) if self.carried(query) is not None]
+        places = [at for at, one in enumerate(below) if one is not None]
+        if subqueries:
+            raise self._refused("Join")
+        if not places:
+            return None
+        self._check_expressions(plan)
+        if kind == "Union":
+            return self._of_union(children, [one for one in below if one is not None])
+        at = places[0]
+        row_by_row = kind in _ROW_BY_ROW or at in _OF_ONE_SIDE.get(_join_type(plan, kind), ())
+        if len(places) > 1 or not (row_by_row or kind in _OPAQUE):
+            raise self._refused(kind)
+        one = below[at]
+        assert one is not None
+        if kind in _OPAQUE or one.plan is None:
+            return replace(one, plan=None)
+        inputs = [*children[:at], one.plan, *children[at + 1 :]]
+        over = replace(one, plan=self._over(plan, kind, one, inputs))
+        if kind in ("Generate", "Expand"):
+            return self._numbered(over)
+        return replace(over, mixed=over.mixed or kind.endswith("Join"))
+
+    def _over(self, plan: JavaObject, kind: str, below: _Carried, inputs: Sequence[JavaObject]) -> JavaObject:
+        """The node above such inputs, which gives their hidden columns on."""
+        if kind == "Project":
+            return self._project(self._seq([*_list(plan.projectList()), *below.hidden]), below.plan)
+        if kind == "Expand":
+            rows = [self._seq([*_list(row), *below.hidden]) for row in _list(plan.projections())]
+            return self._expand(
+                self._seq(rows), self._seq([*_list(plan.output()), *below.hidden]), below.plan
+            )
+        return plan.withNewChildren(self._seq(inputs))
+
+    def _stream(self, plan: JavaObject) -> _Carried:
+        """The rows that the code got, with the hidden columns behind the others."""
+        if not self._names:
+            return _Carried(plan, (), ())
+        project = plan.child()
+        below = {a.name(): a for a in _list(project.child().output())}
+        own = _list(project.projectList())
+        if len(own) != len(self._given.columns):
+            raise ConfigurationError(
+                f"{self._what} reads a metadata column (_metadata), which only some ways to read files have: write "
+                "what it says into the files, as a column"
+            )
+        hidden = tuple(below[name] for name in self._names)
+        return _Carried(self._project(self._seq([*own, *hidden]), project.child()), hidden, self._names)
+
+    def _of_union(self, children: Sequence[JavaObject], below: Sequence[_Carried]) -> _Carried:
+        names = self._names
+        if len(below) < len(children):
+            raise self._refused("Union")
+        if any(one.plan is None for one in below):
+            return replace(below[0], plan=None)
+        parts = [
+            self._project(self._seq([*_list(child.output()), *one.hidden[: len(names)]]), one.plan)
+            for child, one in zip(children, below, strict=True)
+        ]
+        union = _analyzed(_frame_of(self._given, self._union(self._seq(parts), False, False)))
+        return _Carried(union, tuple(_list(union.output())[-len(names) :]), names, mixed=True)
+
+    def _numbered(self, below: _Carried) -> _Carried:
+        """With a number that puts the rows that one row became in the order in which they come."""
+        if below.mixed:
+            return below
+        name = f"_statelake_n{len(below.order)}"
+        numbered = _frame_of(self._given, below.plan).withColumn(name, F.monotonically_increasing_id())
+        plan = _analyzed(numbered)
+        return _Carried(plan, (*below.hidden, _list(plan.output())[-1]), (*below.order, name))
+
+    def _check_expressions(self, plan: JavaObject) -> None:
+        if plan.deterministic() and not plan.containsPattern(self._current):
+            return
+        for one in chain.from_iterable(map(self._of_a_run, _list(plan.expressions()))):
+            way_out = "compute it in a function (map, process) from what is in the row"
+            if _kind(one) in _CLOCKS:
+                way_out = (
+                    "a function has the recorded clock of the micro-batch, "
+                    "ctx.timer_service().current_processing_time()"
+                )
+            elif _kind(one) == "InputFileName":
+                way_out = "write the name into the files, as a column"
+            raise ConfigurationError(
+                f"{self._what} uses {one.prettyName().lower()}, which depends on when and where it runs, so that a "
+                f"row would be another one in another run: {way_out}"
+            )
+
+    def _of_a_run(self, expression: JavaObject) -> Iterator[JavaObject]:
+        """What in an expression depends on the run by itself."""
+        children = _list(expression.children())
+        if _kind(expression) in _OF_USERS:
+            by_itself = False
+        elif expression.deterministic():
+            by_itself = not children and expression.containsPattern(self._current)
+        else:
+            by_itself = all(child.deterministic() for child in children)
+        if by_itself:
+            yield expression
+        yield from chain.from_iterable(map(self._of_a_run, children))
+
+    def _refused(self, kind: str) -> ConfigurationError:
+        words, way_out = _OTHER_ROWS.get(kind, (kind, _STATE))
+        return ConfigurationError(
+            f"{self._what} uses {words}, which looks at other rows: the result would depend on which rows share a "
+            f"micro-batch. A transform treats rows one by one; {way_out}"
+        )
+
+    def _seq(self, parts: Sequence[JavaObject]) -> JavaObject:
+        return java_class(self._jvm, "org.apache.spark.api.python.PythonUtils").toSeq(list(parts))
+
+
+def _frame_of(like: DataFrame, plan: JavaObject) -> DataFrame:
+    from pyspark.sql import DataFrame
+
+    spark = like.sparkSession
+    dataset = java_class(spark._jvm, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
+
+
+def _analyzed(frame: DataFrame) -> JavaObject:
+    return frame._jdf.queryExecution().analyzed()
+
+
+def _join_type(plan: JavaObject, kind: str) -> str:
+    return str(plan.joinType().toString()) if kind == "Join" else ""
+
+
+def _kind(node: JavaObject) -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _list(seq: JavaObject) -> list[JavaObject]:
+    return [seq.apply(at) for at in range(seq.size())]

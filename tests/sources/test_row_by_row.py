@@ -1,0 +1,305 @@
+"""A transform sees the same rows whoever reads them, and either treats them one by one or is refused."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from state_engine import FileSource
+from state_engine.core.errors import ConfigurationError
+from state_engine.sources.base import TaskRows
+from state_engine.sources.frames import HIDDEN, StreamFrame, from_source
+from state_engine.sources.output_type import OutputType
+from state_engine.sources.parquet import few_rows
+
+pytestmark = pytest.mark.spark
+
+ROWS = [(1, "a", "12"), (3, None, "3"), (2, "b", ""), (2, "b", "42"), (3, None, "3")]
+NAMES = ["k", "s", "l"]
+LETTERS = "filter(split(l, ''), x -> x != '')"
+
+
+@dataclass(frozen=True)
+class Step:
+    """DataFrame code as ``transform`` keeps it."""
+
+    function: Callable[[DataFrame], DataFrame]
+    order_by: tuple[str, ...] | None = None
+    output_type: OutputType | None = None
+
+
+@pytest.fixture(scope="module")
+def feed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    at = tmp_path_factory.mktemp("feed")
+    schema = pa.schema([("k", pa.int64()), ("s", pa.string()), ("l", pa.string())])
+    for name, rows in (("0", ROWS[:2]), ("1", ROWS[2:])):
+        pq.write_table(
+            pa.table(dict(zip(NAMES, map(list, zip(*rows, strict=True)), strict=True)), schema),
+            at / f"{name}.parquet",
+        )
+    return at
+
+
+@pytest.fixture(params=["driver", "spark", "arrow"])
+def frame(
+    request: pytest.FixtureRequest, feed: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> StreamFrame:
+    """The rows of the feed, read by the driver, by a scan of Spark, or by tasks with Arrow."""
+    if request.param != "driver":
+        monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
+    source = FileSource(str(feed), format="parquet")
+    part = source.plan(spark, [])
+    assert part is not None
+    read = source.read(spark, part, keep_refused=False)
+    if request.param == "driver":
+        assert isinstance(read.rows, pa.Table)
+    else:
+        assert isinstance(read.rows, TaskRows)
+        assert read.rows.scan is not None
+        if request.param == "arrow":
+            read = replace(read, rows=replace(read.rows, scan=None))
+    return from_source(spark, read, order_by=(), event_time=None, source="feed", labels=tuple(part.labels))
+
+
+def in_order(frame: StreamFrame) -> list[tuple[Any, ...]]:
+    """The rows as users see them, in the order of the stream."""
+    ordered = frame.ordered()
+    order = [F.col(name).asc_nulls_first() for name, _ in ordered.order]
+    rows = ordered.rows.repartition(3).sortWithinPartitions(F.rand(1)).orderBy(*order).collect()
+    shown = [place for place, name in enumerate(ordered.rows.columns) if not name.startswith(HIDDEN)]
+    return [tuple(row[place] for place in shown) for row in rows]
+
+
+def lookup(spark: SparkSession) -> DataFrame:
+    """A table that is no stream: whatever makes its rows is its own affair."""
+    rows = spark.createDataFrame([(1, "x"), (2, "y"), (2, "z"), (2, "z"), (9, "w")], "k bigint, name string")
+    return rows.distinct().orderBy("name").limit(4).withColumn("at", F.current_timestamp()).drop("at")
+
+
+def with_sql(rows: DataFrame) -> DataFrame:
+    rows.createOrReplaceTempView("of_the_stream")
+    return rows.sparkSession.sql(
+        "WITH twos AS (SELECT * FROM of_the_stream WHERE k = 2), ks AS (SELECT s, k FROM twos) SELECT k, s FROM ks"
+    )
+
+
+ONE_BY_ONE: dict[str, tuple[Callable[[DataFrame], DataFrame], list[tuple[Any, ...]]]] = {
+    "nothing": (lambda d: d, ROWS),
+    "columns": (lambda d: d.select(d.columns[0], F.lit(len(d.columns))), [(r[0], 3) for r in ROWS]),
+    "other columns": (
+        lambda d: d.withColumns({"z": F.lit(1)}).withColumnRenamed("k", "kk").drop("s").select("z", "kk"),
+        [(1, r[0]) for r in ROWS],
+    ),
+    "all columns by a star": (
+        lambda d: d.select(F.struct("*").alias("t")).selectExpr("t.*", "size(array(struct(t.*)))"),
+        [(*r, 1) for r in ROWS],
+    ),
+    "a hash of equal rows": (
+        lambda d: d.withColumn("h", F.xxhash64("k", "s", "l") == F.xxhash64("*")).select("h"), [(True,)] * 5
+    ),
+    "names by place": (lambda d: d.toDF("a", "b", "c").select("c", "a"), [(r[2], r[0]) for r in ROWS]),
+    "a schema": (
+        lambda d: d.to(d.schema).replace("b", "c").select("s"),
+        [({"a": "a", "b": "c", None: None}[r[1]],) for r in ROWS],
+    ),
+    "no nulls": (lambda d: d.na.drop(), [r for r in ROWS if r[1]]),
+    "nulls filled": (lambda d: d.na.fill("-").select("s"), [(r[1] or "-",) for r in ROWS]),
+    "rows elsewhere": (lambda d: d.repartition(4).coalesce(1).select("k"), [(r[0],) for r in ROWS]),
+    "explode": (lambda d: d.selectExpr("k", f"explode({LETTERS})"), [(r[0], e) for r in ROWS for e in r[2]]),
+    "explode twice": (
+        lambda d: d.withColumn("e", F.expr(f"explode({LETTERS})")).select("e", F.expr(f"explode(reverse({LETTERS}))")),
+        [(e, f) for r in ROWS for e in r[2] for f in r[2][::-1]],
+    ),
+    "unpivot": (
+        lambda d: d.selectExpr("k", "k AS b", "-k AS a").unpivot(["k"], ["b", "a"], "name", "n").select("name", "n"),
+        [(name, n) for r in ROWS for name, n in (("b", r[0]), ("a", -r[0]))],
+    ),
+    "explode and a join": (
+        lambda d: d.selectExpr("k", f"explode({LETTERS})").join(lookup(d.sparkSession).select("k").distinct(), "k"),
+        [(r[0], e) for r in ROWS if r[0] < 3 for e in r[2]],
+    ),
+    "a left join": (
+        lambda d: d.join(lookup(d.sparkSession).where("name != 'z'"), "k", "left").select("k", "name"),
+        [(r[0], {1: "x", 2: "y"}.get(r[0])) for r in ROWS],
+    ),
+    "a right join": (
+        lambda d: lookup(d.sparkSession).where("k = 1").join(d, "k", "right").select("k", "name"),
+        [(r[0], {1: "x"}.get(r[0])) for r in ROWS],
+    ),
+    "an anti join": (
+        lambda d: d.join(lookup(d.sparkSession), "k", "left_anti").select("k"), [(r[0],) for r in ROWS if r[0] == 3]
+    ),
+    "a subquery of another table": (
+        lambda d: d.where(F.col("k") < lookup(d.sparkSession).select(F.max("k")).scalar()).select("k"),
+        [(r[0],) for r in ROWS],
+    ),
+    "SQL": (with_sql, [(2, "b"), (2, "b")]),
+    "a union of its parts": (
+        lambda d: d.where("k = 3").unionByName(d.where("k < 3")).select("k"), [(r[0],) for r in ROWS]
+    ),
+    "functions": (
+        lambda d: d.withColumn("u", F.udf(lambda k: k + 1, "long").asNondeterministic()("k")).select(
+            "u", F.udf(lambda k: -k, "long", useArrow=True)("k")
+        ),
+        [(r[0] + 1, -r[0]) for r in ROWS],
+    ),
+    "kept in memory": (lambda d: d.where("k > 1").cache().select("k"), [(r[0],) for r in ROWS if r[0] > 1]),
+    "windows of time": (
+        lambda d: d.withColumn("t", F.timestamp_seconds("k")).select(F.window("t", "1 hour")["start"].isNotNull()),
+        [(True,)] * 5,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", ONE_BY_ONE)
+def test_code_that_treats_rows_one_by_one_keeps_their_order(frame: StreamFrame, what: str) -> None:
+    code, expected = ONE_BY_ONE[what]
+    assert in_order(frame.transformed(Step(code))) == expected
+
+
+def test_all_readers_show_the_same_columns(frame: StreamFrame) -> None:
+    seen = []
+
+    def code(rows: DataFrame) -> DataFrame:
+        seen.append((rows.columns, rows.schema.json(), rows.dtypes))
+        return rows
+
+    twice = frame.transformed(Step(code)).transformed(Step(code))
+    assert seen[0][0] == NAMES
+    assert seen[1] == seen[0]
+    assert [(f["name"], f["nullable"]) for f in frame.user_schema.jsonValue()["fields"]] == [
+        (n, True) for n in NAMES
+    ]
+    assert twice.user_columns == NAMES
+
+
+def test_rows_that_one_row_became_have_one_order_whoever_reads(frame: StreamFrame) -> None:
+    """Where a join or a union moves them, their contents order them: equal rows may then come in any order."""
+    joined = frame.transformed(Step(lambda d: d.join(lookup(d.sparkSession), "k").select("k", "name")))
+    again = joined.transformed(
+        Step(lambda d: d.union(d).withColumn("e", F.explode(F.array(F.lit(2), F.lit(1)))))
+    )
+    rows = in_order(again)
+    assert rows == in_order(again)
+    assert [row[0] for row in rows] == [1] * 4 + [2] * 16
+    of_a_two = sorted((2, name, e) for name in "yz" for e in (1, 1, 2, 2))
+    assert sorted(rows[4:12]) == sorted(rows[12:]) == of_a_two
+    assert rows[4:12] == rows[12:]
+
+
+def test_new_rows_need_an_order(frame: StreamFrame) -> None:
+    def new(rows: DataFrame) -> DataFrame:
+        return rows.mapInArrow(lambda batches: batches, rows.schema)
+
+    unordered = frame.transformed(Step(new))
+    with pytest.raises(
+        ConfigurationError, match=r"makes new rows \(mapInArrow.*which have no order. Name one"
+    ):
+        unordered.ordered()
+    by_k = in_order(frame.transformed(Step(new, order_by=("k",))))
+    assert [row[0] for row in by_k] == sorted(r[0] for r in ROWS)
+    after = frame.transformed(Step(new, order_by=("k",))).transformed(
+        Step(lambda d: d.where("k > 1").union(d))
+    )
+    assert [row[0] for row in in_order(after)] == [1, 2, 2, 2, 2, 3, 3, 3, 3]
+    assert "uses limit" in refused(after, lambda d: d.limit(1))
+
+
+def refused(frame: StreamFrame, code: Callable[[DataFrame], DataFrame]) -> str:
+    with pytest.raises(ConfigurationError) as caught:
+        frame.transformed(Step(code, order_by=("k",)))
+    return str(caught.value)
+
+
+OTHER_ROWS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
+    "limit": (lambda d: d.limit(3), "uses limit,.*option of its source"),
+    "offset": (lambda d: d.offset(1), "uses offset,.*in state"),
+    "distinct": (lambda d: d.select("k").distinct(), "uses distinct or dropDuplicates,.*function with state"),
+    "dropDuplicates": (lambda d: d.dropDuplicates(["k"]), "uses distinct or dropDuplicates,.*function with state"),
+    "groupBy": (lambda d: d.groupBy("k").count(), "uses an aggregate.*function with state, or an aggregate"),
+    "describe": (lambda d: d.describe().withColumn("k", F.lit(1)), "uses an aggregate"),
+    "pivot": (lambda d: d.groupBy("k").pivot("s", ["a"]).count(), "uses an aggregate"),
+    "orderBy": (lambda d: d.orderBy("k"), r"uses a sort,.*order_by=\[...\] of the source or of transform"),
+    "sort within partitions": (lambda d: d.sortWithinPartitions("k"), "uses a sort,"),
+    "a window function": (
+        lambda d: d.selectExpr("k", "row_number() OVER (PARTITION BY k ORDER BY s)"), "uses a window function,"
+    ),
+    "sample": (lambda d: d.sample(0.5, seed=1), "uses sample,.*pmod"),
+    "intersect": (lambda d: d.intersect(d), "uses intersect,"),
+    "exceptAll": (lambda d: d.exceptAll(d.where("k = 1")), "uses except"),
+    "a join with itself": (lambda d: d.join(d.groupBy("k").count(), "k"), "uses an aggregate"),
+    "a plain join with itself": (lambda d: d.join(d.selectExpr("k", "s AS t"), "k"), "a join with the stream itself"),
+    "a subquery of itself": (lambda d: d.where(F.col("k") > d.select("k").scalar()), "a join with the stream itself"),
+    "an aggregate below a subquery": (lambda d: d.where(F.col("k") > d.select(F.max("k")).scalar()), "an aggregate"),
+    "a full join": (lambda d: d.join(lookup(d.sparkSession), "k", "full"), "adds rows of the other table"),
+    "a left join of the stream": (
+        lambda d: lookup(d.sparkSession).join(d, "k", "left"), "adds rows of the other table"
+    ),
+    "rows of another table": (
+        lambda d: d.select("k").union(lookup(d.sparkSession).select("k")), "a union with rows of another table"
+    ),
+    "applyInPandas": (
+        lambda d: d.groupBy("k").applyInPandas(lambda p: p, d.schema), "uses applyInPandas,.*function with state"
+    ),
+    "zipWithIndex": (lambda d: d.zipWithIndex(), "uses zipWithIndex"),
+    "a limit below functions": (lambda d: d.limit(1).mapInArrow(lambda it: it, d.schema), "uses limit"),
+    "a number by partition": (
+        lambda d: d.withColumn("n", F.monotonically_increasing_id()), "uses monotonically_increasing_id,"
+    ),
+    "a random number": (lambda d: d.withColumn("n", F.rand(1) + 1), "uses rand,.*in a function"),
+    "a filter by chance": (lambda d: d.where(F.rand() < 0.5), "uses rand,"),
+    "uuid": (lambda d: d.withColumn("n", F.concat(F.lit("x"), F.uuid())), "uses uuid,"),
+    "shuffled lists": (lambda d: d.select("k", F.shuffle(F.expr(LETTERS))), "uses shuffle,"),
+    "the name of a file": (lambda d: d.withColumn("n", F.input_file_name()), "uses input_file_name,.*as a column"),
+    "the number of a partition": (lambda d: d.withColumn("n", F.spark_partition_id()), "uses spark_partition_id,"),
+    "now": (lambda d: d.withColumn("n", F.expr("now()")), "uses now,.*current_processing_time"),
+    "current_timestamp": (lambda d: d.select("k", F.year(F.current_timestamp())), "uses current_timestamp,"),
+    "current_date": (lambda d: d.where(F.current_date() > "2020-01-01"), "uses current_date,.*recorded clock"),
+    "localtimestamp": (lambda d: d.withColumn("n", F.localtimestamp()), "uses localtimestamp,"),
+    "unix_timestamp of now": (lambda d: d.withColumn("n", F.unix_timestamp()), "uses current_timestamp,"),
+    "the user": (lambda d: d.withColumn("n", F.current_user()), "uses current_user,"),
+    "one who explodes by chance": (
+        lambda d: d.select("k", F.explode(F.array(F.rand()))), "uses rand,"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", ["driver"], indirect=True)
+@pytest.mark.parametrize("what", OTHER_ROWS)
+def test_what_looks_at_other_rows_or_at_the_run_is_refused(frame: StreamFrame, what: str) -> None:
+    code, message = OTHER_ROWS[what]
+    assert re.search(f"transform.*{message}", refused(frame, code))
+
+
+def test_a_hidden_column_of_spark_is_refused(spark: SparkSession, feed: Path) -> None:
+    """Only a scan has ``_metadata``."""
+    scan = (
+        spark.read.parquet(str(feed))
+        .withColumn("_statelake_file", F.lit(0))
+        .withColumn("_statelake_row", F.col("k"))
+    )
+    frame = StreamFrame(spark, scan, (), ("_statelake_file", "_statelake_row"), 0, None)
+    assert "reads a metadata column (_metadata)" in refused(
+        frame, lambda d: d.select("*", "_metadata.file_name")
+    )
+
+
+def test_a_name_of_ours_is_unknown_to_the_code(frame: StreamFrame) -> None:
+    seen = []
+
+    def code(rows: DataFrame) -> DataFrame:
+        seen.append(rows.drop("_statelake_row").columns)
+        return rows.select("*", F.col("_statelake_row"))
+
+    with pytest.raises(Exception, match="UNRESOLVED_COLUMN"):
+        frame.transformed(Step(code))
+    assert seen == [NAMES]
