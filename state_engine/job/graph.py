@@ -132,7 +132,7 @@ class OperatorNode:
         explicit_uid: whether the user chose the uid.
         name: for people; the uid where there is none.
         side_outputs: tags that somebody reads.
-        dropped_states: names of states that are dropped.
+        dropped_states, kept_states: names of states that are dropped, and that are kept though nothing asks for them.
     """
 
     inputs: tuple[OperatorInput, ...]
@@ -144,6 +144,7 @@ class OperatorNode:
     name: str | None = None
     side_outputs: dict[str, OutputTag] = field(default_factory=dict)
     dropped_states: tuple[str, ...] = ()
+    kept_states: tuple[str, ...] = ()
 
     @property
     def keyed(self) -> bool:

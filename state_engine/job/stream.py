@@ -60,17 +60,41 @@ class Stream:
         return self.set_parallelism(1)
 
     def drop_states(self, *names: str) -> Self:
-        """Drop keyed states of the operator that makes this stream. Returns the stream.
+        """Drop states of the operator that makes this stream. Returns the stream.
 
-        A state that a function merely declares no more is kept, for it may be declared again. One that is dropped is
-        gone from the next checkpoint on: older ones still read it, the next compaction leaves its entries out, and a
-        state that is declared under its name later starts empty. Flink has no such thing.
+        A run refuses a state with entries that the function does not ask for any more. One that is dropped is gone from
+        the next checkpoint on: older ones still read it, the next compaction leaves its entries out, and a state that
+        is declared under its name later starts empty. Flink has no such thing.
+
+        Args:
+            names: of keyed states, and of operator state: ``list_checkpointed`` is that of a ``ListCheckpointed``.
 
         Raises:
             InvalidNameError: a name cannot be that of a state.
+            ConfigurationError: a state is to be kept, too.
         """
         operator = self._operator("drop_states")
-        operator.dropped_states += tuple(check_text_name(name, what="state") for name in names)
+        operator.dropped_states += _state_names(names, beside=operator.kept_states)
+        return self
+
+    def keep_states(self, *names: str) -> Self:
+        """Keep states of the operator that makes this stream, though its function does not ask for them in ``open``.
+
+        A run refuses a stored state with entries that the function does not ask for: it would be left behind. Name it
+        here where it is wanted again later, or where the function asks for it only as it runs.
+
+        Args:
+            names: as for ``drop_states``.
+
+        Returns:
+            The stream.
+
+        Raises:
+            InvalidNameError: a name cannot be that of a state.
+            ConfigurationError: a state is dropped, too.
+        """
+        operator = self._operator("keep_states")
+        operator.kept_states += _state_names(names, beside=operator.dropped_states)
         return self
 
     def publish_state(
@@ -148,6 +172,14 @@ class Stream:
         node = OperatorNode(inputs, function, named, made, explicit_uid=uid is not None)
         job.add_operator(node)
         return job.stream(node)
+
+
+def _state_names(names: Sequence[str], *, beside: Sequence[str]) -> tuple[str, ...]:
+    checked = tuple(check_text_name(name, what="state") for name in names)
+    both = sorted(set(checked).intersection(beside))
+    if both:
+        raise ConfigurationError(f"drop_states and keep_states both name {both}: leave one of them out")
+    return checked
 
 
 _NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate")

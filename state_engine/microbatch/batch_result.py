@@ -28,6 +28,7 @@ class Execution:
         outputs: what they wrote for sinks.
         operators: what each operator did, by uid.
         key_schemas, states: of keyed operators: their keys, and the states that the functions asked for.
+        asked_in_open, asked_late: names of the states that each function asked for, by the end of ``open`` and later.
         rows_by_source: rows that came straight from each source.
         max_event_ms: by source, the largest event time.
         behind_watermark: late rows of each source, by the first operator that judged them.
@@ -40,6 +41,8 @@ class Execution:
     operators: dict[str, OperatorReport] = field(default_factory=dict)
     key_schemas: dict[str, KeySchema] = field(default_factory=dict)
     states: dict[str, list[StateSchema]] = field(default_factory=dict)
+    asked_in_open: dict[str, set[str]] = field(default_factory=dict)
+    asked_late: dict[str, set[str]] = field(default_factory=dict)
     rows_by_source: dict[str, int] = field(default_factory=dict)
     max_event_ms: dict[str, int] = field(default_factory=dict)
     behind_watermark: dict[str, int] = field(default_factory=dict)
@@ -61,6 +64,8 @@ class Execution:
         """Take over what the subtasks of one operator report."""
         report = self.operators[uid] = OperatorReport.of(uid, reports)
         self.states[uid] = list({s.name: s for one in reports for s in one.states}.values())
+        self.asked_in_open[uid] = {name for one in reports for name in one.asked_in_open}
+        self.asked_late[uid] = {name for one in reports for name in one.asked_late} - self.asked_in_open[uid]
         rows, late = Counter[str](), Counter[str]()
         for one in reports:
             for name, files in one.sinks.items():

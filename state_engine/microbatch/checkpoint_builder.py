@@ -5,7 +5,7 @@ Pure: the same attempt gives the same row.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -14,6 +14,7 @@ from state_engine.core.checkpoints.checkpoint import (
     FirstTimers,
     OperatorCheckpoint,
     OperatorStateRef,
+    OperatorStateSchema,
     SourceProgress,
     StateSchema,
 )
@@ -101,7 +102,20 @@ def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoi
         next_timers_ms=report.next_timers_ms,
         first_timers=_first_timers(report, job.max_parallelism, attempt.batch.parallelism[uid], states),
         entries=entries_after(attempt.batch.path, uid, states, report.entries_added),
+        asked_late=_asked_late(attempt, uid, parent, states),
     )
+
+
+def _asked_late(
+    attempt: Executed,
+    uid: str,
+    parent: OperatorCheckpoint | OperatorStateRef | None,
+    states: Iterable[StateSchema | OperatorStateSchema],
+) -> list[str]:
+    """Of these states, the names of those that the operator was seen to ask for later than in ``open``."""
+    before = set(parent.asked_late) if parent is not None else set()
+    late = (before - attempt.done.asked_in_open[uid]) | attempt.done.asked_late[uid]
+    return sorted(late.intersection(state.name for state in states))
 
 
 def _first_timers(
@@ -124,7 +138,8 @@ def _operator_state(
     for uid, report in attempt.done.operators.items():
         declared = [one.operator_state for one in report.subtasks]
         if uid in known or any(declared) or has_checkpoint_hooks(job.operators[uid].function):
-            refs[uid] = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
+            ref = build_ref(uid, declared, write_id=attempt.batch.write_id, parent=known.get(uid))
+            refs[uid] = replace(ref, asked_late=_asked_late(attempt, uid, known.get(uid), ref.states))
     return refs
 
 

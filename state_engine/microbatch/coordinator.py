@@ -53,6 +53,7 @@ from state_engine.microbatch.partition_runs import check_partitioned, cut_of
 from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
+from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.publication.publication import Publication
 from state_engine.published.base import TableReport
 from state_engine.published.states import published_on
@@ -143,7 +144,7 @@ class CheckpointCoordinator:
             spark=spark,
             clock=options.clock,
         )
-        self._declarations_checked = False
+        self._not_opened: frozenset[str] | None = None
         self._next_id = 1
         self._waiting: list[str] | None = None
         self._settling = Spent()
@@ -237,9 +238,9 @@ class CheckpointCoordinator:
         with spent.step("plan"):
             check_partitioned(self._job, path[-1] if path else None)
             self._check_operators(path)
-            if not self._declarations_checked:  # later batches of the run continue their own
-                check_declarations(self._job, path, parameters=self._options.parameters)
-                self._declarations_checked = True
+            if self._not_opened is None:  # later batches of the run continue their own
+                unasked, parameters = self._unasked(path), self._options.parameters
+                self._not_opened = check_declarations(self._job, path, unasked, parameters=parameters)
             planned = self._script(path)
             if planned is None:
                 return None
@@ -290,6 +291,7 @@ class CheckpointCoordinator:
             finally:
                 wait([positions])  # none goes on behind an error
             check_limit(self._job, done, uri=self._tables.layout.dead_letters)
+            self._unasked(batch.path).check_asked(done, self._not_opened or ())
             for part in batch.slices:
                 self._job.sources[part].source.confirm(batch.slices[part])
             files = [f for o in done.operators.values() for r in o.subtasks for f in r.operator_state_files]
@@ -398,6 +400,9 @@ class CheckpointCoordinator:
             committed.spent.delta_commits += committed.outputs.publish(committed.row)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
+
+    def _unasked(self, path: Sequence[CheckpointRow]) -> UnaskedStates:
+        return UnaskedStates(self._job, path, self._tables.layout, self._options.clock)
 
     def _check_operators(self, path: Sequence[CheckpointRow]) -> None:
         """State of an operator that the job no longer has would be lost silently: refuse."""

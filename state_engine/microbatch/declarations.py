@@ -3,8 +3,9 @@
 States are declared in ``open``, so a copy of every function whose operator has stored state is opened once a run on
 the driver, with a context that hands out empty states. Only a ``StateMigrationError`` counts: whatever else such an
 ``open`` meets (it may want what only workers have) is for the real one to say. States that are asked for later than in
-``open`` are compared when they are asked for, in the subtask, where nothing is committed yet either. Plays the part of
-the compatibility checks that Flink makes when it restores a backend.
+``open`` are compared when they are asked for, in the subtask, where nothing is committed yet either. What is stored and
+not asked for is the matter of :mod:`.unasked_states`, keys are that of :mod:`.stored_keys`. Plays the part of the
+compatibility checks that Flink makes when it restores a backend.
 """
 
 from __future__ import annotations
@@ -14,39 +15,49 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.stored_states import StoredStates, earlier_states
-from state_engine.core.time.timers import TIMERS
 from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import TypedByInput, function_for
+from state_engine.job.typed_by_input import function_for
+from state_engine.microbatch.stored_keys import check_stored_key
+from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.published.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)
 
 
 def check_declarations(
-    job: StatefulJob, path: Sequence[CheckpointRow], *, parameters: Mapping[str, str]
-) -> None:
-    """Compare the keyed states that the job's functions declare in ``open`` with those of the last row of a path.
+    job: StatefulJob, path: Sequence[CheckpointRow], unasked: UnaskedStates, *, parameters: Mapping[str, str]
+) -> frozenset[str]:
+    """Compare keys and states that the job declares with those of the last row of a path.
+
+    Args:
+        unasked: refuses what is stored and not asked for.
+        parameters: of the run.
+
+    Returns:
+        The operators of which only their subtasks can say what they ask for.
 
     Raises:
-        StateMigrationError: a stored state cannot become what is declared.
+        StateMigrationError: a stored state cannot become what is declared, or is not declared; another key.
         ConfigurationError: a state that is published is not declared, or a table cannot show it.
     """
     for node in job.published.values():
         _check_published(job, node, parameters)
+    not_opened = set()
     for operator in job.operators.values():
         recorded = path[-1].operator(operator.uid) if path else None
-        if recorded is None or not operator.keyed or isinstance(operator.function, TypedByInput):
-            continue
-        if any(schema.name != TIMERS for schema in recorded.states):
-            _check(job, operator, recorded, path, parameters)
+        if recorded is not None:
+            check_stored_key(job, operator, recorded)
+        if unasked.holds(operator.uid) and not _check(job, operator, path, unasked, parameters):
+            not_opened.add(operator.uid)
+    return frozenset(not_opened)
 
 
 def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[str, str]) -> None:
@@ -76,13 +87,18 @@ def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[
 def _check(
     job: StatefulJob,
     operator: OperatorNode,
-    recorded: OperatorCheckpoint,
     path: Sequence[CheckpointRow],
+    unasked: UnaskedStates,
     parameters: Mapping[str, str],
-) -> None:
+) -> bool:
+    """Whether a trial of ``open`` said what the function asks for. Raises where that does not fit what is stored."""
+    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    if function is None:
+        return False
+    recorded = path[-1].operator(operator.uid)
     states = StoredStates(
         operator.uid,
-        {schema.name: schema for schema in recorded.states},
+        {schema.name: schema for schema in recorded.states} if recorded is not None else {},
         earlier_states(operator.uid, path),
         dropped=operator.dropped_states,
     )
@@ -92,12 +108,15 @@ def _check(
         return {}
 
     info = TaskInfo(
-        operator.uid, 0, recorded.parallelism, recorded.max_parallelism, parameters=dict(parameters)
+        operator.uid, 0, job.parallelism_of(operator), job.max_parallelism, parameters=dict(parameters)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the real open gives them
-        problem = trial_open(operator.function, info, loader=empty).problem
-    if isinstance(problem, StateMigrationError):
-        raise StateMigrationError(f"job '{job.name}': {problem}")
-    if problem is not None:
-        _LOG.debug("a trial of open failed; the subtasks will report it", exc_info=problem)
+        trial = trial_open(function, info, loader=empty, keyed=operator.keyed)
+    if isinstance(trial.problem, StateMigrationError):
+        raise StateMigrationError(f"job '{job.name}': {trial.problem}")
+    if trial.problem is not None:
+        _LOG.debug("a trial of open failed; the subtasks will report it", exc_info=trial.problem)
+        return False
+    unasked.check_opened(operator, states.asked | trial.operator_states)
+    return True

@@ -40,13 +40,14 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.operator_run import checked_key, main_output_type, run_subtasks, subtask_spec
+from state_engine.microbatch.operator_run import main_output_type, run_subtasks, subtask_spec
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
 from state_engine.microbatch.run_always import runs_without_input
+from state_engine.microbatch.stored_keys import checked_key
 from state_engine.microbatch.subtask.output_files import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.sink_rows import (

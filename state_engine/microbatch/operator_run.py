@@ -18,10 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core import errors
-from state_engine.core.checkpoints.checkpoint import (
-    OperatorCheckpoint,
-    OperatorStateRef,
-)
+from state_engine.core.checkpoints.checkpoint import OperatorStateRef
 from state_engine.core.checkpoints.resumption import (
     completed_since_last_run,
     restored_checkpoint_id,
@@ -29,7 +26,7 @@ from state_engine.core.checkpoints.resumption import (
 )
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import StatelakeError, StateMigrationError, UserFunctionError
+from state_engine.core.errors import StatelakeError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.stored_states import earlier_states
 from state_engine.core.types.columns import in_one_chunk
@@ -42,7 +39,7 @@ from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.blocks import packed, unpacked
 from state_engine.microbatch.routing.own_rows import OwnRows
-from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
+from state_engine.microbatch.routing.routed import RoutedInput
 from state_engine.microbatch.routing.routing import Routed
 from state_engine.microbatch.subtask.subtask import SubtaskFunction, in_task, subtask_function
 from state_engine.microbatch.subtask.subtask_spec import (
@@ -99,7 +96,7 @@ def subtask_spec(
         recorded_states={s.name: s for s in recorded.states} if recorded else {},
         earlier_states=earlier_states(operator.uid, batch.path),
         dropped_states=operator.dropped_states,
-        operator_state=_restored_state(operator.uid, batch, known=recorded is not None),
+        operator_state=_restored_state(operator, batch, known=recorded is not None),
         dead_letters=job.on_error == "dead_letter",
         clocks=clocks,
         checkpoint_id=batch.checkpoint_id,
@@ -244,71 +241,14 @@ def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bo
     return made
 
 
-def checked_key(
-    job: StatefulJob, operator: OperatorNode, routed: RoutedLayout, batch: BatchContext
-) -> KeySchema | None:
-    """Names and types of the key: from the rows, or where none came, as recorded; None without one.
-
-    Raises:
-        StateMigrationError: the stored state is of other keys, or of another number of key groups.
-    """
-    recorded, today = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
-    if recorded is None:
-        return today
-    where = f"job '{job.name}', operator '{operator.uid}'"
-    known = KeySchema.recorded(recorded.key_schema, recorded.key_type)
-    if not operator.keyed:
-        raise StateMigrationError(
-            f"{where}: its state is stored by key {recorded.key_schema}, the job gives it a stream without key. "
-            "Restore the old key_by, or give the operator another uid to start empty"
-        )
-    if today is not None and not _is_key_of(today, known, recorded):
-        _refuse_other_sink_key(job, operator, known, today)
-        raise StateMigrationError(
-            f"{where}: its state is stored by key {known.declared_text}, the job keys by {today.declared_text}. "
-            "Restore the old key_by; or rewrite the state by the new key: "
-            f"engine.state_processor(job).change_key_type('{operator.uid}'), or "
-            f"`statelake change-key-type {job.name} --operator {operator.uid}`, first with a dry run; "
-            "or give the operator another uid to start empty"
-        )
-    if recorded.max_parallelism != job.max_parallelism:
-        raise StateMigrationError(
-            f"{where}: its state has {counted(recorded.max_parallelism, 'key group')}, the job declares "
-            f"max_parallelism={job.max_parallelism}. Declare the old number; or rewrite the state: "
-            f"engine.rescale(job, max_parallelism={job.max_parallelism}), or `statelake rescale {job.name} "
-            f"--max-parallelism {job.max_parallelism}`"
-        )
-    if today is None:
-        return known if recorded.key_type else None
-    return replace(today, stored=known.stored)
-
-
-def _refuse_other_sink_key(
-    job: StatefulJob, operator: OperatorNode, known: KeySchema, today: KeySchema
-) -> None:
-    """Refuse another key of a keyed sink in the words of its author. Raises StateMigrationError."""
-    sink = next((n.name for n in job.published.values() if n.operator is operator and n.sink_key), None)
-    if sink is not None and known.names != today.names:
-        raise StateMigrationError(
-            f"job '{job.name}', sink '{sink}': its table holds a row for each {list(known.names)}, and key= says "
-            f"{list(today.names)} now. Say key={list(known.names)} again; or give the sink another name and another "
-            "table, which holds what comes from then on: a replay from the first checkpoint fills it with what came "
-            "before"
-        )
-
-
-def _is_key_of(today: KeySchema, known: KeySchema, recorded: OperatorCheckpoint) -> bool:
-    """Whether keys are the recorded ones; where no more is known of these than how they are stored, that decides."""
-    return today.is_stored_like(known) if recorded.key_type else today.storage == known.storage
-
-
-def _restored_state(uid: str, batch: BatchContext, *, known: bool) -> RestoredOperatorState:
+def _restored_state(operator: OperatorNode, batch: BatchContext, *, known: bool) -> RestoredOperatorState:
     refs: Mapping[str, OperatorStateRef] = (
         {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
     )
-    ref = refs.get(uid)
+    ref = refs.get(operator.uid)
+    left = ref and replace(ref, states=[s for s in ref.states if s.name not in operator.dropped_states])
     return RestoredOperatorState(
-        ref=ref,
+        ref=left,
         files=[] if ref is None else operator_state_files(batch.path, ref),
         restored=ref is not None and restored_since_last_run(batch.path, ref),
         known=known or ref is not None,

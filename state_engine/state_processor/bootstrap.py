@@ -201,6 +201,7 @@ class Bootstrap:
             bases=[],
             changed_entries=0,
             key_type=key.declared_text,
+            asked_late=list(declared),  # until a micro-batch shows which are asked for in open
         )
         check = partial(_counted, tuple(operator.states))
         return OperatorEntries(operator, rows, check, is_base=True, expired_at_ms=self.clock_ms)

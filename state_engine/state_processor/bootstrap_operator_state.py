@@ -55,6 +55,7 @@ class GivenOperatorState:
             self.snapshot, uri=uri, operator=self.uid, write_id=write_id, subtask=0, attempt=0, parent=None
         )
         ref = build_ref(self.uid, [declared], write_id=write_id, parent=None)
+        ref = replace(ref, asked_late=[state.name for state in ref.states])
         # no run left them: the first one gets them as after a restore
         return replace(ref, last_run=""), [file] if file is not None else []
 

@@ -44,8 +44,14 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
         {"through": lambda s: s.transform(lambda f: f.withColumn("k", F.ascii("k")))},
         "its state is stored by key struct<`k`: string>, the job keys by struct<`k`: int>.*change_key_type",
     ),
-    "another key column": ({"key_by": ("v",)}, "its state is stored by key"),
-    "one more key column": ({"key_by": ("k", "v")}, "its state is stored by key"),
+    "another key column": (
+        {"key_by": ("v",)},
+        r"is stored by \['k'\], the job keys by \['v'\]. Other columns are",
+    ),
+    "one more key column": (
+        {"key_by": ("k", "v")},
+        r"is stored by \['k'\], the job keys by \['k', 'v'\]. Other",
+    ),
     "another type of state": (
         {"function": Sum(kind=float)},
         "state 'total' is stored as bigint, the function declares double",
@@ -128,12 +134,20 @@ def test_a_new_state_is_added_to_the_operators_table(ran: Site, by_value: None) 
     )
 
 
-def test_a_state_that_is_declared_no_more_is_kept(ran: Site, by_value: None) -> None:
+def test_a_state_that_is_declared_no_more_is_refused_or_kept_by_name(ran: Site, by_value: None) -> None:
     ran.engine().run(ran.job(WithCount()))
-    ran.put({"k": ["b"], "v": [20]}, "2").engine().run(ran.job(Sum(state="other")))
+    keeping, site = ran.job(Sum(state="other")), ran.put({"k": ["b"], "v": [20]}, "2")
+    with pytest.raises(
+        StateMigrationError, match="state 'total' holds 3 entries, and the function does not ask"
+    ):
+        site.engine().run(keeping)
+    keeping.stream(keeping.operators["sums"]).keep_states("total", "seen")
+    site.engine().run(keeping)
     assert ran.state() == {"a": 14, "b": 2, "c": 4}
     assert ran.engine().read_state("tiny", "sums", "seen").count() == 1
-    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(ran.job())  # and is there again when declared again
+    again = ran.job()  # and is there again when declared again
+    again.stream(again.operators["sums"]).keep_states("other", "seen")
+    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(again)
     assert ran.state() == {"a": 15, "b": 2, "c": 4}
 
 
@@ -169,7 +183,9 @@ def test_a_state_is_renamed_and_nothing_is_written_for_it(ran: Site, compacted: 
 
     # without the former name, and beside a new state of the old name
     ran.put({"k": ["a", "b"], "v": [1, 1]}, "2").engine().run(ran.job(Sum(state="whole")))
-    ran.put({"k": ["a"], "v": [5]}, "3").engine().run(ran.job(Sum()))
+    beside = ran.job(Sum())
+    beside.stream(beside.operators["sums"]).keep_states("whole")
+    ran.put({"k": ["a"], "v": [5]}, "3").engine().run(beside)
     ran.engine().compact("tiny")
     assert (ran.state("whole"), ran.state("total")) == ({"a": 15, "b": 3, "c": 4}, {"a": 5})
 
@@ -216,7 +232,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(
 
 
 def test_a_state_that_is_asked_for_late_is_added_too(ran: Site, by_value: None) -> None:
-    ran.engine().run(ran.job(Late()))
+    job = ran.job(Late())
+    job.stream(job.operators["sums"]).drop_states("total")
+    ran.engine().run(job)
     assert ran.state("late") == {"a": 10}
 
 

@@ -77,6 +77,19 @@ A transform that makes new rows must name an order, whatever the rows come from
   misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[JSON without an order]
 CSV and JSON have no index of rows, so files cannot be cut
   sources/test_file_plan::test_wrong_configuration
+A state with entries, and timers, that nothing asks for any more are refused
+  microbatch/test_unasked_states::test_a_state_with_entries_must_be_asked_for_renamed_dropped_or_kept
+  microbatch/test_unasked_states::test_a_state_that_is_asked_for_late_may_go_on_being_so_and_a_rename_of_it_shows
+  microbatch/test_unasked_states::test_where_open_cannot_be_tried_the_micro_batch_says_it
+  microbatch/test_unasked_states::test_timers_that_nothing_handles_are_refused
+  microbatch/test_unasked_states::test_operator_state_must_be_asked_for_renamed_dropped_or_kept
+  microbatch/test_unasked_states::test_a_rename_of_broadcast_state_shows
+  microbatch/test_unasked_states::test_a_keyed_sink_without_its_sequence_is_refused
+A state that is asked for and dropped, or dropped and kept, is refused
+  microbatch/test_unasked_states::test_a_state_of_an_operator_cannot_be_asked_for_and_dropped
+  microbatch/test_unasked_states::test_a_state_is_dropped_or_kept
+Other columns of the key are refused, without a new row
+  microbatch/test_unasked_states::test_another_key_is_refused_without_a_new_row
 Restoring with another type of key, state or kind of state is refused
   engine/test_migration::test_what_does_not_fit_is_refused[another type of key]
   engine/test_migration::test_what_does_not_fit_is_refused[another type of state]

@@ -130,6 +130,7 @@ class OperatorCheckpoint:
             ``entry_counts``.
         first_timers: of each subtask that ran last; empty where that is not known: in older rows, of an operator that
             never had timers, and after timers were changed otherwise than by a micro-batch.
+        asked_late: names of states that the function asks for later than in ``open``.
     """
 
     uid: str
@@ -147,6 +148,7 @@ class OperatorCheckpoint:
     directory: str | None = None
     entries: dict[str, int] = field(default_factory=dict)
     first_timers: list[FirstTimers] = field(default_factory=list)
+    asked_late: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         name = stored_name(self.uid)
@@ -203,6 +205,7 @@ class OperatorStateRef:
         states: by name; none for a source, whose position is folded along the path of checkpoints.
         last_run: the last attempt that ran the operator, whether it changed anything or not: a restore after it hands
             the lists out anew, and a checkpoint since it was not yet notified to listeners; empty for a source.
+        asked_late: names of states that the function asks for later than in ``open``.
     """
 
     operator: str
@@ -211,6 +214,7 @@ class OperatorStateRef:
     parallelism: int = 1
     states: list[OperatorStateSchema] = field(default_factory=list)
     last_run: str = ""
+    asked_late: list[str] = field(default_factory=list)
 
     def write_ids(self) -> set[str]:
         """The attempts whose files hold elements."""

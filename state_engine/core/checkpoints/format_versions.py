@@ -81,8 +81,15 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     # how many rows were late is not known of older rows
     none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
     ended = {"sources": [one | none for one in row["sources"]]} if "sources" in row else {}
-    operators = [one | {"expired": [], "first_timers": []} for one in row["operators"]]
+    operators = [_not_known_when(one | {"expired": [], "first_timers": []}) for one in row["operators"]]
+    if "operator_state" in row:
+        ended |= {"operator_state": [_not_known_when(one) for one in row["operator_state"]]}
     return row | ended | {"operator_watermarks_ms": {}, "operators": operators}
+
+
+def _not_known_when(operator: PlainRow) -> PlainRow:
+    """With all of its states as if they were asked for late, until a micro-batch shows which are not."""
+    return operator | {"asked_late": [state["name"] for state in operator["states"]]}
 
 
 STEPS = (
@@ -98,8 +105,8 @@ STEPS = (
     ),
     FormatStep(
         7,
-        "rows record idle sources, what ended time besides rows, how many rows were late, what expired, and each "
-        "subtask's first timers",
+        "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
+        "subtask's first timers, and the states that functions ask for later than in open",
         _with_ends_of_time,
     ),
 )

@@ -22,6 +22,11 @@ class GuardedOperator:
 
     _life: OperatorLifecycle
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """Names of the states that the function has asked for by now."""
+        return self._life.asked
+
     def snapshot(self) -> SubtaskSnapshot:
         """The operator state at the end of the batch; call it after the last timer, also where no element came."""
         return self._guard(self._life.snapshot)

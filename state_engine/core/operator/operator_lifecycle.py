@@ -28,6 +28,7 @@ from state_engine.core.operator_state.raw_state import (
 from state_engine.core.operator_state.store import OperatorStateStore
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
+from state_engine.core.time.timers import TIMERS
 from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_parsing import to_type
 
@@ -79,7 +80,7 @@ class OperatorLifecycle:
         self.function, self._info, self._restored = function, info, restored
         self._checkpoint_id, self._clock_ms = checkpoint_id, clock_ms
         self._restored_checkpoint_id = restored_checkpoint_id
-        self._keyed = keyed_store is not None
+        self._keyed_store = keyed_store
         self.store = OperatorStateStore(info.task_name, restored, context)
         self.runtime_context = RuntimeContext(info, keyed_store)
 
@@ -100,6 +101,12 @@ class OperatorLifecycle:
         """Open the function, where it can be opened."""
         if hasattr(self.function, "open"):
             self.function.open(self.runtime_context)
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Names of the states that the function has asked for by now, keyed and of the operator."""
+        keyed = self._keyed_store.tables if self._keyed_store is not None else {}
+        return frozenset(keyed) - {TIMERS} | self.store.asked
 
     def snapshot(self) -> SubtaskSnapshot:
         """What the checkpoint holds of this subtask; call it after the last element, for every checkpoint."""
@@ -131,7 +138,11 @@ class OperatorLifecycle:
 
     def _snapshot_context(self) -> FunctionSnapshotContext:
         info = self._info
-        own = key_group_range(info.max_parallelism, info.parallelism, info.subtask) if self._keyed else None
+        own = (
+            key_group_range(info.max_parallelism, info.parallelism, info.subtask)
+            if self._keyed_store is not None
+            else None
+        )
         return FunctionSnapshotContext(
             checkpoint_id=self._checkpoint_id,
             timestamp_ms=self._clock_ms,

@@ -25,12 +25,14 @@ class TrialOpen:
     """What came of opening a copy of a function.
 
     Attributes:
-        states: that it declared, timers left out.
+        states: keyed ones that it declared, timers left out.
         problem: what kept it from being opened whole; None where nothing did.
+        operator_states: names of the states of its own that it declared, also those from before a rename.
     """
 
     states: list[StateDescriptor]
     problem: Exception | None = None
+    operator_states: frozenset[str] = frozenset()
 
 
 def trial_open(
@@ -38,6 +40,7 @@ def trial_open(
     info: TaskInfo,
     *,
     loader: Callable[[StateDescriptor], dict[Any, Any]] = lambda _: {},
+    keyed: bool = True,
 ) -> TrialOpen:
     """Open a copy of a function on empty state, and close it.
 
@@ -45,6 +48,7 @@ def trial_open(
         function: the user's; it is left alone.
         info: of the task that it is to take itself for.
         loader: asked for the entries of each state that the function declares; what it raises is the problem.
+        keyed: whether its stream has a key, so that there is keyed state.
 
     Example:
         >>> from state_engine import KeyedProcessFunction, ValueStateDescriptor
@@ -56,13 +60,17 @@ def trial_open(
     """
     store = KeyedStateStore(info.task_name, KeyContext(), loader)
     problem: Exception | None = None
+    own: frozenset[str] = frozenset()
     try:
-        with on_trial(function, info, keyed_store=store) as run:
-            run.initialize()
-            run.open()
+        with on_trial(function, info, keyed_store=store if keyed else None) as run:
+            try:
+                run.initialize()
+                run.open()
+            finally:
+                own = run.store.asked
     except Exception as error:
         problem = error
-    return TrialOpen([t.descriptor for name, t in store.tables.items() if name != TIMERS], problem)
+    return TrialOpen([t.descriptor for name, t in store.tables.items() if name != TIMERS], problem, own)
 
 
 @contextmanager

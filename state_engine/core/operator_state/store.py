@@ -115,6 +115,12 @@ class OperatorStateStore:
         """Names of the broadcast states, also of restored ones that nobody asked for yet."""
         return {name for name, scheme in self._schemes().items() if scheme == BROADCAST}
 
+    @property
+    def asked(self) -> frozenset[str]:
+        """Names of the states that were asked for, and those that they had before they were renamed."""
+        former = {state.table.descriptor.former_name for state in self._registered.values()}
+        return frozenset(self._registered) | {name for name in former if name is not None}
+
     def list_checkpointed(self, element_type: TypeInformation) -> ListState:
         """The list of a ``ListCheckpointed`` function."""
         descriptor = ListStateDescriptor(LIST_CHECKPOINTED, element_type)

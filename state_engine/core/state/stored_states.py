@@ -68,6 +68,11 @@ class StoredStates:
             self._known[descriptor.name] = self._of(descriptor)
         return self._known[descriptor.name]
 
+    @property
+    def asked(self) -> set[str]:
+        """The names of storage of the states that were declared by now."""
+        return {stored.descriptor.stored_as for stored in self._known.values()}
+
     def _of(self, descriptor: StateDescriptor) -> StoredState:
         what = f"operator '{self.operator}': state '{descriptor.name}'"
         if descriptor.name in self.dropped:

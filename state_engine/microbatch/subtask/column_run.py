@@ -56,6 +56,7 @@ class ColumnRun(FunctionRun):
         )
         changes: list[ChangedColumn] = []
         operator.open()
+        self._work.report.asked_in_open = sorted(operator.asked)
         self.notify_completed(operator.function)
         self._work.lap("open")
         try:
@@ -67,6 +68,7 @@ class ColumnRun(FunctionRun):
                 out.origins = cast(Any, places[made.origins])
                 out.refused = [replace(r, index=int(places[r.index])) for r in made.refused]
             self._divert_late(out)
+            self._work.report.asked_late = sorted(operator.asked.difference(self._work.report.asked_in_open))
             snapshot = operator.snapshot()
         finally:
             operator.close()

@@ -50,6 +50,7 @@ class ElementRun(FunctionRun):
         operator = self._operator(None if backend is None else backend.store)
         out = Outputs()
         operator.open()
+        self._work.report.asked_in_open = sorted(operator.asked)
         self.notify_completed(operator.function)
         self._work.lap("open")
         try:
@@ -73,6 +74,7 @@ class ElementRun(FunctionRun):
                     keys, values, list(timestamps), out, watermarks=before, kinds=kinds, diverts=diverts
                 )
             operator.fire_rest(clocks.end_watermark_ms, out, drain=clocks.drain)
+            self._work.report.asked_late = sorted(operator.asked.difference(self._work.report.asked_in_open))
             snapshot = operator.snapshot()
         finally:
             operator.close()

@@ -183,6 +183,7 @@ class SubtaskReport:
         exchange: pairs of output and order file, by output.
         next_timers_ms: time of the first timer left, by domain.
         broadcast_refused: places of the broadcast elements that the function refused.
+        asked_in_open, asked_late: names of the states that the function asked for, by the end of ``open`` and later.
     """
 
     subtask: int
@@ -205,6 +206,8 @@ class SubtaskReport:
     metrics: dict[str, float] = field(default_factory=dict)
     group_rows: dict[int, int] = field(default_factory=dict)
     broadcast_refused: list[int] = field(default_factory=list)
+    asked_in_open: list[str] = field(default_factory=list)
+    asked_late: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     error: dict[str, str | None] | None = None
 

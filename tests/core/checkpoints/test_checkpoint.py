@@ -106,13 +106,13 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "`directory`: string, "
             "`entries`: map<string, bigint>, "
             "`first_timers`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, "
-            "`times_ms`: map<string, bigint>>>>>"
+            "`times_ms`: map<string, bigint>>>, `asked_late`: array<string>>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
             "`states`: array<struct<`name`: string, `scheme`: string, `type`: string, "
             "`parts`: array<struct<`subtask`: bigint, `write_id`: string, `elements`: bigint, `digest`: string>>>>, "
-            "`last_run`: string>>"
+            "`last_run`: string, `asked_late`: array<string>>>"
         ),
         "operator_state_files": file,
         "sources": (

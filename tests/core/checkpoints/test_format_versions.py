@@ -47,6 +47,7 @@ def test_a_row_of_format_2_becomes_one_of_this_version() -> None:
                 "base_files": [],
                 "expired": [],
                 "first_timers": [],
+                "asked_late": ["s"],
                 "directory": None,
                 "entries": {},
             }
