@@ -62,7 +62,7 @@ class Stream:
     def drop_states(self, *names: str) -> Self:
         """Drop states of the operator that makes this stream. Returns the stream.
 
-        A run refuses a state with entries that the function does not ask for any more. One that is dropped is gone from
+        A run refuses a state with entries that the function no longer asks for. One that is dropped is gone from
         the next checkpoint on: older ones still read it, the next compaction leaves its entries out, and a state that
         is declared under its name later starts empty. Flink has no such thing.
 

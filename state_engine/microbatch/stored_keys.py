@@ -61,7 +61,7 @@ def checked_key(
 
 def other_columns(known: Sequence[str], today: Sequence[str]) -> str:
     """What to do where a key is of other columns."""
-    renamed = f". If only their names are other ones, name them {list(known)} in a transform before key_by"
+    renamed = f". If only their names are different, name them {list(known)} in a transform before key_by"
     return (
         f"Other columns are another key. Key by {list(known)} again; or give the operator another uid: it starts "
         "empty, and a replay from the first checkpoint fills it"

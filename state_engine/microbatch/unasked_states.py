@@ -49,7 +49,7 @@ class _Held:
 
     Attributes:
         name: as the checkpoint knows it.
-        asked_as: what tells whether it is asked for: the name that it is stored under.
+        asked_as: by which it is asked for: the name that it is stored under.
         form: of the state.
         late: whether it was asked for later than in ``open``.
         size: how many entries live, as text; empty where none does.
