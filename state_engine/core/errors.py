@@ -12,6 +12,7 @@ StatelakeError
 │   ├── JarsError             Delta's jars are not there, not right, or could not be fetched
 │   └── SessionError          the Spark session does not fit the engine
 ├── StateAccessError          a state was used where it cannot be: without a key, under a second type
+├── TimerChainError           timers set each other without end: set the next one later than the one that fires
 ├── StateMigrationError       the stored state does not fit the job: restore the old code or migrate
 ├── RescaleError              state that cannot be divided: keep the parallelism, or make the state managed
 ├── SubtaskLostError          a process that ran a subtask died: give it memory, or smaller batches, and run again
@@ -107,6 +108,10 @@ class SessionError(SetupError):
 
 class StateAccessError(StatelakeError):
     """A state handle was used where it has no meaning."""
+
+
+class TimerChainError(StatelakeError):
+    """Timers of a key set each other without end; nothing of the micro-batch was committed."""
 
 
 class SubtaskLostError(StatelakeError):

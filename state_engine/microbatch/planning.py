@@ -126,6 +126,7 @@ class InputPlanner:
         self._job, self._steps, self._positions, self._spark = job, steps, positions, spark
         self._clock, self._repeats_times = clock, repeats_times
         self._exhausted: set[str] = set()
+        self._begin_id: int | None = None
 
     def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
         now = cache(self._clock)
@@ -139,10 +140,25 @@ class InputPlanner:
         drain = step.drain and not slices
         time = self._time(step, parent, slices, clock_ms)
         idle = step.optional and not slices
+        if idle and self._fired_timers(path):
+            return None
         if idle and not any_timer_due(self._job, parent, clock_ms=clock_ms, time=time, drain=drain):
             return None
         rescaled = row.rescaled if row is not None else None
         return PlannedInput(slices, clock_ms, drain, rescaled=rescaled, time=time)
+
+    def _fired_timers(self, path: Sequence[CheckpointRow]) -> bool:
+        """Whether the last micro-batch of this run had no input, either.
+
+        Timers that it set for later wait for the next run. Else a run whose timers are always due when the next
+        micro-batch is planned would never end.
+        """
+        if self._begin_id is None:
+            self._begin_id = path[-1].checkpoint_id if path else 0
+        last = next((row for row in reversed(path) if row.kind.is_micro_batch), None)
+        if last is None or last.checkpoint_id <= self._begin_id:
+            return False
+        return all(source.position_from == source.position_to for source in last.sources)
 
     def _time(
         self, step: Step, parent: CheckpointRow | None, slices: Mapping[str, Slice], clock_ms: int

@@ -132,6 +132,19 @@ def test_the_clock_does_not_pass_the_rows_of_a_source_without_end(
     assert plan.time.floors_ms == floors_ms
 
 
+def test_a_run_fires_timers_in_one_micro_batch_without_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would never end where the clock reaches, each time, what the last one set."""
+    monkeypatch.setattr(planning, "any_timer_due", lambda *_, **__: True)
+    steps = new_input(drain=False, bounded=False)
+    run, fired = planner(steps, FakeSource(0)), batch(2, reads=False)
+    assert run([batch(1)]) is not None
+    assert run([batch(1), fired]) is None
+    assert planner(steps, FakeSource(0))([batch(1), fired]) is not None
+    again = planner(steps, FakeSource(1))
+    assert asked(again([batch(1), fired]))
+    assert again([batch(1), fired, batch(3)]) is not None
+
+
 def test_what_is_optional_needs_input_or_a_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     due: list[dict[str, Any]] = []
 

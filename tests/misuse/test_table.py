@@ -201,6 +201,9 @@ Timers need a key
   core/time/test_timers::test_timers_need_a_key
 A timer's time is a whole number of milliseconds
   misuse/test_keys_and_timers::test_a_time_that_is_none_is_refused
+Timers that set each other without end are refused, with operator, key and timer
+  microbatch/test_timers_that_set_timers::test_without_an_end
+  microbatch/test_timers_that_set_timers::test_in_memory_nothing_is_committed
 Event time is a column of times, declared at the source
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a missing event time]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a number as event time]

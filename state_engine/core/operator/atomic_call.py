@@ -10,13 +10,19 @@ from collections.abc import Callable, Iterable
 from types import GeneratorType
 from typing import Any
 
-from state_engine.core.errors import MissingFilesError, StateMigrationError, StorageError, ValueTypeError
+from state_engine.core.errors import (
+    MissingFilesError,
+    StateMigrationError,
+    StorageError,
+    TimerChainError,
+    ValueTypeError,
+)
 from state_engine.core.functions.function_calls import Call
 from state_engine.core.operator.outputs import ElementRefused, Origin, Outputs, Refusal
 from state_engine.core.operator.side_outputs import TAGGED
 from state_engine.core.state.state_table import KeyContext
 
-NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError, StorageError, MemoryError)
+NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError, StorageError, TimerChainError, MemoryError)
 """What a call may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 
 SURELY_OUTPUTS = frozenset({GeneratorType, list})

@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from state_engine.core.time.timers import EVENT, Timer
+from state_engine.core.time.timers import Timer, place_of
 
 
 class TimerOrigin(NamedTuple):
@@ -73,11 +73,6 @@ class Refusal:
             error=f"{self.error}{type(error).__name__}: {error}",
             traceback_text="".join(traceback.format_exception(error)),
         )
-
-
-def place_of(timer: Timer) -> str:
-    """A timer as text, for messages."""
-    return f"timer at {timer.time} ms ({'event' if timer.domain == EVENT else 'processing'} time)"
 
 
 class ElementRefused(Exception):

@@ -33,7 +33,6 @@ from state_engine.core.operator.outputs import (
     Outputs,
     Refusal,
     TimerOrigin,
-    place_of,
 )
 from state_engine.core.operator.side_outputs import TAGGED, SideOutputWriter, TaggedOr
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
@@ -41,7 +40,7 @@ from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import NO_KEY, KeyContext
 from state_engine.core.time.timer_firing import in_firing_order
 from state_engine.core.time.timer_service import TimerService
-from state_engine.core.time.timers import Entry, TimerQueue
+from state_engine.core.time.timers import Entry, TimerQueue, place_of
 from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import RowKind
@@ -117,6 +116,7 @@ class StreamOperator(GuardedOperator):
         if has_timers(self.function):
             timers = self._timers
             self._queue = TimerQueue(
+                self._operator,
                 self.store,
                 self._context,
                 clock_ms=timers.current_processing_time(),
@@ -287,6 +287,7 @@ class StreamOperator(GuardedOperator):
 
         Raises:
             ElementRefused: a timer failed and the policy is not dead_letter.
+            TimerChainError: timers set each other without end.
         """
         queue = self._queue
         if queue is None:
@@ -294,6 +295,7 @@ class StreamOperator(GuardedOperator):
         self._context.undo = [] if self._dead_letters else None
         try:
             for watermark_ms, draining in [(end_watermark_ms, False), (MAX_TIMESTAMP, True)][: 1 + drain]:
+                queue.draining = draining
                 for key, entry in in_firing_order(queue, self._context, watermark_ms, drain=draining):
                     self._fire(queue, key, entry, out, shown_ms=MAX_TIMESTAMP if draining else None)
         finally:

@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, NamedTuple
 
+from state_engine.core.errors import TimerChainError
 from state_engine.core.state.descriptors import TIMERS as TIMERS
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
@@ -60,6 +61,13 @@ AT_ONCE, IN_TIME, NOT_YET = 0, 1, 2
 
 NO_ELEMENT = -1
 
+CHAIN_LIMIT = 100_000
+"""How many timers in a row may each be set by the one before and fire at once, without time going on in between.
+
+Time that goes on reaches the clock or the watermark, which ends the chain. In a drain it has no end, so there each
+timer that another one sets counts.
+"""
+
 
 class Entry(NamedTuple):
     """A timer and when it fires; entries of a key fire in their order, which no cut into batches changes.
@@ -70,6 +78,7 @@ class Entry(NamedTuple):
         time, domain: of the timer.
         element: index of the element that set it, directly or through others, when it was due already; else -1.
         watermark_ms: the watermark while it fires.
+        chained: how many steps that count for ``CHAIN_LIMIT`` led to it.
     """
 
     stage: int
@@ -78,6 +87,7 @@ class Entry(NamedTuple):
     domain: str
     element: int
     watermark_ms: int
+    chained: int = 0
 
 
 class TimersState(MapState):
@@ -98,6 +108,7 @@ class TimerQueue:
     """The timers of a subtask's keys.
 
     Args:
+        operator: uid of the operator, for messages.
         store: keyed states of the subtask; the timers are loaded when the queue is made.
         context: the current key, shared with the store.
         clock_ms: processing time of the batch.
@@ -107,21 +118,25 @@ class TimerQueue:
         watermark_ms: the watermark before the current element; set by the operator.
         element: index of the current element; set by the operator, which never sets it while timers fire.
         firing: the timer that fires now; None while an element is handled.
+        draining: whether all event-time timers fire, because the input has ended for good.
     """
 
     def __init__(
         self,
+        operator: str,
         store: KeyedStateStore,
         context: KeyContext,
         *,
         clock_ms: int,
         watermark_ms: int,
     ) -> None:
-        self._context, self._clock_ms, self.watermark_ms = context, clock_ms, watermark_ms
+        self._operator, self._context = operator, context
+        self._clock_ms, self.watermark_ms = clock_ms, watermark_ms
         store.handle(TimersDescriptor(), "map")  # loads them
         self._state = TimersState(store.tables[TIMERS], context)
         self.element = NO_ELEMENT
         self.firing: Entry | None = None
+        self.draining = False
         # the newest entry of a timer counts, if the state knows the timer; others in the heap are left over
         self._entries: dict[Any, dict[Timer, Entry]] = {}
         self._heaps: dict[Any, list[Entry]] = {}
@@ -133,7 +148,11 @@ class TimerQueue:
             heapify(self._heaps[key])
 
     def register(self, time: int, domain: TimeDomain) -> None:
-        """Set a timer of the current key."""
+        """Set a timer of the current key.
+
+        Raises:
+            TimerChainError: it is the last of too many in a row, each set by the one before.
+        """
         timer, key = Timer(int(time), _STORED[domain]), self._context.key
         if not self._state.add(timer):
             return
@@ -203,16 +222,38 @@ class TimerQueue:
         """When a timer fires that another one set: right after it, where it is due by then."""
         time, domain = timer
         stage, at = parent.stage, parent.at
-        if time <= (parent.watermark_ms if domain == EVENT else self._clock_ms):
+        due = time <= (parent.watermark_ms if domain == EVENT else self._clock_ms)
+        chained = parent.chained
+        if (due and time <= parent.time) or (self.draining and domain == EVENT):
+            chained += 1
+            if chained > CHAIN_LIMIT:
+                raise self._endless(timer)
+        if due:
             at = at if stage == IN_TIME else max(at, time)
-            return Entry(stage, at, time, domain, parent.element, parent.watermark_ms)
-        return self._later(timer)
+            return Entry(stage, at, time, domain, parent.element, parent.watermark_ms, chained)
+        return self._later(timer)._replace(chained=chained)
+
+    def _endless(self, timer: Timer) -> TimerChainError:
+        if self.draining:
+            remedy = "Set none while current_watermark() is the largest long (2**63 - 1), as it is in a drain"
+        else:
+            remedy = "Set the next one later than the one that fires, or only on a condition that ends"
+        return TimerChainError(
+            f"operator '{self._operator}': on_timer of key {self._context.key!r} sets {place_of(timer)}. It is the last of "
+            f"{CHAIN_LIMIT:,} in a row: each was set by the one before and fires in this micro-batch, which would never "
+            f"end. {remedy}"
+        )
 
     def _later(self, timer: Timer) -> Entry:
         time, domain = timer
         if domain == EVENT:
             return Entry(IN_TIME, time, time, domain, NO_ELEMENT, time)
         return Entry(NOT_YET, time, time, domain, NO_ELEMENT, MAX_TIMESTAMP)
+
+
+def place_of(timer: Timer) -> str:
+    """A timer as text, for messages."""
+    return f"timer at {timer.time} ms ({'event' if timer.domain == EVENT else 'processing'} time)"
 
 
 def _is_due(entry: Entry, watermark_ms: int, *, drain: bool) -> bool:
