@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -21,14 +22,16 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from state_engine import StatefulJob
+from state_engine.core.cron import check_cron
 from state_engine.core.errors import ConfigurationError
-from state_engine.expectations.suites import Suite
+from state_engine.expectations.suites import OfSink, Suite
 from state_engine.machine.settings import Settings
 
 GROUP = "statelake.jobs"
 """Entry points that name modules with jobs."""
 
 EVERY_TEN_MINUTES = "*/10 * * * *"
+_OWNER = re.compile(r"team:.+|[^@\s]+@[^@\s]+")
 
 
 def nothing() -> None:
@@ -46,6 +49,9 @@ class RegisteredJob:
         description: for people; the first paragraph is shown in lists.
         owners: who answers for it: mail addresses, or ``team:<name>``.
         expectations: what its outputs and states are expected to be.
+
+    Raises:
+        ConfigurationError: a part is not what it must be, or a suite is about a sink or operator that the job lacks.
     """
 
     job: StatefulJob
@@ -54,6 +60,30 @@ class RegisteredJob:
     description: str = ""
     owners: tuple[str, ...] = ()
     expectations: tuple[Suite, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"job '{self.job.name}'"
+        check_cron(self.cron, what=where)
+        for owner in self.owners:
+            if not _OWNER.fullmatch(str(owner)):
+                raise ConfigurationError(
+                    f"{where}: {owner!r} is not an owner: give a mail address, or 'team:' and a name"
+                )
+        for suite in self.expectations:
+            _check_subject(where, self.job, suite)
+
+
+def _check_subject(where: str, job: StatefulJob, suite: Suite) -> None:
+    """Refuse a suite about what the job does not have; its states are known once it runs."""
+    kind, name, known = (
+        ("sink", suite.of.sink, list(job.sinks))
+        if isinstance(suite.of, OfSink)
+        else ("operator", suite.of.operator, list(job.operators))
+    )
+    if name not in known:
+        raise ConfigurationError(
+            f"{where}, suite '{suite.name}': there is no {kind} '{name}'; there are {known}"
+        )
 
 
 class JobParameters(BaseModel):

@@ -5,7 +5,7 @@ What they do is the engine's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -18,12 +18,13 @@ from state_engine.cli.operations import move_lines, moved
 from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, Outputs, Rebatch, outputs_policy
 from state_engine.cli.output import report, show
 from state_engine.cli.progress import progress
-from state_engine.cli.queries import show_rows
-from state_engine.cli.session import declared, history_of, known, listed, opened
+from state_engine.cli.queries import at_most, records_of, show_table
+from state_engine.cli.session import declared, history_of, known, listed, opened, say
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.counted_nouns import counted
 from state_engine.replay.comparison import ComparisonReport
+from state_engine.replay.differences import COUNT
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.task_progress import task_progress
 
@@ -82,18 +83,31 @@ def create(
 def compare(
     job: Job,
     branch: Branch,
-    rows: Annotated[int, typer.Option(min=0, help="Show at most this many rows of each difference.")] = 0,
+    rows: Annotated[
+        int, typer.Option(min=0, help="Show at most this many rows of each difference; 0 for none.")
+    ] = 0,
 ) -> None:
-    """Show what differs between a branch and main: outputs row by row, and state. Ends with 1 if something does."""
+    """Show what differs between a branch and main: outputs row by row, and state. Ends with 1 if something does.
+
+    main is old, the branch is new.
+    """
     with (
         opened() as engine,
         progress("Comparing") as on_progress,
         task_progress(engine.spark, on_progress),
     ):
         done = engine.compare(job, branch)
-        report(_compared(done), [done.summary()])
-        for frame in _differing(done) if rows and for_people() else ():
-            show_rows(frame, limit=rows)
+        differing = [(what, at_most(frame, rows)) for what, frame in _differing(done)] if rows else []
+        report(
+            {
+                **_compared(done),
+                "rows": [{**what, "rows": records_of(some, limit=rows)} for what, some in differing],
+            },
+            [done.summary()],
+        )
+        for what, some in differing if for_people() else ():
+            say(_sides(done, what))
+            show_table(some, limit=rows, more="a larger --rows shows more")
     if not done.is_equal:
         raise typer.Exit(code=1)
 
@@ -174,8 +188,31 @@ def _compared(done: ComparisonReport) -> dict[str, Any]:
     }
 
 
-def _differing(done: ComparisonReport) -> Iterator[DataFrame]:
-    for output in done.outputs.values():
-        sides = ((output.only_old, output.rows_only_old), (output.only_new, output.rows_only_new))
-        yield from (frame for frame, rows in sides if rows)
-    yield from (s.changes for s in done.states if s.added or s.removed or s.changed)
+def _differing(done: ComparisonReport) -> Iterator[tuple[dict[str, Any], DataFrame]]:
+    """What differs, by place and side."""
+    for o in done.outputs.values():
+        sides = (("old", o.only_old, o.rows_only_old), ("new", o.only_new, o.rows_only_new))
+        for side, frame, number in sides:
+            if number:
+                yield {"sink": o.sink, "only_in": side}, frame
+    for s in done.states:
+        if s.added or s.removed or s.changed:
+            yield {"operator": s.operator, "state": s.state}, s.changes
+
+
+def _sides(done: ComparisonReport, what: Mapping[str, Any]) -> str:
+    """The heading of rows that differ.
+
+    Example:
+        >>> done = ComparisonReport("sums", 3, 5, None, {}, [], [])
+        >>> _sides(done, {"sink": "out", "only_in": "old"})
+        'sink out: rows only in old, checkpoint 3; _rows says how many more of each'
+        >>> _sides(done, {"operator": "sums", "state": "total"})
+        'state sums.total: entries in old, checkpoint 3, and in new, checkpoint 5'
+    """
+    if "sink" not in what:
+        both = f"in old, checkpoint {done.old_id}, and in new, checkpoint {done.new_id}"
+        return f"state {what['operator']}.{what['state']}: entries {both}"
+    checkpoint = {"old": done.old_id, "new": done.new_id}[what["only_in"]]
+    only = f"rows only in {what['only_in']}, checkpoint {checkpoint}"
+    return f"sink {what['sink']}: {only}; {COUNT} says how many more of each"

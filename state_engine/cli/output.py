@@ -1,18 +1,21 @@
 """How commands print: as tables and sentences for people, as JSON or CSV for programs.
 
-For programs a line is a record: one JSON object, or the cells of a CSV. What is for people only, such as progress or a
-remark about rows that are not shown, goes to standard error then. Each command has the options for that, see
-``cli.groups``.
+For programs a line is a record: one JSON object, or the cells of a CSV. So it is for each command, decision 0106. What
+is for people only, such as progress or a remark about rows that are not shown, goes to standard error then. Each
+command has the options for that, see ``cli.groups``.
 """
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,8 @@ from state_engine.cli.session import console, say
 from state_engine.cli.tables import print_table
 
 Record = Mapping[str, Any]
+_LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
+"""Those that JSON leaves as they are."""
 
 
 def show(records: Sequence[Record], table: Callable[[], Table], *, columns: Sequence[str] = ()) -> None:
@@ -58,14 +63,15 @@ def print_records(records: Sequence[Record], columns: Sequence[str] = ()) -> Non
     """Print records for programs; ``columns`` are names, for the header of a CSV without records."""
     if form() == "json":
         print_json(records)
-    else:
-        print_csv(list(records[0]) if records else columns, [list(plain(r).values()) for r in records])
+    else:  # a record has nothing where only others have a name
+        names = list(dict.fromkeys(name for one in records for name in one)) or columns
+        print_csv(names, [[plain(one.get(name)) for name in names] for one in records])
 
 
 def print_json(records: Iterable[Record]) -> None:
     """Print one object a line."""
     for record in records:
-        typer.echo(json.dumps(plain(record), ensure_ascii=False))
+        typer.echo(json_text(plain(record)))
 
 
 def print_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -77,28 +83,47 @@ def print_csv(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
 
 def text(cell: Any) -> str:
     """A plain value as text: nothing for null, JSON for what has parts."""
-    return "" if cell is None else cell if isinstance(cell, str) else json.dumps(cell, ensure_ascii=False)
+    return "" if cell is None else cell if isinstance(cell, str) else json_text(cell)
+
+
+def json_text(value: Any) -> str:
+    r"""A plain value as JSON on one line, by whatever programs take for the end of a line.
+
+    Example:
+        >>> json_text({"name": "Zoë\u2028"})
+        '{"name": "Zoë\\u2028"}'
+    """
+    return json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS)
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: instants are ISO 8601 in UTC, spans of time are seconds, reports are objects.
+    """What JSON can hold.
+
+    Instants are ISO 8601 in UTC, with ``Z``; dates, times and timestamps without a zone are ISO 8601. Spans of time are
+    seconds, decimals and floats that are no number are text, binary is base64. Reports are objects.
 
     Example:
         >>> plain({"at": datetime(2026, 3, 1, 12, tzinfo=UTC), "took": timedelta(minutes=1), "ids": (1, 2)})
         {'at': '2026-03-01T12:00:00Z', 'took': 60.0, 'ids': [1, 2]}
+        >>> plain([Decimal("0.10"), date(2026, 3, 1), b"ab", float("nan")])
+        ['0.10', '2026-03-01', 'YWI=', 'nan']
     """
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
     if isinstance(value, Mapping):
         return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, datetime):
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(one) for one in value]
+    if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, date | time):
+        return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, Enum):
         return value.value
-    if isinstance(value, Path):
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Decimal | Path) or (isinstance(value, float) and not math.isfinite(value)):
         return str(value)
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
     return value

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import json
-import math
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
@@ -21,7 +17,8 @@ from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.core.types.walk import Convert, converter
+from state_engine.core.types.beyond_python import python_values
+from state_engine.core.types.walk import converter
 from state_engine.queries.local_sql import answer
 from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 
@@ -67,7 +64,7 @@ def sql(
             output_of.show(records, lambda: _views(listed))
             return
         if not (spark or unrestricted) and (answered := _answered(past, query)) is not None:
-            _show_table(answered, limit=limit)
+            show_table(answered, limit=limit)
             return
         with opened() as engine:
             rows = engine.sql(job, query, checkpoint_id=checkpoint_id, as_of=as_of, unrestricted=unrestricted)
@@ -99,18 +96,43 @@ def _answered(past: ViewedJob, query: str) -> pa.Table | None:
 
 def show_rows(frame: DataFrame, *, limit: int) -> None:
     """Print the rows of a DataFrame; say where there are more."""
+    show_table(at_most(frame, limit), limit=limit)
+
+
+def at_most(frame: DataFrame, limit: int) -> pa.Table:
+    """The first rows of a DataFrame, and one more to know by that there are more; all rows for 0."""
     from state_engine.queries.spark_sql import fetched  # here: what Spark is not asked for does not load it
 
-    _show_table(fetched(frame.limit(limit + 1) if limit else frame), limit=limit)
+    return fetched(frame.limit(limit + 1) if limit else frame)
 
 
-def _show_table(rows: pa.Table, *, limit: int) -> None:
+def show_table(rows: pa.Table, *, limit: int, more: str = "--limit 0 shows all") -> None:
+    """Print rows.
+
+    Args:
+        limit: so many of them; 0 for all.
+        more: how to see the others.
+    """
+    _PRINTERS[form()](rows.column_names, _plain_rows(rows, limit))
+    remark_more(rows, limit=limit, more=more)
+
+
+def remark_more(rows: pa.Table, *, limit: int, more: str = "--limit 0 shows all") -> None:
+    """Say where there are more rows than those that are shown."""
+    if limit and rows.num_rows > limit:
+        remark(f"There are more than {counted(limit, 'row')}; {more}.")
+
+
+def records_of(rows: pa.Table, *, limit: int) -> list[dict[str, Any]]:
+    """The first rows as names and plain values."""
+    return [dict(zip(rows.column_names, row, strict=True)) for row in _plain_rows(rows, limit)]
+
+
+def _plain_rows(rows: pa.Table, limit: int) -> list[Cells]:
     shown = rows.slice(0, limit) if limit else rows
-    turned = (converter(c.type, _plain_leaf, entries=_entries) for c in shown.columns)
-    columns = [list(map(turn, c.to_pylist())) for turn, c in zip(turned, shown.columns, strict=True)]
-    _PRINTERS[form()](shown.column_names, list(zip(*columns, strict=True)))
-    if shown.num_rows < rows.num_rows:
-        remark(f"There are more than {counted(limit, 'row')}; --limit 0 shows all.")
+    turned = (converter(c.type, lambda _: output_of.plain, entries=_entries) for c in shown.columns)
+    columns = [list(map(turn, python_values(c))) for turn, c in zip(turned, shown.columns, strict=True)]
+    return list(zip(*columns, strict=True))
 
 
 def _print_table(names: Sequence[str], rows: Sequence[Cells]) -> None:
@@ -120,27 +142,10 @@ def _print_table(names: Sequence[str], rows: Sequence[Cells]) -> None:
 
 
 def _print_json(names: Sequence[str], rows: Sequence[Cells]) -> None:
-    for row in rows:
-        print(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
+    output_of.print_json(dict(zip(names, row, strict=True)) for row in rows)
 
 
 _PRINTERS = {"table": _print_table, "csv": output_of.print_csv, "json": _print_json}
-
-
-def _plain_leaf(kind: pa.DataType) -> Convert:
-    """What JSON can hold: instants are ISO 8601 in UTC, binary is base64, decimals are text."""
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, bytes):
-            return base64.b64encode(value).decode()
-        if isinstance(value, datetime):
-            instant = value if kind.tz is None else value.astimezone(UTC)
-            return instant.isoformat() if kind.tz is None else instant.isoformat().replace("+00:00", "Z")
-        if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-            return value
-        return str(value)
-
-    return plain
 
 
 def _entries(kind: pa.DataType, pairs: list[tuple[Any, Any]]) -> Any:

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import typer
-from pyspark.sql import functions as F
 from rich.table import Table
 
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
 from state_engine.cli.keys import key_columns
 from state_engine.cli.options import DryRun, Job, Limit
-from state_engine.cli.output import plain, report
-from state_engine.cli.queries import show_rows
+from state_engine.cli.output import Record, plain, print_records, report
+from state_engine.cli.queries import at_most, records_of, remark_more, show_table
 from state_engine.cli.session import console, declared, listed, opened, say
 from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import moment
@@ -38,15 +37,22 @@ def diff(
     """Show what changed in keyed state between two checkpoints, entry by entry."""
     with opened() as engine:
         ends = [int(at) if at.isdigit() else moment(at) for at in (before, after)]
+        records: list[Record] = []
         for change in engine.diff(job, *ends, operator=operator, state=name):
             counts = change.counts()
+            names = {"operator": change.operator, "state": change.state}
             if for_people():
                 text = listed((f"{n:,} {kind}" for kind, n in counts.items() if n), none="no change")
                 say(f"{change.operator}.{change.state}: {text}")
             if any(counts.values()):
-                names = (F.lit(change.operator).alias("operator"), F.lit(change.state).alias("state"))
-                rows = change.changes if for_people() else change.changes.select(*names, "*")
-                show_rows(rows, limit=limit)
+                rows = at_most(change.changes, limit)
+                if for_people():
+                    show_table(rows, limit=limit)
+                else:
+                    records += [names | row for row in records_of(rows, limit=limit)]
+                    remark_more(rows, limit=limit)
+    if not for_people():
+        print_records(records, ("operator", "state", "change", "before", "after"))
 
 
 @state.command()

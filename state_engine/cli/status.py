@@ -7,7 +7,6 @@ that it publishes to, or it refuses all its rows;
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -19,10 +18,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from state_engine.cli.form import form
-from state_engine.cli.output import print_csv
+from state_engine.cli.form import for_people
+from state_engine.cli.output import show
 from state_engine.cli.session import console, loaded_settings, registered
-from state_engine.cli.tables import print_table, table
+from state_engine.cli.tables import table
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
@@ -63,13 +62,8 @@ def status(
     except StatelakeError as error:  # 1 is for jobs
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(code=2) from None
-    if form() == "json":  # one object for all jobs
-        typer.echo(json.dumps({one.job: one.to_json() for one in statuses}, indent=2))
-    elif form() == "csv":
-        records = [one.to_json() for one in statuses]
-        print_csv(list(records[0]) if records else [], [list(record.values()) for record in records])
-    else:
-        print_table(console, status_table(statuses))
+    show([one.to_json() for one in statuses], lambda: status_table(statuses))
+    if for_people():
         for one in statuses:
             for text in notes(one):
                 console.print(f"{escape(one.job)}: {escape(text)}", soft_wrap=True, highlight=False)

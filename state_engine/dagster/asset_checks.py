@@ -47,7 +47,7 @@ def output_check(
         translator: the one that the job's assets were made with.
 
     Raises:
-        ConfigurationError: the job has no such sink.
+        ConfigurationError: the job has no such sink, or the severity is none.
 
     Example:
         >>> from state_engine import DeltaSink, FileSource, StatefulJob
@@ -123,6 +123,9 @@ def _check(
     *,
     blocking: bool,
 ) -> Callable[[Judge], dg.AssetChecksDefinition]:
+    if not isinstance(severity, dg.AssetCheckSeverity):
+        raise ConfigurationError(f"severity must be one of {[*dg.AssetCheckSeverity]}, not {severity!r}")
+
     def of(judge: Judge) -> dg.AssetChecksDefinition:
         name = judge.__name__
 

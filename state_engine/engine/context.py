@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.history import History
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name, requester
 from state_engine.job.job import StatefulJob
@@ -52,8 +53,7 @@ class EngineContext:
         single_writer: bool = False,
         durability: Durability = "sync",
     ) -> None:
-        if durability not in ("sync", "os"):
-            raise ConfigurationError(f"durability must be 'sync' or 'os', not {durability!r}")
+        check_choice(durability, ("sync", "os"), what="durability")
         self._durability: Durability = durability
         self.root = normal_uri(root)
         if not is_local(self.root):

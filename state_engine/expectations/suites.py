@@ -7,10 +7,13 @@ of a record, a column ``value_<field>`` for each field.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from state_engine.core.choices import check_choice
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 
 Severity = Literal["error", "warn"]
@@ -42,6 +45,9 @@ class Expectation:
         about: for people.
         severity: how bad it is when it is not met.
         blocking: whether what is downstream waits for it.
+
+    Raises:
+        ConfigurationError: a part is not what it must be.
     """
 
     name: str
@@ -52,7 +58,17 @@ class Expectation:
     blocking: bool = False
 
     def __post_init__(self) -> None:
-        check_name(self.name, what="expectation")
+        where = f"expectation '{check_name(self.name, what='expectation')}'"
+        check_choice(self.severity, get_args(Severity), what=f"{where}: severity")
+        if not (isinstance(self.type, str) and re.fullmatch(r"expect_\w+", self.type)):
+            raise ConfigurationError(
+                f"{where}: type must name an expectation of Great Expectations, such as "
+                f"'expect_column_values_to_not_be_null', not {self.type!r}"
+            )
+        if not isinstance(self.arguments, Mapping):
+            raise ConfigurationError(
+                f"{where}: arguments must be a mapping, such as {{'column': 'tailnum'}}, not {self.arguments!r}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +80,9 @@ class Suite:
         of: what is looked at.
         expectations: at least one.
         identified_by: columns that are shown of rows that are not as expected.
+
+    Raises:
+        ConfigurationError: a part is not what it must be.
     """
 
     name: str
@@ -72,4 +91,15 @@ class Suite:
     identified_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_name(self.name, what="suite")
+        where = f"suite '{check_name(self.name, what='suite')}'"
+        if not isinstance(self.of, OfSink | OfState):
+            raise ConfigurationError(f"{where}: of must be OfSink(...) or OfState(...), not {self.of!r}")
+        if not self.expectations or not all(isinstance(one, Expectation) for one in self.expectations):
+            raise ConfigurationError(
+                f"{where}: expectations must be a tuple of Expectation(...), at least one, not {self.expectations!r}"
+            )
+        names = [one.name for one in self.expectations]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigurationError(
+                f"{where}: two expectations are named '{twice[0]}': each needs a name of its own"
+            )

@@ -7,10 +7,11 @@ far as it makes sense in micro-batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import LETTERS, DeadLetterLimit, limit_of
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.function_calls import takes_broadcast
 from state_engine.core.functions.output_tag import OutputTag
@@ -81,11 +82,9 @@ class StatefulJob:
         max_dead_letters: DeadLetterLimit | int | None = None,
     ) -> None:
         self.name = check_name(name, what="job")
-        if on_error not in ("fail", "dead_letter"):
-            raise ConfigurationError(f"on_error must be 'fail' or 'dead_letter', not {on_error!r}")
         self.parallelism = parallelism
         self.max_parallelism = _max_parallelism(parallelism, max_parallelism, what=f"job '{name}'")
-        self.on_error: OnError = on_error
+        self.on_error: OnError = check_choice(on_error, get_args(OnError), what="on_error")
         self.max_dead_letters = limit_of(max_dead_letters)
         if self.max_dead_letters is not None and on_error != "dead_letter":
             raise ConfigurationError("max_dead_letters needs on_error='dead_letter'")

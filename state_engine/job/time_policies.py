@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
@@ -24,8 +25,7 @@ def time_policy(
         ConfigurationError: the arguments do not fit each other, or the job.
     """
     where = f"source '{source}'"
-    if watermark not in ("rows", "clock"):
-        raise ConfigurationError(f"{where}: watermark must be 'rows' or 'clock', not {watermark!r}")
+    check_choice(watermark, ("rows", "clock"), what=f"{where}: watermark")
     if (watermark == "clock") != (clock_delay is not None):
         raise ConfigurationError(
             f"{where}: watermark='clock' and clock_delay go together: clock_delay says how long after its event time a "

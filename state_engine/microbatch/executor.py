@@ -47,6 +47,7 @@ from state_engine.microbatch.routing.origins import merged_ends, origin_of, that
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
 from state_engine.microbatch.run_always import runs_without_input
+from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.stored_keys import checked_key
 from state_engine.microbatch.subtask.output_files import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
@@ -199,6 +200,10 @@ class GraphExecutor:
         return frames[place]
 
     def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
+        with naming_source(self._job.name, node.name):
+            return self._rows_of_source(node, batch)
+
+    def _rows_of_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
         part, keep = batch.slices.get(node.name), self._job.on_error == "dead_letter"
         if batch.letters is not None and batch.letters.source == node.name:
             sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)

@@ -38,6 +38,7 @@ from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.blocks import packed, unpacked
+from state_engine.microbatch.routing.origins import timed_sources
 from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import RoutedInput
 from state_engine.microbatch.routing.routing import Routed
@@ -103,6 +104,7 @@ def subtask_spec(
         parent_id=restored_checkpoint_id(batch.path),
         labels=dict(one for i in inputs for one in i.frame.labels),
         source=inputs[0].frame.source if len(inputs) == 1 else None,
+        event_times=_event_times(operator),
         parameters=dict(batch.parameters),
         backend=job.state_backend,
         judges_lateness=judges_lateness,
@@ -113,6 +115,13 @@ def subtask_spec(
         if batch.letters is not None and batch.letters.operator == operator.uid
         else (),
     )
+
+
+def _event_times(operator: OperatorNode) -> dict[str, str]:
+    """By source, the column of the event time."""
+    timed = [timed_sources(one.parent) for one in operator.inputs]
+    nodes = [node for sources in timed for node in sources.values()]
+    return {node.name: node.event_time for node in nodes if node.event_time and node.timestamps is None}
 
 
 def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:

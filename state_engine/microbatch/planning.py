@@ -10,20 +10,20 @@ A run, a run of time partitions, a replay and a backfill differ in their steps o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.errors import SourceError
 from state_engine.core.time.partitions import Partition
 from state_engine.core.time.time_plan import PlannedSource, TimePlan, plan_time
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import PlannedInput
 from state_engine.microbatch.quiet_time import recorded_time, waiting_sources
 from state_engine.microbatch.run_always import any_timer_due
+from state_engine.microbatch.source_errors import naming_source
 from state_engine.sources.base import Slice, Source
 from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.sources.source_positions import SourcePositions
@@ -188,7 +188,7 @@ class InputPlanner:
         if not appended:
             return None
         before = self._positions.elements(path, name)
-        with self._naming(name, reads.batches[-1]):
+        with self._naming(name, f"replay of checkpoint {reads.batches[-1].checkpoint_id}"):
             if reads.anew:
                 return source.rebatch(self._spark, before, appended)
             return source.replan(self._spark, before, appended)
@@ -213,7 +213,9 @@ class InputPlanner:
     def _new(self, name: str, source: Source, path: list[CheckpointRow], reads: NewInput) -> Slice | None:
         if name in self._exhausted:
             return None
-        part = source.plan(self._spark, self._positions.elements(path, name))
+        elements = self._positions.elements(path, name)
+        with self._naming(name):
+            part = source.plan(self._spark, elements)
         if part is not None and part.endless and not reads.bounded:
             self._exhausted.add(name)
         return part
@@ -227,17 +229,11 @@ class InputPlanner:
             if part is not None:
                 return part
         elements = self._positions.elements(path, name)
-        return cast(PartitionedSource, source).plan_partition(self._spark, elements, reads.partition)
+        with self._naming(name):
+            return cast(PartitionedSource, source).plan_partition(self._spark, elements, reads.partition)
 
-    @contextmanager
-    def _naming(self, source: str, batch: CheckpointRow) -> Iterator[None]:
-        """Put job, source and checkpoint into the errors of a source that reads something again."""
-        try:
-            yield
-        except SourceError as error:
-            raise SourceError(
-                f"job '{self._job.name}', source '{source}', replay of checkpoint {batch.checkpoint_id}: {error}"
-            ) from error
+    def _naming(self, source: str, doing: str = "") -> AbstractContextManager[None]:
+        return naming_source(self._job.name, source, doing)
 
 
 def new_input(*, drain: bool, bounded: bool) -> Steps:

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StagedSink
@@ -26,7 +26,9 @@ from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states
 from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.types.beyond_python import python_rows
 from state_engine.core.types.ddl import quoted
 from state_engine.publication.output_reader import OutputReader
 from state_engine.published.states import published_in
@@ -34,8 +36,10 @@ from state_engine.queries.history_views import instant
 from state_engine.queries.spark_sql import plain_message
 from state_engine.queries.state_rows import KEY, KEY_HASH
 from state_engine.queries.state_table import read_state_of_key
+from state_engine.queries.stored_columns import spark_data_type
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.replay.key_inputs import KeyInputs, RowsOfKey
+from state_engine.spark.key_columns import key_hash_column
 from state_engine.storage.layout import JobLayout
 
 
@@ -124,6 +128,7 @@ class _Key:
     """The key as one operator stores it."""
 
     uid: str
+    schema: KeySchema
     stored: Mapping[str, Any]
     hash: int
 
@@ -221,8 +226,9 @@ class KeyExplainer:
 
     def _stored(self, operator: OperatorCheckpoint, key: Any) -> _Key:
         what = f"job '{self.layout.job}', operator '{operator.uid}'"
-        (row,) = keys_frame(self.spark, [key], key_schema(operator), what=what).toArrow().to_pylist()
-        return _Key(operator.uid, row[KEY], row[KEY_HASH])
+        schema = key_schema(operator)
+        (row,) = python_rows(keys_frame(self.spark, [key], schema, what=what).toArrow())
+        return _Key(operator.uid, schema, row[KEY], row[KEY_HASH])
 
     # -- one checkpoint --------------------------------------------------------------------------------------------
 
@@ -249,7 +255,7 @@ class KeyExplainer:
             return
         for name in sorted(before.keys() | after.keys()):
             old, new = before.get(name), after.get(name)
-            if old == new:
+            if repr(old) == repr(new):  # NaN equals itself here
                 continue
             if name == TIMERS:
                 there, then = ([_timer(one["key"]) for one in side or []] for side in (old, new))
@@ -266,7 +272,7 @@ class KeyExplainer:
         values: dict[str, Any] = {}
         for declared in declared_states(path):
             if declared.operator.uid == key.uid and not set(key.stored) - set(declared.key_type.names):
-                rows = read_state_of_key(self.layout, path, declared, key.stored, key.hash).to_pylist()
+                rows = python_rows(read_state_of_key(self.layout, path, declared, key.stored, key.hash))
                 if rows:
                     values[declared.schema.name] = _value(declared, rows)
         return values
@@ -276,13 +282,13 @@ class KeyExplainer:
             return
         try:
             frame = self.outputs.read(sink, sink.files)
-            fitting = next((k for k in keys if set(k.stored) <= set(frame.columns)), None)
+            fitting = next((k for k in keys if set(k.schema.names) <= set(frame.columns)), None)
             if fitting is None:
-                columns = ", ".join(sorted({name for k in keys for name in k.stored}))
+                columns = ", ".join(sorted({name for k in keys for name in k.schema.names}))
                 yield RowsOfKey("", sink.name, 0, [], f"it has no columns {columns}")
                 return
-            held = frame.where(_has(frame, fitting.stored))
-            rows = held.limit(self.limit).toArrow().to_pylist()
+            held = frame.where(_has(fitting))
+            rows = python_rows(held.limit(self.limit).toArrow())
             count = held.count() if len(rows) == self.limit else len(rows)
             yield RowsOfKey("", sink.name, count, rows)
         except (StatelakeError, PySparkException) as error:
@@ -309,12 +315,11 @@ def _timer(key: Mapping[str, Any]) -> str:
     )
 
 
-def _has(frame: DataFrame, key: Mapping[str, Any]) -> Any:
-    types = {f.name: f.dataType for f in frame.schema.fields}
-    condition = F.lit(True)
-    for name, value in key.items():
-        condition = condition & F.col(quoted(name)).eqNullSafe(F.lit(value).cast(types[name]))
-    return condition
+def _has(key: _Key) -> Column:
+    """Whether a row has the values of a key in its columns."""
+    types = map(spark_data_type, key.schema.types)
+    values = [(F.col(quoted(n)).try_cast(t), t) for n, t in zip(key.schema.names, types, strict=True)]
+    return key_hash_column(values) == F.lit(key.hash)
 
 
 def _message(error: Exception) -> str:

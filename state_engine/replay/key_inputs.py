@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import StatelakeError
+from state_engine.core.types.beyond_python import python_rows
 from state_engine.job.graph import OperatorInput, OperatorNode, SourceNode, output_of, upstream
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
@@ -91,7 +92,7 @@ class KeyInputs:
                 return read
             batch = _again(path[-1], path[:-1], slices)
             held = self.executor.rows_of_key(operator, place, batch, key_hash, limit=limit)
-            return replace(read, count=held.count, rows=held.rows.to_pylist())
+            return replace(read, count=held.count, rows=python_rows(held.rows))
         except StatelakeError as error:
             return replace(read, problem=str(error))
         except PySparkException as error:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.changes.delta_changes import ChangeTable
@@ -88,8 +89,7 @@ class DeltaSource(Source):
             raise ConfigurationError(
                 f"starting_version must be 'snapshot', 'latest' or a version, not {start!r}"
             )
-        if self.on_change not in ("fail", "skip", "restart"):
-            raise ConfigurationError(f"on_change must be 'fail', 'skip' or 'restart', not {self.on_change!r}")
+        check_choice(self.on_change, ("fail", "skip", "restart"), what="on_change")
         if self.max_files_per_batch < 1 or (
             self.max_rows_per_batch is not None and self.max_rows_per_batch < 1
         ):

@@ -17,6 +17,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
@@ -125,10 +126,9 @@ class FileSource(Source):
                 "max_rows_per_batch must be at least 1 and needs Parquet: rows of CSV and JSON have no index; "
                 "use max_files_per_batch"
             )
-        if self.on_bad_file not in ("fail", "dead_letter"):
-            raise ConfigurationError(f"on_bad_file must be 'fail' or 'dead_letter', not {self.on_bad_file!r}")
-        if self.missing not in ("null", "refuse"):
-            raise ConfigurationError(f"missing must be 'null' or 'refuse', not {self.missing!r}")
+        check_choice(self.on_change, ("fail", "ignore"), what="on_change")
+        check_choice(self.on_bad_file, ("fail", "dead_letter"), what="on_bad_file")
+        check_choice(self.missing, ("null", "refuse"), what="missing")
         if self.max_files_per_batch < 1:
             raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))

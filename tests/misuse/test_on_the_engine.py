@@ -257,7 +257,7 @@ def test_what_was_read_may_not_change(tmp_path: Path, spark: SparkSession) -> No
         "files": r"0\.parquet changed or vanished after it was consumed.*Put the old file back.*on_change='ignore'",
     }
     for name in sources:
-        with pytest.raises(SourceError, match=f"(?s){shown[name]}"):
+        with pytest.raises(SourceError, match=f"(?s)^job 'pipeline', source '{name}': [^:]*:.*{shown[name]}"):
             pipeline_of(name).run()
         with pipeline_of(name).engine() as engine:
             assert len(engine.checkpoints("pipeline")) == 1

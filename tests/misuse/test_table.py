@@ -40,6 +40,15 @@ Such numbers of a job are reported with its name
 Max parallelism is fixed for the life of the state
   engine/test_migration::test_what_does_not_fit_is_refused[another max parallelism]
 
+Declarations
+
+A word that a declaration does not know is refused when it is made
+  misuse/test_choices::test_an_unknown_word_is_refused_when_the_declaration_is_made
+What an orchestrator is given (schedule, owners, suites, options) is checked when it is declared
+  misuse/test_choices::test_what_an_orchestrator_is_given_is_checked_when_it_is_declared
+A row without event time is named with its column, where a function needs one
+  misuse/test_rows_without_event_time::test_the_error_names_the_column_and_what_to_do
+
 Keyed state
 
 Using it without a key is an error that says so
@@ -452,6 +461,11 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
+    "misuse/test_choices::test_a_schedule_is_one_for_dagster_too",
+    "misuse/test_choices::test_no_declaration_is_forgotten",
+    "misuse/test_choices::test_what_is_declared_rightly_is_taken",
+    "misuse/test_rows_without_event_time::test_a_letter_says_the_same",
+    "misuse/test_rows_without_event_time::test_an_error_of_a_row_with_event_time_says_nothing_of_it",
     "misuse/test_changes::test_who_takes_changes_is_not_refused_and_inserts_stay_inserts",
     "misuse/test_keys_and_timers::test_a_null_in_a_composite_key_is_a_key",
     "misuse/test_wiring::test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too",

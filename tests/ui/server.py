@@ -90,7 +90,7 @@ class Tables:
     def status(self, job: str = "flights") -> dict[str, Any]:
         """``statelake status JOB --json``."""
         printed = self._statelake("status", job, "--json")
-        return dict(json.loads(printed)[job])
+        return dict(json.loads(printed))
 
     def checkpoints(self, job: str = "flights") -> str:
         """What ``statelake checkpoints JOB`` prints, in a terminal that is wide enough; starts Spark."""

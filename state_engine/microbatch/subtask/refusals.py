@@ -51,9 +51,8 @@ class RefusedRows:
     def add(self, refusal: Refusal, events: pa.Table) -> None:
         """Keep the element at ``refusal.index`` of ``events``."""
         parts = self.explain(refusal, events)
-        letter = self._letter(
-            parts["key"], parts["position"], refusal.error, refusal.traceback_text, parts["row"]
-        )
+        error = parts["cause"] or ""
+        letter = self._letter(parts["key"], parts["position"], error, refusal.traceback_text, parts["row"])
         if refusal.index is not None:
             letter |= self._sendable(events, refusal.index)
         self._rows.append(letter)
@@ -77,7 +76,9 @@ class RefusedRows:
         position = refusal.place if index is None else self._position(events, index) + _kind(events, index)
         return {
             "class": "UserFunctionError",
-            "cause": refusal.error,
+            "cause": refusal.error
+            if index is None
+            else refusal.error + self._without_time(refusal.error, events, index),
             "key": None if refusal.key is None else repr(refusal.key),
             "position": position,
             "row": None if index is None else self._row_text(events, index),
@@ -135,6 +136,17 @@ class RefusedRows:
         first = len(order) - (3 if routed.changing else 2)
         named = f", order {tuple(str(o) for o in order[:first])}" if first else ""
         return f"source '{source}', {place_of(spec.labels, source, order[first], order[first + 1])}{named}"
+
+    def _without_time(self, error: str, events: pa.Table, index: int) -> str:
+        """What to do about a row without event time, if the function failed for a None."""
+        if "None" not in error or not self._spec.routed.event_time or events[EVENT_TIME][index].is_valid:
+            return ""
+        column = self._spec.event_times.get(self._source(events, index) or "")
+        which = f"its column '{column}' is null" if column else "it came with none"
+        return (
+            f"; this row has no event time ({which}), so ctx.timestamp() is None: put the time into the input, leave "
+            "such rows out before key_by, or let the function say what None means"
+        )
 
     def _row_text(self, events: pa.Table, index: int) -> str:
         row: dict[str, object] = {}

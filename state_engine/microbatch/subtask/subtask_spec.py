@@ -125,6 +125,7 @@ class SubtaskSpec:
         labels: by source, names of its files by place.
         letters: where the rows came from, where they are dead letters that are sent again.
         source: name of the source that the rows come straight from; None for several, or after an operator.
+        event_times: by source, the column of the event time.
         parameters: of the job.
         backend: where subtasks keep their working state.
         key_form: makes keys what the job declares; None where they are that as they are stored.
@@ -155,6 +156,7 @@ class SubtaskSpec:
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     letters: tuple[str, ...] = ()
     source: str | None = None
+    event_times: dict[str, str] = field(default_factory=dict)
     parameters: dict[str, str] = field(default_factory=dict)
     backend: StateBackend = field(default_factory=HashMapStateBackend)
     earlier_states: dict[str, list[StateSchema]] = field(default_factory=dict)
