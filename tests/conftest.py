@@ -66,7 +66,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local session with two cores, as the engine itself starts it."""
     # Imported here: tests without Spark must run where PySpark cannot even be started.
     from state_engine.machine.settings import SparkSettings
-    from state_engine.spark.execution import INTERPRETED
+    from state_engine.spark.engine_session import INTERPRETED
     from state_engine.spark.session import local_session
     from state_engine.storage.state.copy_directory import LocalCopies, use_local_copies
 

@@ -6,8 +6,12 @@ Nothing here is an operation. Tables, publications and routers are kept, because
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 
+from py4j.protocol import Py4JError
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.history import History
@@ -25,6 +29,8 @@ from state_engine.operations.maintenance import Maintenance
 from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.spark.engine_session import EngineSession, activate, active_session
+from state_engine.spark.no_spark import has_spark
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
 from state_engine.spark.stores import find_local_copies, find_stores, reach_stores
@@ -35,6 +41,8 @@ from state_engine.storage.file_systems import refuse_network_root
 from state_engine.storage.files import is_local, normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
+
+_IN_CALL: ContextVar[bool] = ContextVar("in_call", default=False)
 
 
 class EngineContext:
@@ -59,6 +67,7 @@ class EngineContext:
         if not is_local(self.root):
             find_stores()  # the root is looked at before Spark starts
         self.session, self.lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
+        self._spark: EngineSession | None = None
         self._kernel: DeltaKernel | None = None
         self._jobs: dict[str, JobTables] = {}
         self._publications: dict[str, Publication] = {}
@@ -67,18 +76,45 @@ class EngineContext:
         self._positions: dict[str, SourcePositions] = {}
 
     @property
-    def spark(self) -> SparkSession:
-        """The session; started on first use."""
+    def user_session(self) -> SparkSession:
+        """The user's session; started on first use."""
         if self.session is None:
             self.session = local_session()
         return self.session
 
     @property
+    def spark(self) -> SparkSession:
+        """The engine's own session beside the user's, an ``EngineSession``; made on first use."""
+        if not has_spark(self.user_session):
+            return self.user_session
+        if self._spark is None:
+            self._spark = EngineSession(self.user_session)
+            if _IN_CALL.get():
+                activate(self._spark._jsparkSession)
+        return self._spark
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Around a call of the user's: inside, the engine's session is up to date, and active in this thread."""
+        had_spark, before = SparkContext._active_spark_context is not None, active_session()
+        token = _IN_CALL.set(True)
+        try:
+            if self._spark is not None:
+                self._spark.renew()
+                activate(self._spark._jsparkSession)
+            yield
+        finally:
+            _IN_CALL.reset(token)
+            started = None if had_spark or self.session is None else self.session._jsparkSession
+            with suppress(Py4JError, ConnectionError):  # Spark may have died meanwhile
+                activate(before or started)
+
+    @property
     def kernel(self) -> DeltaKernel:
         """Delta Kernel in the session's JVM."""
         if self._kernel is None:
-            check_session(self.spark)
-            ship_code(self.spark)
+            check_session(self.user_session)
+            ship_code(self.user_session)
             refuse_network_root(self.root)
             reach_stores(self.spark)
             find_local_copies()

@@ -53,6 +53,7 @@ from state_engine.replay.key_history import KeyHistory
 from state_engine.replay.replay import ReplayReport, recording
 from state_engine.sinks.staging import Staging
 from state_engine.spark.catalog import place_of
+from state_engine.spark.engine_session import handed_out
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.durability import Durability
@@ -99,8 +100,8 @@ class StateEngine:
 
     @property
     def spark(self) -> SparkSession:
-        """The session; started on first use."""
-        return self.context.spark
+        """Your session; started on first use. Runs use one of their own beside it, see the guide of sources."""
+        return self.context.user_session
 
     @property
     def kernel(self) -> DeltaKernel:
@@ -382,7 +383,7 @@ class StateEngine:
         Raises:
             MissingFilesError: files that hold them are gone or changed.
         """
-        return queries.dead_letters(self.context, job_name(job), self.spark)
+        return handed_out(queries.dead_letters(self.context, job_name(job), self.context.spark))
 
     def list_dead_letters(self, job: StatefulJob | str, *, sent: bool = False) -> list[DeadLetter]:
         """The dead letters on the head's path, oldest first; ``dead_letters`` has them as a DataFrame.
@@ -660,7 +661,7 @@ class StateEngine:
         """
         tables = self.context.ran(job_name(job))
         staging = Staging(tables.layout.root)
-        return compare(self.spark, tables.layout, staging, tables.log.load(), new=branch, old=against)
+        return compare(self.context.spark, tables.layout, staging, tables.log.load(), new=branch, old=against)
 
     def promote(
         self,
@@ -843,7 +844,7 @@ class StateEngine:
             return upgrade_root(
                 engine.root,
                 kernel=engine.kernel,
-                spark=engine.spark,
+                spark=engine.context.spark,
                 dry_run=dry_run,
                 lock_timeout_s=engine.context.lock_timeout_s,
             )

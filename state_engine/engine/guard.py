@@ -34,7 +34,8 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         job = options.get("job", next(iter(args), "")) if takes_job else getattr(self, "_job", "")
         name = str(getattr(job, "name", job))
         try:
-            with keeping(name, NOTHING_DONE, at=self.context.root) if name else nullcontext():
+            kept = keeping(name, NOTHING_DONE, at=self.context.root) if name else nullcontext()
+            with kept, self.context.call():
                 return method(self, *args, **options)
         except Exception as error:
             failure = outside(error, self.context.session, name)

@@ -6,6 +6,7 @@ Reads only: nothing here waits for a micro-batch or keeps one waiting.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +23,7 @@ from state_engine.queries.state_reader import read_state as read_state_of
 from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 from state_engine.replay.differences import StateDiff, diff_states
 from state_engine.sinks.base import verify_files
+from state_engine.spark.engine_session import handed_out, moved
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
 
 Moment = datetime | str
@@ -55,7 +57,7 @@ class PastOf:
     def read_state(self, operator: str, state: str, *, include_expired: bool, metadata: bool) -> DataFrame:
         """See ``StateEngine.read_state``."""
         try:
-            return read_state_of(
+            rows = read_state_of(
                 self._context.spark,
                 self._layout,
                 self.path,
@@ -64,13 +66,15 @@ class PastOf:
                 include_expired=include_expired,
                 metadata=metadata,
             )
+            return handed_out(rows)
         except MissingFilesError as error:
             raise why_missing(error, self._history, self.path) from error
 
     def sql(self, text: str, *, unrestricted: bool) -> DataFrame:
         """See ``StateEngine.sql``."""
         try:
-            return query(_own_session(self._context.spark), self.views(), text, unrestricted=unrestricted)
+            user = self._context.user_session
+            return moved(query(_own_session(user), self.views(), text, unrestricted=unrestricted), user)
         except MissingFilesError as error:
             raise why_missing(error, self._history, self.path) from error
 
@@ -80,7 +84,11 @@ class PastOf:
         viewed = ViewedJob(
             self._layout, self._history, self.path, lambda session: dead_letters(self._context, name, session)
         )
-        return views_of(viewed)
+        return [self._independent(view) for view in views_of(viewed)]
+
+    def _independent(self, view: SqlView) -> SqlView:
+        """A view whose rows do not depend on the options of the session that it is made in."""
+        return replace(view, frame=lambda session: moved(view.frame(self._context.spark), session))
 
 
 def diff(

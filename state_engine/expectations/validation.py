@@ -24,6 +24,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.extras import optional
 from state_engine.expectations.suites import OfSink, OfState, Suite
 from state_engine.sinks.files import FileSink
+from state_engine.spark.engine_session import handed_out
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -100,9 +101,10 @@ def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: st
         raise ConfigurationError(f"{asked_by}: job '{job.name}' has no sink '{name}'")
     sink = node.sink
     if isinstance(sink, DeltaSink):
-        return engine.spark.read.format("delta").load(sink.location)
+        return handed_out(engine.context.spark.read.format("delta").load(sink.location))
     if isinstance(sink, FileSink):
-        return engine.spark.read.option("header", "true").format(sink.format).load(sink.path)
+        reader = engine.context.spark.read.option("header", "true").format(sink.format)
+        return handed_out(reader.load(sink.path))
     raise ConfigurationError(
         f"{asked_by}: rows of a sink of kind '{sink.kind}' cannot be read back; expect something of a state, "
         "or of a DeltaSink"

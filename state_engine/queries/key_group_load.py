@@ -12,6 +12,7 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.queries.history_views import KEY_GROUPS
@@ -65,7 +66,8 @@ def _stored(
     """Bytes by key group; of the files, only the hashes are read."""
     files = [f.listed for f in state_files(layout, path, operator.uid)]
     if not files:
-        return session.createDataFrame([], "key_group bigint, bytes double")
+        schema = T.StructType().add("key_group", "bigint").add("bytes", "double")
+        return session.createDataFrame([], schema)
     check_files(files)
     hashes = session.read.options(**SPARK_VERIFIES).schema("key_hash bigint").parquet(*(f.uri for f in files))
     rows = hashes.groupBy(

@@ -30,6 +30,7 @@ from state_engine.replay.differences import (
     sides,
 )
 from state_engine.sinks.staging import Staging
+from state_engine.spark.engine_session import handed_out
 from state_engine.storage.layout import JobLayout
 
 
@@ -140,11 +141,11 @@ def compare(
         new_id=heads[1].checkpoint_id,
         ancestor_id=ancestor.checkpoint_id if ancestor else None,
         outputs={
-            sink: OutputDifference(*sides(frame), number["old"], number["new"], sink=sink)
+            sink: OutputDifference(*sides(handed_out(frame)), number["old"], number["new"], sink=sink)
             for (sink, frame), number in zip(outputs.items(), counts, strict=False)
         },
         states=[
-            StateDifference(*names, frame, number["added"], number["removed"], number["changed"])
+            StateDifference(*names, handed_out(frame), number["added"], number["removed"], number["changed"])
             for (names, frame), number in zip(states.items(), counts[len(outputs) :], strict=True)
         ],
         operator_states=_operator_states(*heads),

@@ -21,6 +21,7 @@ from state_engine.core.types.ddl import quoted
 from state_engine.queries.state_pairs import StatePair, state_pairs
 from state_engine.queries.state_reader import read_state
 from state_engine.queries.stored_entries import key_schema
+from state_engine.spark.engine_session import handed_out
 from state_engine.storage.layout import JobLayout
 
 COUNT = "_rows"
@@ -149,7 +150,7 @@ def diff_states(
             f"{before[-1].checkpoint_id} or {after[-1].checkpoint_id}; there are {names}"
         )
     changes = changed_entries(spark, layout, [list(before), list(after)], wanted)
-    return [StateDiff(*state_of, _plain(frame)) for state_of, frame in changes.items()]
+    return [StateDiff(*state_of, handed_out(_plain(frame))) for state_of, frame in changes.items()]
 
 
 def changed_entries(

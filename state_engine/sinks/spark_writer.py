@@ -92,8 +92,6 @@ def _session(spark: SparkSession) -> SparkSession:
     made = spark.newSession()
     for key, value in _SETTINGS.items():
         made.conf.set(key, value)
-    zone = "spark.sql.session.timeZone"
-    made.conf.set(zone, str(spark.conf.get(zone)))
     return made
 
 

@@ -207,11 +207,14 @@ class StreamFrame:
             return self._with(step.function.applied(self.table), step, self.hidden_order)
         from pyspark.sql import DataFrame
 
+        from state_engine.spark.engine_session import own_frame  # PySpark is imported on first use
+
         code, hidden = f"transform({step.function!r})", [c for c in self.schema.names if c.startswith(HIDDEN)]
         given = visible(self.rows, hidden)
         made = step.function(given)
         if not isinstance(made, DataFrame):
             raise ConfigurationError(f"{code} returned {type(made).__name__}, not a DataFrame")
+        made = own_frame(made, self.spark, what=code)
         if step.output_type is not None:
             made = _as_declared(made, step.output_type, what=code)
         placed = with_places(made, given, hidden, what=code)

@@ -19,7 +19,7 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, Rows, SourceFrame, frame_or_table
 from state_engine.sources.frames import from_source
 from state_engine.sources.stream_columns import Milliseconds, in_arrow, in_spark
-from state_engine.spark.execution import execution
+from state_engine.spark.execution import described
 from state_engine.spark.read_failures import reading
 from state_engine.spark.spark_names import F, T
 
@@ -90,7 +90,7 @@ def file_times(
             F.min("at"), F.max("at"), F.count_if("late"), F.count_if(F.col("at").isNull())
         )
         with (
-            execution(spark, f"source {source}: event times of new rows"),
+            described(spark, f"source {source}: event times of new rows"),
             reading(source, job=job, into="partitions"),
         ):
             collected = [tuple(r) for r in grouped.collect()]

@@ -1,9 +1,6 @@
-"""How the engine's own Spark jobs run: session options that hold for one action, and a label for Spark's UI.
+"""How the engine's own Spark jobs run: under a label for Spark's UI, and interpreted where there is little input.
 
-Adaptive execution would run every shuffle stage as a job of its own and plan anew in between, which costs more than a
-micro-batch gains; Arrow batches are large because a subtask holds its rows anyway; time stamps go to Python in UTC.
-For little input, generating and loading code takes longer than interpreting the expressions.
-The options are put back afterwards, so a user's session stays the user's. Decision 0005.
+For little input, generating and loading code takes longer than interpreting the expressions. Decision 0098.
 """
 
 from __future__ import annotations
@@ -21,45 +18,24 @@ if TYPE_CHECKING:
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""
-_OPTIONS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
-    "spark.sql.session.timeZone": "UTC",
-}
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Over little input, compiling a query takes longer than it saves."""
 
 
 @contextmanager
 def described(spark: SparkSession, label: str) -> Iterator[None]:
     """Run the actions inside under a description, for Spark's UI."""
-    spark.sparkContext.setJobDescription(label)
+    context = spark.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(label)
     try:
         yield
     finally:
-        spark.sparkContext.setJobDescription("")
-
-
-@contextmanager
-def execution(spark: SparkSession, label: str, *, small: bool = False) -> Iterator[None]:
-    """Run the actions inside with the engine's options and a job description; ``small``: over little input."""
-    options = _OPTIONS | INTERPRETED if small else _OPTIONS
-    before = {key: spark.conf.get(key) for key in options}
-    changed = {key: value for key, value in options.items() if before[key] != value}
-    with described(spark, label):
-        try:
-            for key, value in changed.items():
-                spark.conf.set(key, value)
-            yield
-        finally:
-            for key in changed:
-                spark.conf.set(key, str(before[key]))
+        context.setJobDescription(before or "")
 
 
 def collected(
     rows: DataFrame, *, label: str, source: str | None, job: str, into: str, small: bool = False
 ) -> list[Row]:
-    """The rows of a small result, from one Spark job that runs with the engine's options.
+    """The rows of a small result, from one Spark job.
 
     Args:
         label: for Spark's UI.
@@ -69,5 +45,10 @@ def collected(
     Raises:
         SourceError: a file cannot be read, or a record cannot be parsed.
     """
-    with execution(rows.sparkSession, label, small=small), reading(source, job=job, into=into):
+    from state_engine.spark.engine_session import EngineSession, moved  # PySpark is imported on first use
+
+    session = rows.sparkSession
+    if small and isinstance(session, EngineSession):
+        rows = moved(rows, session.interpreted)
+    with described(session, label), reading(source, job=job, into=into):
         return rows.collect()

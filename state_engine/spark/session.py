@@ -243,7 +243,6 @@ def session_options(
             )
         ),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         # PySpark would look up the caller's line at every DataFrame call, three round trips each.
         "spark.python.sql.dataFrameDebugging.enabled": "false",
     }

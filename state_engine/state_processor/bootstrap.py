@@ -40,6 +40,7 @@ from state_engine.queries.state_changes import ADDED
 from state_engine.queries.state_rows import KEY, STATE, WHOLE, StateForm, key_schema_of, state_rows
 from state_engine.sources.base import Element
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.spark.engine_session import taken_in
 from state_engine.state_processor.bootstrap_operator_state import (
     Elements,
     GivenOperatorState,
@@ -181,6 +182,7 @@ class Bootstrap:
             what = f"{where}, state '{name}'"
             if not isinstance(frame, DataFrame):
                 raise ConfigurationError(f"{what}: give a Spark DataFrame, not {type(frame).__name__}")
+            frame = taken_in(frame, self.spark)
             of_frame = key_schema_of(frame, node.key_columns, what=what)
             key = key or of_frame
             if of_frame.storage != key.storage:

@@ -45,7 +45,7 @@ from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, KEY_HASH, OP, PLACE, STATE, WHY
 from state_engine.queries.stored_entries import stored_entries
-from state_engine.spark.execution import execution
+from state_engine.spark.execution import described
 from state_engine.spark.key_columns import key_group_column, subtask_column
 from state_engine.spark.task_reports import Report, reports_of, written_files
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
@@ -150,7 +150,7 @@ class EntryWriter:
         order = [GROUP, PLACE] if entries.is_base else [GROUP]
         sent = placed.repartitionById(tasks, F.col(_TASK)).drop(_TASK).sortWithinPartitions(*order)
         work = partial(_write, self._spec(entries), entries.check, entries.is_base, self.dry_run)
-        with execution(self.spark, f"{what}: {doing}"):
+        with described(self.spark, f"{what}: {doing}"):
             reports = reports_of(sent, work, prefix=f"{what}: ")
         counts: dict[str, Counter[str]] = {}
         for stored, kind, number in (count for report in reports for count in report["counts"]):

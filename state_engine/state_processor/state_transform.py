@@ -51,6 +51,7 @@ from state_engine.queries.stored_entries import (
     state_view,
     stored_entries,
 )
+from state_engine.spark.engine_session import own_frame
 from state_engine.spark.shipped_code import ready_for_frames
 from state_engine.state_processor.entry_writer import (
     Counts,
@@ -137,6 +138,8 @@ class StateTransform:
         if map is not None:
             ready_for_frames(self.spark, [map])
             mapped = map(view)
+            if isinstance(mapped, DataFrame):
+                mapped = own_frame(mapped, self.spark, what=f"{what}: map")
             if not isinstance(mapped, DataFrame) or set(mapped.columns) != set(view.columns):
                 got = mapped.columns if isinstance(mapped, DataFrame) else repr(mapped)
                 raise ConfigurationError(

@@ -75,4 +75,4 @@ def test_the_command_prints_what_changed(memory: Memory, monkeypatch: pytest.Mon
     assert ["a", "1", "changed", "12", "14"] in [line.split() for line in done.stdout.splitlines()]
     failed = CliRunner().invoke(app, ["state", "diff", "memory", "1", "x"])
     assert failed.exit_code == 1
-    assert "is no time" in str(failed.exception)
+    assert "is not a time" in str(failed.exception)

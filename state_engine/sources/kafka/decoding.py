@@ -194,7 +194,8 @@ class Decoding:
         from pyspark.sql import SparkSession
 
         spark = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
-        frame = spark.createDataFrame([], "value binary").select(self._from_avro().alias(_DECODED))
+        values = spark.range(0).select(F.lit(None).cast("binary").alias("value"))
+        frame = values.select(self._from_avro().alias(_DECODED))
         kind = frame.schema[_DECODED].dataType
         assert isinstance(kind, T.StructType)
         return T.StructType([field for field in kind.fields if field.name != _OK])

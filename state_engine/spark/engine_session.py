@@ -1,0 +1,203 @@
+"""``EngineSession``: the Spark session that the engine works in, beside the session of its user.
+
+It shares the Spark context with the user's session, sees its views, functions and catalogs, and has options of its own:
+those that may change a row are the engine's (``OPTIONS``) or Spark's defaults, and only those of places and speed are
+taken over. So rows do not depend on the session that an engine was given, and no option of that session ever changes.
+DataFrames that are handed out go back to the user's session, see ``moved``. Decision 0098.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.conversion import SparkConversionMixin
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.spark.spark_names import T
+from state_engine.storage.delta.java_calls import java_class
+
+OPTIONS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    **{
+        f"spark.sql.{files}.{kind}RebaseModeIn{way}": "CORRECTED"
+        for files, kind in (("parquet", "datetime"), ("parquet", "int96"), ("avro", "datetime"))
+        for way in ("Read", "Write")
+    },
+    # Adaptive execution runs each stage of a shuffle as a job of its own and plans anew in between: that costs more
+    # than a micro-batch gains.
+    "spark.sql.adaptive.enabled": "false",
+    # a subtask holds its rows anyway
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+}
+"""Options of the engine's session, whatever the user's are."""
+
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""Over little input, compiling a query takes longer than it saves."""
+
+TAKEN_OVER = tuple(
+    f"spark.sql.{name}"
+    for name in (
+        "catalog", "defaultCatalog", "warehouse.dir", "extensions", "hive.", "artifact.",
+        "shuffle.", "files.max", "files.min", "files.openCostInBytes", "sources.parallelPartitionDiscovery.",
+        "autoBroadcastJoinThreshold", "broadcastTimeout", "codegen.", "inMemoryColumnarStorage.",
+        "windowExec.", "sortMergeJoinExec.", "cartesianProductExec.", "objectHashAggregate.",
+        "parquet.fieldId.", "parquet.compression.", "ui.", "redaction.", "debug.", "maxPlanStringLength",
+    )
+)  # fmt: skip
+"""What the names of Spark's own SQL options begin with that are taken over: places and speed, and no row depends on
+them. Options of others (Delta's, a catalog's) are taken over, too."""
+
+_SPEED = ("spark.sql.adaptive.", "spark.sql.execution.arrow.maxRecordsPerBatch")
+"""Of ``OPTIONS``, those that no row depends on."""
+
+_SHARED = ("_sc", "_jsc", "_jvm", "_profiler_collector")
+"""Attributes of PySpark's that sessions of one context have in common."""
+
+_CREATING = threading.Lock()
+
+
+class EngineSession(SparkSession):
+    """A session beside the user's.
+
+    Args:
+        user: whose context, views, functions and catalogs it has.
+        options: besides ``OPTIONS``.
+
+    Attributes:
+        user: his session.
+    """
+
+    def __init__(self, user: SparkSession, options: Mapping[str, str] | None = None) -> None:
+        # not the constructor of Spark's class, which has RDD.toDF of the whole process make frames of this session
+        self.user, self._options = user, OPTIONS | dict(options or {})
+        self.renew()
+
+    def renew(self) -> None:
+        """Take over the views, functions, catalogs and options that the user's session has by now."""
+        java = self.user._jsparkSession.cloneSession()
+        conf = java.sessionState().conf()
+        for name in str(conf.getAllConfs().keys().mkString("\n")).split("\n"):
+            if name.startswith("spark.sql.") and not name.startswith(TAKEN_OVER) and conf.isModifiable(name):
+                conf.unsetConf(name)
+        for name, value in self._options.items():
+            conf.setConfString(name, value)
+        _same_catalog(self.user._jsparkSession, java)
+        # and nothing that PySpark keeps in an attribute of the session before
+        kept = {name: vars(self.user)[name] for name in _SHARED}
+        self.__dict__ = {**kept, "user": self.user, "_options": self._options, "_jsparkSession": java}
+
+    @cached_property
+    def interpreted(self) -> EngineSession:
+        """For actions over little input."""
+        return self.with_options(INTERPRETED)
+
+    def with_options(self, options: Mapping[str, str]) -> EngineSession:
+        """Another one with further options."""
+        return EngineSession(self.user, self._options | dict(options))
+
+    def newSession(self) -> EngineSession:
+        """Another one of the engine's, with the same options."""
+        return self.with_options({})
+
+    def createDataFrame(self, data: Any, schema: Any = None, *args: Any, **options: Any) -> DataFrame:  # type: ignore[override]
+        """As PySpark's, which besides makes the session the active one of the whole process."""
+        if isinstance(data, pa.Table):
+            return SparkConversionMixin.createDataFrame(self, data, schema)
+        if isinstance(data, list) and isinstance(schema, T.StructType):
+            return self._create_dataframe(data, schema, None, True)
+        with _CREATING:  # it may need anything of PySpark's own method
+            before = SparkSession._activeSession
+            try:
+                return super().createDataFrame(data, schema, *args, **options)
+            finally:
+                SparkSession._activeSession = before
+
+    def differing_options(self) -> dict[str, str]:
+        """Options of the user's session that may change a row, where this session has other values."""
+        java = self.user._jsparkSession.sessionState().conf()
+        names = set(str(java.getAllConfs().keys().mkString("\n")).split("\n")) | set(OPTIONS)
+        judged = sorted(
+            n for n in names if n.startswith("spark.sql.") and not n.startswith((*TAKEN_OVER, *_SPEED))
+        )
+        theirs = {n: java.getConfString(n) for n in judged if java.isModifiable(n)}
+        own = self._jconf
+        return {n: str(value) for n, value in theirs.items() if value != own.getConfString(n)}
+
+
+def _same_catalog(theirs: Any, own: Any) -> None:
+    """Have a session look up tables where another one does: it has the options of its catalogs, and its database."""
+    used, made = (session.sessionState().catalogManager() for session in (theirs, own))
+    name = used.currentCatalog().name()
+    if name != made.currentCatalog().name():
+        made.setCurrentCatalog(name)
+        made.setCurrentNamespace(used.currentNamespace())
+
+
+def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same rows, as a DataFrame of another session: what is made of it goes by the options of that one."""
+    dataset = java_class(session._jvm, "org.apache.spark.sql.classic.Dataset")
+    return DataFrame(dataset.ofRows(session._jsparkSession, frame._jdf.queryExecution().analyzed()), session)
+
+
+def handed_out(frame: DataFrame) -> DataFrame:
+    """A DataFrame of the engine's session as one of the user's, by whose options it is shown and gone on with."""
+    session = frame.sparkSession
+    return moved(frame, session.user) if isinstance(session, EngineSession) else frame
+
+
+def taken_in(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """A DataFrame that the user gave, as one of the engine's session."""
+    is_own = frame.sparkSession is session or not isinstance(session, EngineSession)
+    return frame if is_own else moved(frame, session)
+
+
+def own_frame(frame: DataFrame, session: SparkSession, *, what: str) -> DataFrame:
+    """A DataFrame that a function made of one of the engine's, as one of the engine's session.
+
+    Raises:
+        ConfigurationError: it was made in the user's session, under options that may give other rows.
+    """
+    if not isinstance(session, EngineSession) or frame.sparkSession is session:
+        return frame
+    differing = session.differing_options()
+    if differing:
+        shown = ", ".join(f"{name}={value}" for name, value in differing.items())
+        raise ConfigurationError(
+            f"{what} returned a DataFrame of your own Spark session, whose options may give other rows than those of "
+            f"a run ({shown}). Begin with the DataFrame that the function is given (rows.join(other, …), not "
+            "other.join(rows, …)), take the session from it (rows.sparkSession), or unset these options"
+        )
+    return moved(frame, session)
+
+
+def active_session() -> Any:
+    """Spark's active session of this thread, as Java has it; None where there is none."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return None
+    active = _sessions(context).getActiveSession()
+    return active.get() if active.isDefined() else None
+
+
+def activate(java: Any) -> None:
+    """Make a session, as Java has it, Spark's active one of this thread; None for none."""
+    context = SparkContext._active_spark_context
+    if context is None:
+        return
+    if java is None:
+        _sessions(context).clearActiveSession()
+    else:
+        _sessions(context).setActiveSession(java)
+
+
+def _sessions(context: SparkContext) -> Any:
+    return java_class(context._jvm, "org.apache.spark.sql.classic.SparkSession")
