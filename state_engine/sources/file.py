@@ -15,10 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import pyarrow as pa
 
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
+from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
     FILE_COLUMN,
@@ -30,14 +33,15 @@ from state_engine.sources.base import (
     Source,
     SourceFrame,
 )
-from state_engine.sources.file_columns import Missing, names_in_file
-from state_engine.sources.file_ends import digest_of, file_ends
+from state_engine.sources.file_columns import Missing
+from state_engine.sources.files.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
     FileRange,
     check_unchanged,
     chosen,
     cut,
+    is_schema,
     last_ranges,
     left_over,
     position_summary,
@@ -45,8 +49,10 @@ from state_engine.sources.file_ranges import (
 )
 from state_engine.sources.listing import list_files
 from state_engine.sources.local_listing import InputFile
-from state_engine.sources.parquet.parquet_files import footer, parquet_schema
+from state_engine.sources.parquet.file_types import check_columns, inferred
+from state_engine.sources.parquet.parquet_files import footer
 from state_engine.sources.parquet.parquet_rows import parquet_rows
+from state_engine.sources.files.path_values import PathValues, inferred_columns, values_in_path
 from state_engine.sources.records import (
     BYTE_BY_BYTE,
     REFUSED_TEXT,
@@ -55,7 +61,7 @@ from state_engine.sources.records import (
     text_columns,
     with_refused_text,
 )
-from state_engine.sources.row_places import place_columns, scan_uris
+from state_engine.sources.row_places import place_columns, scan_uris, scanned
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.files import normal_uri
 from state_engine.storage.in_threads import in_threads
@@ -63,8 +69,14 @@ from state_engine.storage.in_threads import in_threads
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
-"""What a session may say otherwise: rows would be lost silently."""
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
+"""What a session may say otherwise: rows would be lost silently. The last, as Spark's own file stream has it: names are
+no patterns."""
+
+
+_NAMELESS = "bytes that are no UTF-8, or a character that an object store's URIs cannot have (%, ?, #)"
+Schema: TypeAlias = "str | T.StructType"
+"""As it is declared."""
 
 
 @dataclass(frozen=True)
@@ -135,60 +147,72 @@ class FileSource(Source):
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = last_ranges(elements)
-        pending = self._pending(self._listed(consumed), consumed)
-        ranges, bad = self._bounded(pending, self._names(elements))
+        listed = self._listed(consumed)
+        pending = self._pending(listed, consumed)
+        schema = self._schema(elements, pending, [one.uri for one in listed])
+        ranges, bad = self._bounded(pending, schema)
         if not (ranges or bad):
             return None
         # one listing looks at no more files than a batch may hold, where that is the only bound
         full = self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch
         more = full or ranges != [r for r in pending if r not in bad]
-        return replace(self._slice(elements, ranges, bad=bad), more=more)
+        return replace(self._slice(elements, ranges, schema, bad=bad), more=more)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         ranges = recorded_ranges(appended)
         check_unchanged(ranges)
-        bad = self._unreadable(ranges, self._names([*before, *appended]))
-        return self._slice(before, [r for r in ranges if r not in bad], recorded=appended, bad=bad)
+        schema = self._schema([*before, *appended], ranges, [r.uri for r in ranges])
+        bad = self._unreadable(ranges, schema)
+        return self._slice(before, [r for r in ranges if r not in bad], schema, recorded=appended, bad=bad)
 
     def rebatch(
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         left = left_over(before, recorded)
-        ranges, bad = self._bounded(left, self._names([*before, *recorded]))
+        schema = self._schema([*before, *recorded], left, [r.uri for r in left])
+        ranges, bad = self._bounded(left, schema)
         check_unchanged(ranges)
         more = ranges != [r for r in left if r not in bad]
-        return replace(self._slice(before, ranges, bad=bad), more=more) if ranges or bad else None
+        return replace(self._slice(before, ranges, schema, bad=bad), more=more) if ranges or bad else None
 
     def _slice(
         self,
         before: Sequence[Element],
         ranges: list[FileRange],
+        schema: Schema | None,
         *,
         recorded: Sequence[Element] = (),
         bad: Mapping[FileRange, BadFile] = MappingProxyType({}),
     ) -> Slice:
         """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
-        schema = _recorded_schema([*before, *recorded])
         appended = list(recorded) or [r.element() for r in sorted([*ranges, *bad], key=lambda r: r.uri)]
-        if (
-            self.schema is None and schema is None and ranges
-        ):  # later files must not change it: results would depend on cuts
-            schema = parquet_schema(ranges[0].uri)
+        if self.schema is None and ranges and not any(map(is_schema, (*before, *appended))):
+            assert isinstance(
+                schema, T.StructType
+            )  # later files must not change it: results would depend on cuts
             appended.append({"split": self.path + SCHEMA, "position": schema.jsonValue()})
         return Slice(
             elements=appended,
             position_from=position_summary(before),
             position_to=position_summary([*before, *appended]),
             labels=[r.uri for r in ranges],
-            detail=FileSlice(ranges, schema),
+            detail=FileSlice(ranges, None if isinstance(schema, str) else schema),
             bytes=sum(r.size for r in ranges),
             bad_files=tuple(bad.values()),
         )
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         wanted: FileSlice = part.detail
-        ranges, schema = wanted.ranges, self._declared() or wanted.schema
+        schema = self._declared() or wanted.schema
         assert schema is not None
+        values = PathValues.of([r.uri for r in wanted.ranges], self.path, _fields(schema))
+        files = self._of_files(spark, wanted.ranges, values.left_to_files(schema), keep_refused=keep_refused)
+        return replace(files, rows=values.added_to(files.rows, schema))
+
+    def _of_files(
+        self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType, *, keep_refused: bool
+    ) -> SourceFrame:
+        """The rows with what the files themselves hold."""
         if self.format == "parquet":
             return SourceFrame(self._parquet_rows(spark, ranges, schema))
         kept = with_refused_text(schema) if keep_refused else schema
@@ -196,10 +220,15 @@ class FileSource(Source):
             "mode": "FAILFAST"}  # fmt: skip
         as_bytes = reads_as_bytes(self.format, self.options)
         options = {**self.options, **({"encoding": BYTE_BY_BYTE} if as_bytes else {})}
+        if not schema.fields:
+            raise SourceError(
+                f"{self.path}: the directories give all declared columns: declare one of the files, too"
+            )
         reader = spark.read.format(self.format).schema(kept).options(**options, **mode, **_STRICT)
-        frame = reader.option("columnPruning", "false").load([r.uri for r in ranges]).where(_is_whole(schema))
-        texts = text_columns(kept, as_bytes=as_bytes)
-        frame = frame.select(*texts, *place_columns([r.uri for r in ranges], F.monotonically_increasing_id()))
+        reader = reader.option("columnPruning", "false")
+        uris = [r.uri for r in ranges]
+        columns = text_columns(kept, as_bytes=as_bytes) + place_columns(uris, F.monotonically_increasing_id())
+        frame = scanned(uris, lambda some: reader.load(some).where(_is_whole(schema)).select(*columns))
         if not keep_refused:
             return SourceFrame(frame)
         good = frame.where(F.col(REFUSED_TEXT).isNull()).drop(REFUSED_TEXT)
@@ -258,8 +287,10 @@ class FileSource(Source):
         return parquet_rows(spark, ranges, schema, partial(self._read_parquet, spark, ranges, schema))
 
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> DataFrame:
-        frame = spark.read.schema(schema).options(**self.options, **_STRICT).parquet(*[r.uri for r in ranges])
-        frame = frame.select("*", *place_columns([r.uri for r in ranges], F.col("_metadata.row_index")))
+        uris = [r.uri for r in ranges]
+        places = place_columns(uris, F.col("_metadata.row_index"))
+        reader = spark.read.schema(schema).options(**self.options, **_STRICT)
+        frame = scanned(uris, lambda some: reader.parquet(*some).select("*", *places))
         cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
         for place, one in cuts:
             inside = F.col(ROW_COLUMN) >= one.start
@@ -287,6 +318,8 @@ class FileSource(Source):
     def _is_pending(self, one: InputFile, known: FileRange | None) -> bool:
         if known is None:
             return True
+        if known.nameless:
+            return False
         # a run may remember an older size than another runner consumed: the file itself decides
         if known.is_same(one.size, one.mtime_ms) or known.unchanged():
             return known.end is not None
@@ -298,13 +331,15 @@ class FileSource(Source):
         self, files: Sequence[InputFile], consumed: Mapping[str, FileRange]
     ) -> list[FileRange | None]:
         """What is left of files; None for those that wait."""
-        new = [one for one in files if one.uri not in consumed]
+        new = [one for one in files if one.uri not in consumed and not one.nameless]
         why = dict(zip([one.uri for one in new], in_threads(self._waits, new), strict=True))
         ranges: list[FileRange | None] = []
         for one in files:
             known = consumed.get(one.uri)
             if known is not None:
                 ranges.append(replace(known, start=known.end or 0, end=None))
+            elif one.nameless:
+                ranges.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, nameless=True))
             elif why[one.uri]:
                 ranges.append(None)
             else:
@@ -328,34 +363,31 @@ class FileSource(Source):
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         """The new files that wait for a later batch, each with the reason; in path order."""
         consumed = last_ranges(elements)
-        fresh = [one for one in self._listed(consumed) if one.uri not in consumed]
+        fresh = [one for one in self._listed(consumed) if one.uri not in consumed and not one.nameless]
         reasons = in_threads(self._waits, fresh)
         return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]
 
     def _bounded(
-        self, pending: list[FileRange], columns: Sequence[str]
+        self, pending: list[FileRange], schema: Schema | None
     ) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
         """What a batch takes of pending files, and those that cannot be read, where they are set aside."""
         bad: dict[FileRange, BadFile] = {}
         while True:
             some = [r for r in pending if r not in bad][: self.max_files_per_batch]
-            more = self._unreadable(some, columns)
+            more = self._unreadable(some, schema)
             if not more:
                 return some if self.max_rows_per_batch is None else cut(some, self.max_rows_per_batch), bad
             bad |= more
 
-    def _unreadable(self, ranges: Sequence[FileRange], columns: Sequence[str]) -> dict[FileRange, BadFile]:
-        """The files that their footers show to be unreadable, where such files are set aside.
+    def _unreadable(self, ranges: Sequence[FileRange], schema: Schema | None) -> dict[FileRange, BadFile]:
+        """The files that cannot be read, as their paths and footers show, where such files are set aside.
 
         Raises:
             BadFileError: there is one, and it is not.
         """
-        if self.format != "parquet":
-            return {}
+        fault = partial(self._fault, None if schema is None else _fields(schema))
         bad: dict[FileRange, BadFile] = {}
-        for one, error in zip(
-            ranges, in_threads(partial(_fault, columns, self.missing), ranges), strict=True
-        ):
+        for one, error in zip(ranges, in_threads(fault, ranges), strict=True):
             if error is None:
                 continue
             if self.on_bad_file != "dead_letter" or not one.unchanged():
@@ -363,16 +395,57 @@ class FileSource(Source):
             bad[one] = BadFile(one.uri, str(error))
         return bad
 
+    def _fault(self, declared: list[pa.Field] | None, one: FileRange) -> BadFileError | None:
+        """Why a file cannot be read, as its path and footer show."""
+        if one.nameless:
+            return BadFileError(
+                f"{one.uri}: the path holds {_NAMELESS}: rename the file or its directory", one.uri
+            )
+        try:
+            given = values_in_path(one.uri, self.path, declared or [])
+            if self.format == "parquet":
+                columns = footer(one).columns
+                left = [field for field in declared or [] if field.name not in given]
+                check_columns(one.uri, columns, left, missing=self.missing)
+                if declared is None:
+                    inferred(one.uri, columns)
+        except BadFileError as error:
+            return error
+        return None
+
     def _changed(self, uri: str, when: str) -> None:
         raise SourceError(
             f"{uri} changed or vanished {when}, so what was read from it cannot be separated from what is new. Put the "
             "old file back and add changes as new files, or set on_change='ignore' to skip such files"
         )
 
-    def _names(self, elements: Sequence[Element]) -> list[str]:
-        """Of the declared columns, or of those that are recorded; empty before there are some."""
-        schema = self.schema or _recorded_schema(elements)
-        return [] if schema is None else to_type(schema, parameter=f"schema of {self.path}").arrow.names
+    def _schema(
+        self, elements: Sequence[Element], pending: Sequence[FileRange], uris: Sequence[str]
+    ) -> Schema | None:
+        """The declared schema, else that which is recorded, else that of the first file that can be read.
+
+        Args:
+            elements: position.
+            pending: files that are read next.
+            uris: of all files: what their paths give is added to the schema of a file.
+        """
+        if self.schema is not None:
+            return self.schema
+        known = [e["position"] for e in elements if is_schema(e)]
+        if known:
+            return T.StructType.fromJson(known[-1])
+        for one in pending:
+            if one.nameless:
+                continue
+            try:
+                columns = {field.name: field for field in inferred(one.uri, footer(one).columns)}
+            except BadFileError:
+                if self.on_bad_file != "dead_letter" or not one.unchanged():
+                    raise
+            else:
+                columns |= {field.name: field for field in inferred_columns(uris, self.path)}
+                return T.StructType.fromJson(spark_schema(pa.schema(list(columns.values()))))
+        return None
 
     def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):
@@ -386,19 +459,9 @@ def _parsed(ddl: str) -> T.StructType:
     return cast(T.StructType, T.StructType.fromDDL(ddl))
 
 
-def _recorded_schema(elements: Sequence[Element]) -> T.StructType | None:
-    """The schema that was taken from a file."""
-    known = [e["position"] for e in elements if e["split"].endswith(SCHEMA)]
-    return T.StructType.fromJson(known[-1]) if known else None
-
-
-def _fault(columns: Sequence[str], missing: Missing, one: FileRange) -> BadFileError | None:
-    """Why a Parquet file cannot be read, as its footer shows."""
-    try:
-        names_in_file(one.uri, footer(one).schema.names, columns, missing=missing)
-    except BadFileError as error:
-        return error
-    return None
+def _fields(schema: Schema) -> list[pa.Field]:
+    """The columns of a schema, with their types in Arrow."""
+    return list(to_type(schema, parameter="schema of a FileSource").arrow)
 
 
 def _is_whole(schema: T.StructType) -> Column:

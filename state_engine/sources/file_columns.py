@@ -16,7 +16,7 @@ Missing = Literal["null", "refuse"]
 
 
 def names_in_file(
-    uri: str, there: Sequence[str], declared: Sequence[str], *, missing: Missing
+    uri: str, there: Sequence[str], declared: Sequence[str], *, missing: Missing, inside: str = ""
 ) -> dict[str, str]:
     """By declared column, the name of the file's column that gives it; those without one are left out.
 
@@ -25,6 +25,7 @@ def names_in_file(
         there: names of the file's columns.
         declared: names of the declared columns.
         missing: ``refuse`` a file without a declared column, or have it ``null``.
+        inside: of the fields of a record, its column and a dot, for messages.
 
     Raises:
         BadFileError: two columns could give a declared one, or none does and ``missing`` is ``refuse``.
@@ -41,8 +42,8 @@ def names_in_file(
         several = alike.get(name.lower(), [])
         if len(several) > 1:
             raise BadFileError(
-                f"{uri}: the columns {several} differ in the case of letters only, or not at all, and '{name}' is "
-                "declared: rename all but one in the file",
+                f"{uri}: the columns {several} differ in the case of letters only, or not at all, and "
+                f"'{inside}{name}' is declared: rename all but one in the file",
                 uri,
             )
         if several:
@@ -50,10 +51,11 @@ def names_in_file(
     absent = [name for name in declared if name not in names]
     if absent and missing == "refuse":
         further = [name for name in there if name not in names.values()]
+        lacking = ", ".join(repr(inside + name) for name in absent)
         raise BadFileError(
-            f"{uri}: the file has no column {', '.join(map(repr, absent))}, which missing='refuse' of its FileSource "
-            f"asks for; it has {further} that are not declared. Add or rename the column in the file, or set "
-            "missing='null', or on_bad_file='dead_letter'",
+            f"{uri}: the file has no column {lacking}, which missing='refuse' of its FileSource asks for; it has "
+            f"{further} that are not declared. Add or rename the column in the file, or set missing='null', or "
+            "on_bad_file='dead_letter'",
             uri,
         )
     return names

@@ -14,14 +14,14 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.sources.base import Element, summary
-from state_engine.sources.file_ends import digest_of
+from state_engine.sources.files.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
 from state_engine.sources.parquet.parquet_files import footer
 from state_engine.storage.files import join, open_location
 from state_engine.storage.in_threads import in_threads
 
 SCHEMA = "#schema"
-"""Ends the name of the element that holds a schema taken from a file; no path of a file has this character."""
+"""Ends the name of the element that holds a schema taken from a file."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ class FileRange:
     """Rows ``start`` to ``end`` (exclusive; None: to the end) of one file, of which ``digest`` is that of its ends.
 
     What an older version consumed has no digest: size and time alone decide whether such a file is the same.
+    ``nameless`` is a file that cannot be opened by its URI, and so is never read.
     """
 
     uri: str
@@ -37,6 +38,7 @@ class FileRange:
     start: int
     end: int | None
     digest: str = ""
+    nameless: bool = False
 
     def element(self) -> Element:
         """As an element of the source's position."""
@@ -48,10 +50,14 @@ class FileRange:
         }
         if self.digest:
             position["digest"] = self.digest
+        if self.nameless:
+            position["nameless"] = True
         return {"split": self.uri, "position": position}
 
     def unchanged(self) -> bool:
         """Whether the file is still there as it was."""
+        if self.nameless:
+            return True
         info = open_location(self.uri).info()
         return info.type == pafs.FileType.File and self.is_same(info.size, mtime_ms(info))
 
@@ -72,9 +78,14 @@ def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
     Example:
         >>> at = {"size": 9, "mtime_ms": 1, "start": 0, "end": None}
         >>> recorded_ranges([{"split": "file:///a", "position": at}])
-        [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None, digest='')]
+        [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None, digest='', nameless=False)]
     """
-    return [FileRange(e["split"], **e["position"]) for e in elements if not e["split"].endswith(SCHEMA)]
+    return [FileRange(e["split"], **e["position"]) for e in elements if not is_schema(e)]
+
+
+def is_schema(element: Element) -> bool:
+    """Whether an element holds a schema; a file may have a name that ends as that does."""
+    return element["split"].endswith(SCHEMA) and "size" not in element["position"]
 
 
 def last_ranges(elements: Sequence[Element]) -> Mapping[str, FileRange]:
@@ -155,6 +166,6 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
 
 def position_summary(elements: Sequence[Element]) -> str:
     """A position as short JSON."""
-    files = {e["split"]: e["position"]["end"] for e in elements if not e["split"].endswith(SCHEMA)}
+    files = {e["split"]: e["position"]["end"] for e in elements if not is_schema(e)}
     partial = {uri: end for uri, end in files.items() if end is not None}
     return summary(elements, files=len(files), **({"inside": partial} if partial else {}))

@@ -19,13 +19,13 @@ from pathlib import PurePosixPath
 import pyarrow.fs as pafs
 
 from state_engine.core.errors import SourceError
-from state_engine.sources.local_listing import PREFIX, InputFile, files_below, is_hidden
+from state_engine.sources.local_listing import PREFIX, InputFile, files_below, gives_value, is_hidden
 from state_engine.storage.files import Location, is_local, open_location
 
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""
-_GLOB = "*?[]{}\\%#"
-_HAS_GLOB = re.compile(f"[{re.escape(_GLOB)}]").search
+_NO_URI = re.compile("[%?#]").search
+"""Characters of names that mean something else in the URIs of object stores."""
 _LOOK: ContextVar[dict[tuple[str, str], tuple[Collection[str], list[InputFile]]] | None] = ContextVar(
     "files of this look", default=None
 )
@@ -50,7 +50,7 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
         consumed: URIs that were consumed: read under these names where there are several, whatever they look like.
 
     Raises:
-        SourceError: the directory does not exist, or a name cannot be read by Spark.
+        SourceError: the directory does not exist.
     """
     look = _LOOK.get()
     if look is None:
@@ -77,8 +77,6 @@ def _listed(path: str, pattern: str, consumed: Collection[str]) -> list[InputFil
         copied = not alone and one.uri not in consumed and is_copied(name, pattern)
         if not (copied or matches(name)):
             continue
-        if _HAS_GLOB(one.uri):
-            raise SourceError(f"{one.uri}: Spark reads {sorted(_GLOB)} in names as patterns; rename the file")
         listed.append(one._replace(copied=True) if copied else one)
     return _once(sorted(listed), consumed)
 
@@ -116,8 +114,10 @@ def _infos(at: Location, info: pafs.FileInfo, prefix: str, consumed: Collection[
     else:
         for one in at.listing(recursive=True):
             parts = PurePosixPath(one.path[len(at.path) :]).parts
-            if one.type == pafs.FileType.File and not any(map(is_hidden, parts)):
-                yield InputFile(prefix + one.path, int(one.size), mtime_ms(one), one.path)
+            hidden = is_hidden(parts[-1]) or any(is_hidden(part) and not gives_value(part) for part in parts)
+            if one.type == pafs.FileType.File and not hidden:
+                uri = prefix + one.path
+                yield InputFile(uri, int(one.size), mtime_ms(one), one.path, nameless=bool(_NO_URI(uri)))
 
 
 def _once(files: list[InputFile], consumed: Collection[str]) -> list[InputFile]:

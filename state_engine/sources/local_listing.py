@@ -34,6 +34,7 @@ class InputFile(NamedTuple):
         real: what the file really is; files of one are the same.
         linked: whether a link is in its path.
         copied: whether its name says that it is being copied.
+        nameless: whether it cannot be opened by its URI, for its path holds what no URI of ours can hold.
     """
 
     uri: str
@@ -42,6 +43,7 @@ class InputFile(NamedTuple):
     real: str = ""
     linked: bool = False
     copied: bool = False
+    nameless: bool = False
 
 
 class _Place(NamedTuple):
@@ -121,7 +123,7 @@ def _looked_at_again(files: list[InputFile], consumed: Collection[str]) -> Itera
     for place, one in enumerate(files):
         if one.uri not in consumed:
             try:
-                stat = os.stat(one.uri[len(PREFIX) :])
+                stat = os.stat(one.real)
             except FileNotFoundError:
                 continue
             files[place] = one._replace(size=stat.st_size, mtime_ms=_mtime_ms(stat))
@@ -134,7 +136,7 @@ def _read(place: _Place) -> _Directory:
     real_start = place.real.rstrip("/") + "/"
     with os.scandir(place.path) as entries:
         for entry in entries:
-            if is_hidden(entry.name):
+            if is_hidden(entry.name) and not gives_value(entry.name):
                 continue
             is_link = entry.is_symlink()
             directory.has_links |= is_link
@@ -146,16 +148,32 @@ def _read(place: _Place) -> _Directory:
                     directory.below.append(_Place(entry.path, real, place.via))
                 elif not _is_walked(real, place):
                     directory.below.append(_Place(entry.path, real, (*place.via, place.real)))
-            elif entry.is_file():
+            elif entry.is_file() and not is_hidden(entry.name):
                 stat = entry.stat()
                 linked = is_link or len(place.via) > 1
-                files.append(InputFile(PREFIX + entry.path, stat.st_size, _mtime_ms(stat), real, linked))
+                uri, nameless = _uri(entry.path)
+                size, changed_ms = stat.st_size, _mtime_ms(stat)
+                files.append(InputFile(uri, size, changed_ms, real, linked, nameless=nameless))
     return directory
+
+
+def _uri(path: str) -> tuple[str, bool]:
+    """The URI of a file, and whether it shows bytes of the path that are no UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return PREFIX + os.fsencode(path).decode(errors="backslashreplace"), True
+    return PREFIX + path, False
 
 
 def is_hidden(name: str) -> bool:
     """Whether a name hides its file or directory."""
     return name.startswith(("_", "."))
+
+
+def gives_value(name: str) -> bool:
+    """Whether a directory is that of a column's value, such as ``_day=1``: then its name does not hide it."""
+    return name.startswith("_") and "=" in name
 
 
 def _mtime_ms(stat: os.stat_result) -> int:
@@ -167,7 +185,9 @@ def _is_walked(real: str, place: _Place) -> bool:
     if any(_inside(one, real) is not None for one in (*place.via, place.real)):
         return True
     below = _inside(real, place.via[0])
-    return below is not None and not any(map(is_hidden, PurePosixPath(below).parts))
+    return below is not None and not any(
+        is_hidden(part) and not gives_value(part) for part in PurePosixPath(below).parts
+    )
 
 
 def _inside(path: str, directory: str) -> str | None:

@@ -8,7 +8,8 @@ file that the slice does not know is an error in the job, never a wrong place.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -17,10 +18,12 @@ from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _FEW_FILES = 64
 _LEGAL = "/-_.!~'()*,;:$&+=@"
+_PATTERN = re.compile(r"[*?\[\]{}\\]").search
+"""Finds what Hadoop takes for a pattern."""
 _ASCII = re.compile(r"[\x00-\x7f]+")
 
 
@@ -32,6 +35,22 @@ def place_columns(uris: Sequence[str], row: Column) -> list[Column]:
         row: number of the row in its file.
     """
     return [_file_place(uris).cast("int").alias(FILE_COLUMN), row.cast("bigint").alias(ROW_COLUMN)]
+
+
+def scanned(uris: Sequence[str], scan: Callable[[list[str]], DataFrame]) -> DataFrame:
+    """The rows of files, from as few scans as give each of them once.
+
+    Spark gives all files of a scan again for a name among them that it takes for a pattern, so such a file has a scan
+    of its own.
+
+    Args:
+        uris: of the files.
+        scan: gives the rows of some of them.
+    """
+    plain = [uri for uri in uris if not _PATTERN(uri)]
+    groups = [plain] if plain else []
+    groups += [[uri] for uri in uris if _PATTERN(uri)]
+    return reduce(lambda above, below: above.union(below), map(scan, groups))
 
 
 def scan_uris(uri: str) -> list[str]:

@@ -23,6 +23,12 @@ _IN_TASK = re.compile(r"^state_engine\.core\.errors\.SourceError: (.+)$", re.MUL
 _FILE_IN_TASK = re.compile(r"^state_engine\.spark\.read_failures\.UnreadFileError: (\{.+\})$", re.MULTILINE)
 _STATE = re.compile(r"\s+SQLSTATE: \w+$")
 _WAY_OUT = "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource"
+_RENAME = (
+    "The file may be whole, but cannot be opened under this name. Rename the file, or set on_bad_file='dead_letter' on "
+    "its FileSource"
+)
+_NAME = "Relative path in absolute URI"
+"""What Hadoop raises for a name that it takes for a URI."""
 
 
 class UnreadFileError(Exception):
@@ -109,7 +115,8 @@ def _unread(what: dict[str, Any], *, source: str | None, job: str, into: str) ->
 
 
 def _bad_file(uri: str, cause: str, *, source: str | None, job: str, into: str) -> BadFileError:
-    return BadFileError(_message(uri, cause, _WAY_OUT, source=source, job=job, into=into), uri)
+    way_out = _RENAME if _NAME in cause else _WAY_OUT
+    return BadFileError(_message(uri, cause, way_out, source=source, job=job, into=into), uri)
 
 
 def _message(uri: str, problem: str, way_out: str, *, source: str | None, job: str, into: str) -> str:

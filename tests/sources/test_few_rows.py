@@ -79,6 +79,7 @@ def test_what_spark_might_see_otherwise_is_left_to_spark(
         options = {"mergeSchema": "false"}
     elif change == "a nested type":
         schema = "k string, v array<bigint>"
+        pq.write_table(table.set_column(1, "v", pa.array([[1], [2]])), tmp_path / "0.parquet")
     else:
         pq.write_table(CHANGES[change](table), tmp_path / "0.parquet")
     assert isinstance(read(FileSource(str(tmp_path), schema=schema, options=options), spark).rows, DataFrame)

@@ -30,7 +30,7 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None
         schema: that the rows must have.
     """
     wanted = plain_schema(schema)
-    if wanted is None or sum(r.size for r in ranges) > FEW_BYTES:
+    if wanted is None or not wanted.names or sum(r.size for r in ranges) > FEW_BYTES:
         return None
     left, tables = FEW_ROWS, [pa.schema([*wanted, *PLACES]).empty_table()]
     for place, one in enumerate(ranges):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_engine.core.errors import BadFileError, SourceError, StorageError
+from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.sources.parquet.file_types import columns_of, inferred
 from state_engine.spark.spark_names import T
 from state_engine.storage.files import open_location
 
@@ -26,10 +27,10 @@ _DAMAGED = re.compile("thrift|parquet|footer", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Footer:
-    """What the footer of a file says: number of rows, and columns as Arrow has them."""
+    """What the footer of a file says: number of rows, and columns as Spark has them."""
 
     rows: int
-    schema: pa.Schema
+    columns: pa.Schema
 
 
 def footer(one: FileRange) -> Footer:
@@ -40,7 +41,7 @@ def footer(one: FileRange) -> Footer:
 @lru_cache(maxsize=2000)
 def _footer(uri: str, size: int, mtime_ms: int) -> Footer:
     with _parquet(uri) as file:
-        return Footer(int(file.metadata.num_rows), file.schema_arrow)
+        return Footer(int(file.metadata.num_rows), columns_of(file))
 
 
 def parquet_row_count(uri: str) -> int:
@@ -52,7 +53,7 @@ def parquet_row_count(uri: str) -> int:
 def parquet_schema(uri: str) -> T.StructType:
     """The schema that Spark gives the file; raises SourceError where it cannot read it."""
     with _parquet(uri) as file:
-        return T.StructType.fromJson(spark_schema(_readable(file.schema_arrow, uri)))
+        return T.StructType.fromJson(spark_schema(inferred(uri, columns_of(file))))
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
     try:
         with at.parquet() as file:
             yield file
-    except (pa.ArrowInvalid, OSError) as error:
+    except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _is_damaged(error):
             raise  # of the storage, not of the file
         message = (
@@ -74,22 +75,3 @@ def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
 def _is_damaged(error: OSError) -> bool:
     """Whether the bytes are wrong; what the storage refuses has a number, and may name any path."""
     return not isinstance(error, StorageError) and error.errno is None and bool(_DAMAGED.search(str(error)))
-
-
-def _readable(schema: pa.Schema, uri: str) -> pa.Schema:
-    """A Parquet schema with the types that Spark gives it: unsigned integers become wider ones."""
-    fields = []
-    for one in schema:
-        kind = one.type
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            raise SourceError(
-                f"{uri}: column '{one.name}' holds nanoseconds, which Spark cannot read: write it in microseconds"
-            )
-        if pa.types.is_timestamp(kind):
-            kind = pa.timestamp("us", "UTC" if kind.tz else None)
-        elif pa.types.is_large_string(kind) or pa.types.is_dictionary(kind):
-            kind = pa.string()
-        elif pa.types.is_unsigned_integer(kind):
-            kind = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
-        fields.append(pa.field(one.name, kind))
-    return pa.schema(fields)
