@@ -34,7 +34,6 @@ from state_engine.sources.base import (
     SourceFrame,
 )
 from state_engine.sources.file_columns import Missing
-from state_engine.sources.files.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
     FileRange,
@@ -47,12 +46,13 @@ from state_engine.sources.file_ranges import (
     position_summary,
     recorded_ranges,
 )
+from state_engine.sources.files.file_ends import digest_of, file_ends
+from state_engine.sources.files.path_values import PathValues, inferred_columns, values_in_path
 from state_engine.sources.listing import list_files
 from state_engine.sources.local_listing import InputFile
 from state_engine.sources.parquet.file_types import check_columns, inferred
 from state_engine.sources.parquet.parquet_files import footer
 from state_engine.sources.parquet.parquet_rows import parquet_rows
-from state_engine.sources.files.path_values import PathValues, inferred_columns, values_in_path
 from state_engine.sources.records import (
     BYTE_BY_BYTE,
     REFUSED_TEXT,

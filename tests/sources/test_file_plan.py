@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice
-from state_engine.sources.files.file_ends import file_ends
 from state_engine.sources.file_ranges import FileRange, cut, last_ranges
+from state_engine.sources.files.file_ends import file_ends
 from state_engine.storage.files import open_location
 from tests.sources.runs import write_ids
 

@@ -18,8 +18,8 @@ from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, frame_or_table
 from state_engine.sources.file import FileSource
-from state_engine.sources.parquet import few_rows
 from state_engine.sources.files.path_values import inferred_columns, texts_in_path, values_in_path
+from state_engine.sources.parquet import few_rows
 from tests.sources.runs import SourceRun
 
 NO_SPARK: Any = None

@@ -120,8 +120,8 @@ def check_columns(
         inside: of a record, its column and a dot.
 
     Raises:
-        BadFileError: one cannot be told from another, is missing where ``missing`` refuses that, or has a type of
-            which a value may not fit the declared one.
+        BadFileError: two columns could give a declared one, the file lacks one where ``missing`` refuses that, or a
+            value may not fit the declared type.
     """
     kinds, wanted = {field.name: field.type for field in there}, list(declared)
     names = names_in_file(
