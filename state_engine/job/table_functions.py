@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.job.changing_streams import is_changing
-from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
+from state_engine.job.graph import Node, OperatorInput, SelectedKey, SourceNode, declared_type, stream_ends
 from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
+from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class TableFunctions(Stream):
         *,
         valid_from: str,
         tracked: Sequence[str] | None = None,
+        sequence: str | Sequence[str] | None = None,
         merge_equal: bool = True,
         uid: str | None = None,
     ) -> DataStream:
@@ -45,14 +47,21 @@ class TableFunctions(Stream):
 
         Args:
             valid_from: the column with the time from which a row is valid.
-            tracked: the columns whose change makes a version; all but those of the key and the time by default.
+            tracked: the columns whose change makes a version; all but those of the key, the time and the sequence by
+                default.
+            sequence: columns that order the rows of one key and time, the greatest counts: then any order of arrival
+                gives the same versions. By default that of the ``ChangeFormat`` of the stream's sources.
             merge_equal: False makes every row a version.
             uid: identity of the operator and of its state.
 
         Raises:
             ConfigurationError: as ``Scd2`` does; where the stream declares its type, here and now.
         """
-        made = _scd2_function(self._key, valid_from=valid_from, tracked=tracked, merge_equal=merge_equal)
+        of_feeds = _sequence_of_feeds(self._node) if sequence is None else None
+        made = TypedByInput(
+            partial(_scd2, _columns(self._key), valid_from, tracked, sequence, of_feeds, merge_equal),
+            accepts_changes=Scd2.accepts_changes,
+        )
         return self._table_function(made, "scd2", uid)
 
     def top_n(self, n: int, *, by: str | Sequence[str], uid: str | None = None) -> DataStream:
@@ -81,13 +90,11 @@ class TableFunctions(Stream):
         return self._add(by_key, made, method=method, uid=uid, output_type=None)
 
 
-def _scd2_function(
-    key: Key, *, valid_from: str, tracked: Sequence[str] | None, merge_equal: bool
-) -> TypedByInput:
-    """``Scd2`` for the rows of a stream; arguments as there."""
-    return TypedByInput(
-        partial(_scd2, _columns(key), valid_from, tracked, merge_equal), accepts_changes=Scd2.accepts_changes
-    )
+def _sequence_of_feeds(node: Node) -> str | None:
+    """The column that orders the changes of a stream's sources, if all are feeds of that order."""
+    ends = [end.source if isinstance(end, SourceNode) else None for end in stream_ends(node)]
+    named = {end.format.sequence if isinstance(end, DecodedSource) else None for end in ends}
+    return named.pop() if len(named) == 1 else None
 
 
 def _top_n_function(key: Key, n: int, *, by: str | Sequence[str], keep_all: bool) -> TypedByInput:
@@ -104,11 +111,22 @@ def _scd2(
     key: tuple[str, ...],
     valid_from: str,
     tracked: Sequence[str] | None,
+    sequence: str | Sequence[str] | None,
+    of_feeds: str | None,
     merge_equal: bool,
     kind: OutputType,
 ) -> Scd2:
     _check_rows(kind, "scd2")
-    return Scd2(kind.columns, key=key, valid_from=valid_from, tracked=tracked, merge_equal=merge_equal)
+    if of_feeds in kind.columns.names and of_feeds not in (*key, valid_from):
+        sequence = of_feeds
+    return Scd2(
+        kind.columns,
+        key=key,
+        valid_from=valid_from,
+        tracked=tracked,
+        sequence=sequence,
+        merge_equal=merge_equal,
+    )
 
 
 def _top_n(key: tuple[str, ...], n: int, by: str | Sequence[str], keep_all: bool, kind: OutputType) -> TopN:

@@ -8,7 +8,7 @@ Decision 0064.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from state_engine.core.errors import ConfigurationError
@@ -22,8 +22,8 @@ from state_engine.core.types.row import Row, RowKind, row_class
 from state_engine.core.types.type_information import TypeLike
 from state_engine.operators.keyed_rows import GONE, KeyedRows, same
 
-VERSIONS, UNSHOWN = "versions", "unshown"
-"""Names of the states: what is published, and what else is needed to correct it."""
+VERSIONS, UNSHOWN, DELETED = "versions", "unshown", "deleted"
+"""Names of the states: what is published, what else is needed to correct it, and the sequences of deletions."""
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 """Columns of a version beside those of its row; the first is the key of the map."""
 
@@ -59,6 +59,9 @@ class Scd2(KeyedProcessFunction):
       a later correction makes it differ, it becomes a version again.
     * A delete ends the version of its time, and a later row begins a new one. An ``update_before`` does the same,
       unless any other row has its time: as its ``update_after`` has.
+    * With ``sequence``, the row or deletion with the greatest sequence counts among those of one time, in any order of
+      arrival, and one that arrives again changes nothing. Of one sequence, a row counts before a deletion, because a
+      commit that replaces a row has both.
 
     An ``update_before`` that ends a version is that of a row whose key changed. It needs a ``valid_from`` that is the
     time of the change, such as the time of the commit. With a time of the row itself, it has the time at which its
@@ -71,13 +74,15 @@ class Scd2(KeyedProcessFunction):
         row_type: type of the elements.
         valid_from: the column with the time from which a row is valid; any type that has an order.
         key: the columns that the stream is keyed by; the state holds the others. Empty where a function gives the key.
-        tracked: the columns whose change makes a version; all that the state holds by default.
+        tracked: the columns whose change makes a version; all that the state holds by default, but for the sequence.
+        sequence: columns that order the rows of a key and of a time, compared from the first to the last; not of the
+            key. ``valid_from`` among them orders nothing within a time.
         merge_equal: False makes every row a version. To change this, or ``tracked``, changes versions only where later
             rows stand beside them.
 
     Raises:
         ConfigurationError: a column is unknown or not kept, has no order, or has a name that is taken.
-        ValueTypeError: of a row, when it is processed: it has not this type, or no time.
+        ValueTypeError: of a row, when it is processed: it has not this type, no time, or no sequence.
 
     Example:
         >>> from state_engine.testing import KeyedHarness
@@ -102,13 +107,17 @@ class Scd2(KeyedProcessFunction):
         valid_from: str,
         key: Iterable[str] = (),
         tracked: Iterable[str] | None = None,
+        sequence: str | Sequence[str] | None = None,
         merge_equal: bool = True,
     ) -> None:
+        key = tuple(key)
         self._rows = KeyedRows(row_type, apart=[*key, valid_from], operator="Scd2")
         self._valid_from, self._merge_equal = (valid_from,), merge_equal
         [self._time_type] = self._rows.in_order(self._valid_from, what="valid_from").types
         kept = self._rows.kept
-        self._tracked = kept.names if tracked is None else self._rows.named(tracked)
+        self._sequence = self._within_a_time(sequence, key)
+        by_default = tuple(name for name in kept.names if name not in self._sequence)
+        self._tracked = by_default if tracked is None else self._rows.named(tracked)
         apart = [name for name in self._tracked if name not in kept.names]
         if apart:
             raise ConfigurationError(
@@ -125,12 +134,32 @@ class Scd2(KeyedProcessFunction):
         )
         self._versions_descriptor = SortedMapStateDescriptor(VERSIONS, self._time_type, version)
         self._unshown_descriptor = SortedMapStateDescriptor(UNSHOWN, self._time_type, kept)
+        if self._sequence:
+            self._sequence_type = self._rows.in_order(self._sequence, what="sequence")
+            self._deleted_descriptor = SortedMapStateDescriptor(DELETED, self._time_type, self._sequence_type)
+
+    def _within_a_time(self, sequence: str | Sequence[str] | None, key: Sequence[str]) -> tuple[str, ...]:
+        """The columns of the sequence that may differ between rows of one key and time."""
+        named = (sequence,) if isinstance(sequence, str) else tuple(sequence or ())
+        left = tuple(name for name in named if name not in self._valid_from)
+        in_key = [name for name in left if name in key]
+        if in_key:
+            raise ConfigurationError(f"Scd2: the sequence {in_key} is part of the key: it orders nothing")
+        if named and not left:
+            raise ConfigurationError(
+                f"Scd2: the sequence is '{named[0]}', as valid_from is: name a column that orders rows of one time, or "
+                "leave sequence out"
+            )
+        return left
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the states."""
         self._versions = runtime_context.get_sorted_map_state(self._versions_descriptor)
         self._unshown = runtime_context.get_sorted_map_state(self._unshown_descriptor)
         self._place = key_order(self._time_type).encode
+        if self._sequence:
+            self._deleted = runtime_context.get_sorted_map_state(self._deleted_descriptor)
+            self._sequence_place = key_order(self._sequence_type).encode
 
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> None:
         """Store the row or the end at its time, and correct what stands beside it."""
@@ -139,7 +168,32 @@ class Scd2(KeyedProcessFunction):
         self._place(at)  # NaN has none
         if kind is RowKind.UPDATE_BEFORE and (self._versions.contains(at) or self._unshown.contains(at)):
             return
+        if self._sequence and not self._follows(at, row, kind):
+            return
         self._put(at, None if kind in GONE else self._rows.kept_of(row))
+
+    # -- of one time -----------------------------------------------------------------------------------------------
+
+    def _follows(self, at: Any, row: Row, kind: RowKind) -> bool:
+        """Whether a row or an end counts in place of what its time has; puts down the sequence of a deletion."""
+        sequence = self._rows.values(row, self._sequence, what="sequence")
+        gone, stored = kind in GONE, self._row_at(at)
+        last = self._deleted.get(at) if stored is None else tuple(stored[name] for name in self._sequence)
+        if last is not None:
+            new, old = self._sequence_place(sequence), self._sequence_place(tuple(last))
+            if new < old or (new == old and (gone or stored is not None)):
+                return False
+        if kind is RowKind.DELETE:
+            self._deleted.put(at, sequence)
+        elif last is not None:
+            self._deleted.remove(at)
+        return True
+
+    def _row_at(self, at: Any) -> Row | None:
+        """The row that is stored at a time, shown or not."""
+        shown = self._versions.get(at)
+        row: Row | None = self._unshown.get(at) if shown is None else self._shown(at, shown).row
+        return row
 
     # -- an event and its neighbours -------------------------------------------------------------------------------
 

@@ -423,6 +423,9 @@ A row without a sequence, a time or a value to compare is refused, and so is one
   operators/test_last_rows::test_a_row_without_a_place_in_the_sequence_is_refused
   operators/test_last_rows::test_a_row_of_another_type_is_refused
   operators/test_scd2::test_a_row_without_a_time_is_refused
+  operators/test_scd2::test_a_row_without_a_sequence_is_refused
+A sequence of versions that orders nothing is refused
+  operators/test_scd2::test_a_sequence_that_orders_nothing_is_refused
   operators/test_top_n::test_a_row_that_cannot_be_compared_is_refused
 Late rows of a source that changes are not diverted
   misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted

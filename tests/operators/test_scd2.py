@@ -9,17 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from state_engine import ChangeFormat, DeltaStateTable, FileSource, StatefulJob
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from state_engine.core.state.sorted_map_state import SortedMapState
 from state_engine.core.types.row import Row, RowKind
 from state_engine.operators.scd2 import UNSHOWN, VERSIONS, Scd2
 from state_engine.state_backends.rocksdb_backend import EmbeddedRocksDBStateBackend
+from state_engine.testing import run_in_memory
 from tests.operators.histories import (
     DELETE,
     INSERT,
     UPDATE_AFTER,
     UPDATE_BEFORE,
     after,
+    batches,
     cuts,
     keyed_by_id,
     of_kind,
@@ -116,6 +119,113 @@ def test_rows_of_different_times_may_arrive_in_any_order(given_: Any, sizes: lis
     assert [stored(one, name) for name in (VERSIONS, UNSHOWN)] == [
         stored(other, name) for name in (VERSIONS, UNSHOWN)
     ]
+
+
+# -- with a sequence ---------------------------------------------------------------------------------------------------
+
+_SEQUENCED = "id bigint, since bigint, lsn bigint, city string"
+
+
+def _change(kind: RowKind, key: int, since: int, lsn: int) -> Row:
+    """A row that its key, time and sequence give, so that it is the same wherever it arrives again."""
+    return of_kind(kind, id=key, since=since, lsn=lsn, city=["Turin", "Rome"][(since + lsn) % 2])
+
+
+_changes = st.builds(_change, _kinds, st.integers(1, 2), st.integers(0, 3), st.integers(1, 3))
+
+
+def of_all(rows: list[Row]) -> dict[int, dict[int, tuple[int | None, str, int]]]:
+    """The versions of all rows sorted by time and sequence: until when, which city, and the sequence of the row."""
+    last: dict[int, dict[int, Row]] = {}
+    for row in sorted(rows, key=_place):
+        last.setdefault(row.id, {})[row.since] = row
+    versions: dict[int, dict[int, tuple[int | None, str, int]]] = {}
+    for key, events in last.items():
+        begun: tuple[int, Row] | None = None
+        for since, row in sorted(events.items()):
+            there = row.get_row_kind() not in (DELETE, UPDATE_BEFORE)
+            if begun is not None and there and begun[1].city == row.city:
+                continue
+            if begun is not None:
+                versions[key][begun[0]] = (since, begun[1].city, begun[1].lsn)
+            begun = (since, row) if there else None
+            if begun is not None:
+                versions.setdefault(key, {})[since] = (None, row.city, row.lsn)
+    return versions
+
+
+def _place(row: Row) -> tuple[int, bool, int, bool]:
+    kind = row.get_row_kind()
+    return row.since, kind is not UPDATE_BEFORE, row.lsn, kind not in (DELETE, UPDATE_BEFORE)
+
+
+def _compact(versions: dict[Any, Any]) -> dict[int, dict[int, tuple[int | None, str, int]]]:
+    return {
+        key: {at: (v.valid_to, v.city, v.lsn) for at, v in of.items()} for key, of in versions.items() if of
+    }
+
+
+@settings(max_examples=200)
+@given(st.lists(_changes, max_size=10).flatmap(lambda rows: st.permutations(rows * 2)), cuts)
+def test_any_order_and_any_cut_give_one_history_and_what_comes_again_changes_nothing(
+    rows: list[Row], sizes: list[int]
+) -> None:
+    harness = after(Scd2(_SEQUENCED, key=["id"], valid_from="since", sequence="lsn"), rows, sizes)
+    versions = {} if not rows else harness.state(VERSIONS)
+    assert _compact(versions) == of_all(rows)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(_changes, min_size=1, max_size=8).flatmap(st.permutations), cuts)
+def test_a_job_gives_the_same_history(rows: list[Row], sizes: list[int]) -> None:
+    job = StatefulJob("homes", parallelism=2)
+    feed = job.source(
+        "feed",
+        FileSource("/feed", schema=f"op string, {_SEQUENCED}", format="json"),
+        format=ChangeFormat.columns(
+            op="op", insert=["c"], update=["u"], update_before=["b"], delete=["d"], sequence="lsn"
+        ),
+    )
+    versions = feed.key_by("id").scd2(valid_from="since", uid="homes")  # the feed gives its sequence
+    versions.publish_state("versions", DeltaStateTable("/homes"), map_key="valid_from")
+    ops = {INSERT: "c", UPDATE_AFTER: "u", UPDATE_BEFORE: "b", DELETE: "d"}
+    with run_in_memory(job) as run:
+        for batch in batches([(ops[row.get_row_kind()], *row) for row in rows], sizes):
+            run.process({"feed": batch})
+        shown_ = {
+            (r["id"], r["valid_from"]): (r["valid_to"], r["city"], r["lsn"]) for r in run.table("versions")
+        }
+    assert shown_ == {(key, at): version for key, of in of_all(rows).items() for at, version in of.items()}
+
+
+def test_an_older_change_of_a_time_and_a_deletion_that_comes_again_change_nothing() -> None:
+    rows = [_change(INSERT, 1, 0, 1), of_kind(UPDATE_AFTER, id=1, since=10, lsn=3, city="C")]
+    rows += [
+        of_kind(UPDATE_AFTER, id=1, since=10, lsn=2, city="B"),
+        of_kind(DELETE, id=1, since=10, lsn=2, city="B"),
+    ]
+    for sizes in ([1], [4], [3, 1]):
+        harness = after(Scd2(_SEQUENCED, key=["id"], valid_from="since", sequence=["lsn"]), rows, sizes)
+        assert _compact(harness.state(VERSIONS)) == {1: {0: (10, "Rome", 1), 10: (None, "C", 3)}}
+
+
+@pytest.mark.parametrize(
+    ("sequence", "message"),
+    [
+        ("id", r"the sequence \['id'\] is part of the key"),
+        ("since", "the sequence is 'since', as valid_from is"),
+        ("other", "there is no column"),
+    ],
+)
+def test_a_sequence_that_orders_nothing_is_refused(sequence: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        Scd2(_SEQUENCED, key=["id"], valid_from="since", sequence=sequence)
+
+
+def test_a_row_without_a_sequence_is_refused() -> None:
+    harness = keyed_by_id(Scd2(_SEQUENCED, key=["id"], valid_from="since", sequence="lsn"))
+    with pytest.raises(ValueTypeError, match="the sequence column 'lsn' is null"):
+        harness.process([Row(id=1, since=1, lsn=None, city="Turin")])
 
 
 # -- the rules, one by one ---------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine import DeltaStateTable, FileSource, Row, RowKind, StateEngine, StatefulJob
+from state_engine import ChangeFormat, DeltaStateTable, FileSource, Row, RowKind, StateEngine, StatefulJob
 from state_engine.core.errors import ConfigurationError
 
 pytestmark = pytest.mark.spark
@@ -63,6 +63,28 @@ def test_versions_follow_the_head(tmp_path: Path, spark: SparkSession, declared:
     assert shown(tmp_path / "homes", columns) == [(1, 10, None, True, "Turin"), (2, 10, None, True, "Rome")]
     engine.run(job())
     assert shown(tmp_path / "homes", columns) == corrected
+
+
+@pytest.mark.parametrize("at_once", [1, 4], ids=["one by one", "at once"])
+def test_a_feed_out_of_order_gives_one_history(tmp_path: Path, spark: SparkSession, at_once: int) -> None:
+    (tmp_path / "feed").mkdir()
+    changes = [("c", 1, "A", 0, 1), ("u", 1, "C", 10, 3), ("u", 1, "B", 10, 2), ("d", 1, "B", 10, 2)]
+    for at, row in enumerate(changes):
+        columns = zip(("op", "id", "city", "moved", "lsn"), row, strict=True)
+        pq.write_table(
+            pa.table({name: [value] for name, value in columns}), tmp_path / "feed" / f"{at}.parquet"
+        )
+    job = StatefulJob("homes", parallelism=2)
+    feed = job.source(
+        "feed",
+        FileSource(str(tmp_path / "feed"), max_files_per_batch=at_once),
+        format=ChangeFormat.columns(op="op", insert=["c"], update=["u"], delete=["d"], sequence="lsn"),
+    )
+    versions = feed.key_by("id").scd2(valid_from="moved", uid="homes")
+    versions.publish_state("versions", DeltaStateTable(str(tmp_path / "homes")), map_key="valid_from")
+    StateEngine(tmp_path / "root", spark=spark).run(job)
+    columns = ["id", "valid_from", "valid_to", "is_current", "city"]
+    assert shown(tmp_path / "homes", columns) == [(1, 0, 10, False, "A"), (1, 10, None, True, "C")]
 
 
 @pytest.mark.parametrize("changing", [False, True], ids=["inserts", "changes"])
