@@ -56,7 +56,7 @@ _ABOUT = {
     Template.SESSIONS: _About(
         "sessions",
         "The clicks of each user up to a pause of half an hour: event time and timers.",
-        "SELECT user, value.f2 AS clicks FROM session ORDER BY user",
+        "SELECT user, value.f1 AS clicks FROM session ORDER BY user",
     ),
     Template.LEDGER: _About(
         "ledger",
@@ -65,8 +65,8 @@ _ABOUT = {
     ),
     Template.DEDUP: _About(
         "dedup",
-        "Each order once, however often it is delivered: state with a time to live.",
-        "SELECT count(*) AS ids, max(expires_at) AS last_expires_at FROM seen",
+        "Each order once, however often it is delivered: rows in order of their time, and timers.",
+        "SELECT count(*) AS ids, timestamp_millis(max(value)) AS last_passed FROM seen",
     ),
 }
 

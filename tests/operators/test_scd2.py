@@ -190,8 +190,8 @@ def test_a_job_gives_the_same_history(rows: list[Row], sizes: list[int]) -> None
     versions.publish_state("versions", DeltaStateTable("/homes"), map_key="valid_from")
     ops = {INSERT: "c", UPDATE_AFTER: "u", UPDATE_BEFORE: "b", DELETE: "d"}
     with run_in_memory(job) as run:
-        for batch in batches([(ops[row.get_row_kind()], *row) for row in rows], sizes):
-            run.process({"feed": batch})
+        for batch in batches(rows, sizes):
+            run.process({"feed": [(ops[row.get_row_kind()], *row) for row in batch]})
         shown_ = {
             (r["id"], r["valid_from"]): (r["valid_to"], r["city"], r["lsn"]) for r in run.table("versions")
         }

@@ -70,9 +70,9 @@ def test_a_feed_out_of_order_gives_one_history(tmp_path: Path, spark: SparkSessi
     (tmp_path / "feed").mkdir()
     changes = [("c", 1, "A", 0, 1), ("u", 1, "C", 10, 3), ("u", 1, "B", 10, 2), ("d", 1, "B", 10, 2)]
     for at, row in enumerate(changes):
-        columns = zip(("op", "id", "city", "moved", "lsn"), row, strict=True)
+        named = zip(("op", "id", "city", "moved", "lsn"), row, strict=True)
         pq.write_table(
-            pa.table({name: [value] for name, value in columns}), tmp_path / "feed" / f"{at}.parquet"
+            pa.table({name: [value] for name, value in named}), tmp_path / "feed" / f"{at}.parquet"
         )
     job = StatefulJob("homes", parallelism=2)
     feed = job.source(

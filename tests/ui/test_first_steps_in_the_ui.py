@@ -63,7 +63,7 @@ def test_get_started(page: Page, album: Album, tmp_path: Path) -> None:
     shell.run("statelake init . --template sessions")
     commands = (
         "statelake run sessions",
-        'statelake sql sessions "SELECT user, value.f2 AS clicks FROM session ORDER BY user LIMIT 3"',
+        'statelake sql sessions "SELECT user, value.f1 AS clicks FROM session ORDER BY user LIMIT 3"',
         "statelake explain sessions --key user0",
     )
     printed = [(command, shell.run(command)) for command in commands]

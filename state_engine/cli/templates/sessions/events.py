@@ -1,17 +1,19 @@
-"""Made-up clicks of ten users: an hour in each file, some of them late."""
+"""Made-up clicks of ten users: an hour in each file, the first three of the hours before now, some clicks late."""
 
 import random
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
-START = datetime(2026, 1, 5, 8)
 USERS = [f"user{number}" for number in range(10)]
 
 
 def events(number: int) -> Iterator[dict[str, object]]:
-    """The events of one file, the same ones each time: user, time and page."""
+    """The events of one file: user, time and page. The clicks of a minute come in any order."""
     chance = random.Random(number)
-    for _ in range(60):
-        at = START + timedelta(hours=number, seconds=chance.randrange(3600))
+    start = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) + timedelta(hours=number - 4)
+    for minute in range(60):
+        at = start + timedelta(minutes=minute, seconds=chance.randrange(60))
+        if number and minute % 30 == 29:
+            at -= timedelta(hours=1)  # late
         page = f"/{chance.choice(['', 'cart', 'search', 'help'])}"
-        yield {"user": chance.choice(USERS), "at": f"{at.isoformat()}Z", "page": page}
+        yield {"user": chance.choice(USERS), "at": at.isoformat(), "page": page}

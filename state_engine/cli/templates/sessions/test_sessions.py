@@ -1,30 +1,71 @@
-"""The job in memory: where sessions end, and that they may span micro-batches."""
+"""The job in memory: the sessions are those of a plain program over all clicks, whatever the order of arrival."""
 
-from datetime import UTC, datetime
+import random
+from datetime import UTC, datetime, timedelta
 
-from sessions import build
+from sessions import PAUSE_MS, build
 
 from state_engine.testing import run_in_memory
 
-
-def at(hour, minute):
-    return datetime(2026, 1, 5, hour, minute, tzinfo=UTC)
+PAUSE = timedelta(milliseconds=PAUSE_MS)
 
 
-def test_a_session_ends_after_half_an_hour_without_a_click():
-    with run_in_memory(build("inbox", "output")) as run:
-        out = run.process({"clicks": [
-            ("ann", at(9, 0), "/"),
-            ("ann", at(9, 20), "/cart"),
-            ("ann", at(10, 0), "/"),
-        ]})  # fmt: skip
-        assert out == {"sessions": [("ann", at(9, 0), at(9, 20), 2)]}
-        assert run.state("sessions", "session")["ann"][2] == 1
+def at(hour, minute, second=0):
+    return datetime(2026, 1, 5, hour, minute, second, tzinfo=UTC)
 
 
-def test_a_session_may_span_micro_batches():
-    with run_in_memory(build("inbox", "output")) as run:
-        assert run.process({"clicks": [("ann", at(9, 0), "/")]}) == {"sessions": []}
-        run.process({"clicks": [("ann", at(9, 20), "/cart"), ("bob", at(9, 25), "/")]})
-        out = run.process({"clicks": [("bob", at(9, 59), "/")]})
-        assert sorted(out["sessions"]) == [("ann", at(9, 0), at(9, 20), 2), ("bob", at(9, 25), at(9, 25), 1)]
+def clock(time):
+    return int(time.timestamp() * 1000)
+
+
+def plain(clicks):
+    """The sessions of all clicks, sorted by their time."""
+    sessions = {}
+    for user, time, _ in sorted(clicks):
+        of_user = sessions.setdefault(user, [])
+        if of_user and time - of_user[-1][-1] < PAUSE:
+            of_user[-1].append(time)
+        else:
+            of_user.append([time])
+    return sorted((user, s[0], s[-1], len(s)) for user, of_user in sessions.items() for s in of_user)
+
+
+def test_sessions_are_those_of_all_clicks_in_any_order_within_the_bound():
+    for seed in range(20):
+        chance = random.Random(seed)
+        clicks = [
+            (chance.choice(["ann", "bob"]), at(9, 0) + timedelta(seconds=60 * n * chance.choice([1, 8])), "/")
+            for n in range(40)
+        ]
+        # each arrives up to a minute after its time
+        clicks.sort(key=lambda click: click[1] + timedelta(seconds=chance.randrange(60)))
+        size = chance.randrange(1, 12)
+        with run_in_memory(build("inbox", "output", "late")) as run:
+            for start in range(0, len(clicks), size):
+                run.process({"clicks": clicks[start : start + size]})
+            run.process(clock=clock(at(23, 0)))
+            assert sorted(run.sink("sessions")) == plain(clicks)
+            assert run.sink("late") == []
+
+
+def test_a_click_between_two_sessions_joins_them():
+    clicks = [("ann", at(9, 0), "/"), ("ann", at(9, 30), "/"), ("ann", at(9, 29, 59), "/")]
+    with run_in_memory(build("inbox", "output", "late")) as run:
+        for click in clicks:
+            assert run.process({"clicks": [click]})["sessions"] == []
+        assert run.process(clock=clock(at(12, 1)))["sessions"] == [("ann", at(9, 0), at(9, 30), 3)]
+
+
+def test_a_session_ends_by_the_clock_if_no_later_click_comes():
+    with run_in_memory(build("inbox", "output", "late")) as run:
+        run.process({"clicks": [("ann", at(9, 0), "/")]}, clock=clock(at(9, 5)))
+        assert run.process(clock=clock(at(11, 30))) == {}
+        assert run.process(clock=clock(at(11, 31)))["sessions"] == [("ann", at(9, 0), at(9, 0), 1)]
+
+
+def test_a_late_click_joins_no_session_and_is_kept():
+    with run_in_memory(build("inbox", "output", "late")) as run:
+        run.process({"clicks": [("ann", at(12, 0), "/")]})
+        late = ("ann", at(9, 0), "/cart")
+        assert run.process({"clicks": [late]}) == {"sessions": [], "late": [late]}
+        assert run.process(clock=clock(at(15, 0)))["sessions"] == [("ann", at(12, 0), at(12, 0), 1)]
