@@ -6,6 +6,7 @@ touched. The runs are kept in ``.dagster``, so that ``make ui`` shows them after
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -13,6 +14,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
+from textwrap import indent
 from typing import Any
 
 import dagster as dg
@@ -26,7 +29,7 @@ from state_engine.dagster import statelake_definitions
 from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.pool_slots import dead_holders, free
 from state_engine.errors import StatelakeError
-from state_engine.registry import load_jobs
+from state_engine.registry import beside, load_jobs
 
 JOB = "flights"
 HOME = Path(".statelake/demo")
@@ -91,7 +94,7 @@ def run_demo(console: Console, *, home: Path = HOME, feeds: Path = FEEDS) -> lis
         highlight=False,
         soft_wrap=True,
     )
-    _show_way_on(console, settings, home)
+    _show_way_on(console, settings)
     spark.stop()
     return batches
 
@@ -133,27 +136,32 @@ def _files(job: Any) -> list[Path]:
     return sorted(Path(source.source.path.removeprefix("file://")).glob("*.parquet"))
 
 
-def _show_way_on(console: Console, settings: Settings, home: Path) -> None:
-    shown = f"STATELAKE__ROOT={settings.root}"
-    sink = home.absolute() / "sinks" / JOB / "plane_delays"
+def way_on(settings: Settings) -> list[tuple[str, str]]:
+    """What to try after the demo, and the command for it: each has the root and the feed of the demo."""
+    parameters = json.dumps(settings.jobs.parameters)
+    same = f"STATELAKE__ROOT={quote(settings.root)} STATELAKE__JOBS__PARAMETERS={quote(parameters)}"
+    sink = beside(settings, "sinks", JOB, "plane_delays")
+    return [
+        ("these runs, their checkpoints and metadata in Dagster", "make ui"),
+        ("what was committed", f"{same} .venv/bin/statelake checkpoints {JOB}"),
+        ("run again: nothing new, nothing happens", f"{same} .venv/bin/dg launch --job {JOB}"),
+        (
+            "in .venv/bin/python: any state, as of any checkpoint",
+            "from state_engine import StateEngine\n"
+            f'engine = StateEngine("{settings.root}")\n'
+            f'engine.read_state("{JOB}", "plane_delays", "airports", checkpoint_id=6).show()',
+        ),
+        (
+            "outputs and state are plain Delta tables; no engine is needed to read them",
+            f'import polars; polars.read_delta("{sink}")',
+        ),
+    ]
+
+
+def _show_way_on(console: Console, settings: Settings) -> None:
     console.print("\n[bold]Look further[/]")
-    for command, about in (
-        ("make ui", "these runs, their checkpoints and metadata in Dagster"),
-        (f"{shown} .venv/bin/statelake checkpoints {JOB}", "what was committed"),
-        (f"{shown} .venv/bin/dg launch --job {JOB}", "run again: nothing new, nothing happens"),
-    ):
-        console.print(f"  # {about}\n  {command}", soft_wrap=True, highlight=False, markup=False)
-    console.print(
-        f"""  # in .venv/bin/python: any state, as of any checkpoint
-  from state_engine import StateEngine
-  engine = StateEngine("{settings.root}")
-  engine.read_state("{JOB}", "plane_delays", "airports", checkpoint_id=6).show()
-  # outputs and state are plain Delta tables; no engine is needed to read them
-  import polars; polars.read_delta("{sink}")""",
-        soft_wrap=True,
-        highlight=False,
-        markup=False,
-    )
+    for about, command in way_on(settings):
+        console.print(indent(f"# {about}\n{command}", "  "), soft_wrap=True, highlight=False, markup=False)
 
 
 def main() -> None:

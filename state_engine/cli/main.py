@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from state_engine.cli.groups import Group
 from state_engine.cli.renamed import Commands
-from state_engine.cli.session import errors, say
+from state_engine.cli.session import errors, no_settings, remark, say
 from state_engine.core.errors import StatelakeError
 from state_engine.spark.java_log import has_errors, java_log, new_log_file
 
@@ -114,6 +114,8 @@ def main() -> None:
         errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         for note in error.__notes__:
             errors.print(note, soft_wrap=True, highlight=False, markup=False, style="dim")
+        if looked := no_settings():
+            remark(looked)
         if has_errors(log):
             errors.print(f"Spark's output is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None

@@ -18,8 +18,10 @@ from state_engine.cli.session import (
     known,
     listed,
     loaded_settings,
+    no_settings,
     opened,
     registered,
+    remark,
 )
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.history import History
@@ -49,6 +51,8 @@ def jobs() -> None:
         for name, one in registered(settings).items()
     ]
 
+    if looked := no_settings():
+        remark(looked)
     columns = ("job", "schedule", "operators", "parallelism", "sinks", "about")
     show(records, lambda: _job_table(records), columns=columns)
 

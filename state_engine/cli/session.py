@@ -23,7 +23,14 @@ from rich.logging import RichHandler
 from state_engine.cli.form import for_people
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
-from state_engine.machine.settings import LoadedSettings, LoggingSettings, Settings, load
+from state_engine.machine.settings import (
+    FILE_NAME,
+    FILE_VARIABLE,
+    LoadedSettings,
+    LoggingSettings,
+    Settings,
+    load,
+)
 from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.storage.files import normal_uri
 from state_engine.storage.object_stores import use_stores
@@ -65,6 +72,17 @@ def loaded_settings() -> LoadedSettings:
     set_up_logs(loaded.settings.logging)
     use_stores(loaded.settings.storage)
     return loaded
+
+
+def no_settings() -> str:
+    """Where settings were looked for, if nothing says what they are; else nothing."""
+    directory = Path.cwd()
+    if (directory / FILE_NAME).is_file() or any(name.startswith("STATELAKE_") for name in os.environ):
+        return ""
+    return (
+        f"No {FILE_NAME} was found in {directory}, and {FILE_VARIABLE} names no other file: start statelake in the "
+        f"directory of a project, or set {FILE_VARIABLE}"
+    )
 
 
 def set_up_logs(settings: LoggingSettings) -> None:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from state_engine.cli.form import for_people
 from state_engine.cli.output import show
-from state_engine.cli.session import console, loaded_settings, registered
+from state_engine.cli.session import console, loaded_settings, no_settings, registered, remark
 from state_engine.cli.tables import table
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
@@ -62,6 +62,8 @@ def status(
     except StatelakeError as error:  # 1 is for jobs
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(code=2) from None
+    if looked := no_settings():
+        remark(looked)
     show([one.to_json() for one in statuses], lambda: status_table(statuses))
     if for_people():
         for one in statuses:

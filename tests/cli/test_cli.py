@@ -93,6 +93,21 @@ def test_a_wrong_setting_ends_in_one_message(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["status", "status sums", "jobs", "run sums", "checkpoints sums", "sql sums --views", "partitions sums",
+     "backfill sums --from 1 --to 2", "dead-letters list sums", "savepoint list sums", "branch list sums"],
+)  # fmt: skip
+def test_outside_of_a_project_a_command_says_that_there_are_no_settings(
+    tmp_path: Path, statelake: Callable[..., Done], line: str
+) -> None:
+    looked = f"No statelake.toml was found in {tmp_path}, and STATELAKE_CONFIG names no other file: start statelake in"
+    assert looked in statelake(*line.split(), cwd=tmp_path).stderr
+    assert looked not in statelake(*line.split(), cwd=tmp_path, STATELAKE__ROOT="state").stderr
+    (tmp_path / "statelake.toml").write_text("")
+    assert looked not in statelake(*line.split(), cwd=tmp_path).stderr
+
+
 def test_doctor_fails_on_missing_jars_and_says_how_to_get_them(
     tmp_path: Path, statelake: Callable[..., Done]
 ) -> None:
