@@ -53,7 +53,8 @@ def all_commands() -> dict[str, Any]:
 
 def words_of(text: str) -> list[str]:
     """The words of a command at the beginning of a text: its name, options with values, and arguments in capitals."""
-    known, words = all_commands(), []
+    known = all_commands()
+    words: list[str] = []
     for word in text.split(" "):
         bare = re.split(r"[`'\"):;,]|\.$|\.\s", word)[0]
         path = " ".join([*words, bare])
