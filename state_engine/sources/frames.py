@@ -306,7 +306,7 @@ class StreamFrame:
             raise ConfigurationError(
                 f"event_time column '{self.event_time}' must be a timestamp or a date, not {ddl_text(kind)}"
             )
-        return Milliseconds(self.event_time, kind)
+        return Milliseconds(self.event_time, kind, within_python=True)
 
     @property
     def source_name(self) -> Rule:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.types.beyond_python import FIRST_MS, LAST_MS
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.spark.spark_names import F
@@ -48,10 +49,12 @@ class Milliseconds:
     Attributes:
         name: of the column.
         kind: its type.
+        within_python: whether a time that Python cannot hold is null: its row is refused, and moves no watermark.
     """
 
     name: str
     kind: pa.DataType
+    within_python: bool = False
 
 
 Rule = Taken | Constant | Milliseconds
@@ -93,6 +96,14 @@ def in_arrow(rule: Rule, rows: pa.Table) -> pa.Array:
     column = one_chunk(rows[rule.name])
     if isinstance(rule, Taken):
         return column
+    times_ms = _in_arrow_ms(rule, column)
+    if not rule.within_python:
+        return times_ms
+    within = pc.and_(pc.greater_equal(times_ms, FIRST_MS), pc.less_equal(times_ms, LAST_MS))
+    return pc.if_else(within, times_ms, pa.scalar(None, pa.int64()))
+
+
+def _in_arrow_ms(rule: Milliseconds, column: pa.Array) -> pa.Array:
     if pa.types.is_date(rule.kind):
         return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), _DAY_MS)
     micros = column.cast(pa.timestamp("us", rule.kind.tz)).cast(pa.int64())
@@ -107,6 +118,11 @@ def in_spark(rule: Rule) -> Column:
     column = F.col(quoted(rule.name))
     if isinstance(rule, Taken):
         return column
+    times_ms = _in_spark_ms(rule, column)
+    return F.when(times_ms.between(FIRST_MS, LAST_MS), times_ms) if rule.within_python else times_ms
+
+
+def _in_spark_ms(rule: Milliseconds, column: Column) -> Column:
     if pa.types.is_date(rule.kind):
         return F.unix_date(column).cast("bigint") * _DAY_MS
     if rule.kind.tz is not None:

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, DeltaSource, FileSource, MapFunction, StateEngine, StatefulJob
 from state_engine.core.errors import SourceError, UserFunctionError
-from state_engine.core.types.invalid_text import invalid_text, shown
+from state_engine.core.types.beyond_python import shown
+from state_engine.core.types.invalid_text import invalid_text
 
 BAD = b"caf\xe9"
 TEXTS = [b"ok", BAD, "grün".encode()]

@@ -8,14 +8,13 @@ are looked at before they are decoded. A value is shown as JSON can hold it: byt
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pyarrow as pa
 
-from state_engine.core.types.walk import Convert, converter, walked
-
-_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
+"""What stores text."""
 
 
 def invalid_text(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int, str]:
@@ -28,32 +27,21 @@ def invalid_text(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int,
     """
     invalid: dict[int, str] = {}
     for name, column in columns.items():
-        if not _holds_text(column.type):
-            continue
-        first = 0
-        for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
-            if not _is_valid(chunk):
-                # copies: of a slice of lists or records, all that it is a slice of would be looked at
-                for row in _invalid_rows(chunk.take(pa.array(range(len(chunk)))), first):
-                    invalid.setdefault(row, name)
-            first += len(chunk)
+        if holds_text(column.type):
+            for row in rows_that_fail(column, _is_valid):
+                invalid.setdefault(row, name)
     return dict(sorted(invalid.items()))
 
 
-def shown(column: pa.ChunkedArray | pa.Array, row: int) -> Any:
-    r"""One value as JSON can hold it, but for dates and the like, which are as Python has them.
-
-    Example:
-        >>> shown(pa.array([b"caf\xe9"]).view(pa.string()), 0)
-        {'base64': 'Y2Fm6Q=='}
-        >>> shown(pa.array([["a", None]]), 0)
-        ['a', None]
-    """
-    one = column.slice(row, 1)
-    if not (_holds_text(one.type) or _holds_bytes(one.type)):
-        return one[0].as_py()
-    plain = converter(one.type, _shown_leaf, entries=lambda _, pairs: [list(pair) for pair in pairs])
-    return plain(one.cast(_with_bytes(one.type))[0].as_py())
+def rows_that_fail(column: pa.ChunkedArray | pa.Array, is_good: Callable[[pa.Array], bool]) -> list[int]:
+    """The rows of a column that fail a check of whole arrays; almost always there is none."""
+    rows, first = list[int](), 0
+    for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+        if not is_good(chunk):
+            # copies: of a slice of lists or records, all that it is a slice of would be looked at
+            rows += _failing(chunk.take(pa.array(range(len(chunk)))), first, is_good)
+        first += len(chunk)
+    return rows
 
 
 def _is_valid(column: pa.Array) -> bool:
@@ -64,47 +52,24 @@ def _is_valid(column: pa.Array) -> bool:
     return True
 
 
-def _invalid_rows(column: pa.Array, first: int) -> list[int]:
-    """By halves: almost always there is none."""
-    if _is_valid(column):
+def _failing(column: pa.Array, first: int, is_good: Callable[[pa.Array], bool]) -> list[int]:
+    """By halves."""
+    if is_good(column):
         return []
     if len(column) == 1:
         return [first]
     half = len(column) // 2
     low, high = (column.take(pa.array(range(*ends))) for ends in ((0, half), (half, len(column))))
-    return _invalid_rows(low, first) + _invalid_rows(high, first + half)
+    return _failing(low, first, is_good) + _failing(high, first + half, is_good)
 
 
 def _parts(kind: pa.DataType) -> list[pa.DataType]:
     return [kind.field(i).type for i in range(kind.num_fields)]
 
 
-def _holds_text(kind: pa.DataType) -> bool:
-    return kind in _BYTES or any(map(_holds_text, _parts(kind)))
-
-
-def _holds_bytes(kind: pa.DataType) -> bool:
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or any(map(_holds_bytes, _parts(kind)))
-
-
-def _with_bytes(kind: pa.DataType) -> pa.DataType:
-    """The type with bytes for text."""
-    return walked(
-        kind,
-        leaf=lambda part: _BYTES.get(part, part),
-        record=lambda part, types: pa.struct(
-            [pa.field(f.name, t, f.nullable) for f, t in zip(part, types, strict=True)]
-        ),
-        sequence=lambda _, element: pa.list_(element),
-        mapping=lambda _, key, value: pa.map_(key, value),
-    )
-
-
-def _shown_leaf(kind: pa.DataType) -> Convert:
-    """From a value of a type with bytes for text to one that JSON can hold."""
-    if kind in _BYTES:
-        return text_or_bytes
-    return lambda value: marked(value) if isinstance(value, bytes) else value
+def holds_text(kind: pa.DataType) -> bool:
+    """Whether a type has text in it, at any depth."""
+    return kind in BYTES or any(map(holds_text, _parts(kind)))
 
 
 def text_or_bytes(value: bytes) -> Any:

@@ -21,9 +21,9 @@ from state_engine.core.time.watermark_strategy import (
     epoch_milliseconds,
 )
 from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.beyond_python import undecodable
 from state_engine.core.types.columns import elements
 from state_engine.core.types.every_type import StructType
-from state_engine.core.types.invalid_text import invalid_text
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
@@ -202,7 +202,7 @@ def _from_function(
 ) -> Timed:
     times: list[int | None] = [None] * batch.num_rows
     reasons: list[str | None] = [None] * batch.num_rows
-    bad = invalid_text({name: batch[name] for name in payload})  # the subtask refuses it
+    bad = undecodable({name: batch[name] for name in payload})  # the subtask refuses it
     good = [row for row in range(batch.num_rows) if row not in bad]
     rows = batch.take(pa.array(good, pa.int64())) if bad else batch
     own = rows[EVENT_TIME].to_pylist()

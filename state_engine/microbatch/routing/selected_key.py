@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.types.beyond_python import undecodable
 from state_engine.core.types.columns import elements
 from state_engine.core.types.every_type import StructType, TypeInformation
-from state_engine.core.types.invalid_text import invalid_text
 from state_engine.job.graph import KEY_COLUMN, OperatorNode, SelectedKey
 from state_engine.microbatch.routing.routed import KEY_REFUSAL, RoutedInput, selected_name
 from state_engine.sources.row_kinds import with_kinds_of
@@ -53,7 +53,7 @@ class KeyFunction:
         """Rows with the columns of the key and, where the function raised, the reason."""
         keys: list[Any] = [None] * rows.num_rows
         reasons: list[str | None] = [None] * rows.num_rows
-        bad = invalid_text({name: rows[name] for name in self.payload})  # the subtask refuses it
+        bad = undecodable({name: rows[name] for name in self.payload})  # the subtask refuses it
         good = [row for row in range(rows.num_rows) if row not in bad] if bad else range(rows.num_rows)
         readable = rows.take(pa.array(good, pa.int64())) if bad else rows
         given = elements(readable, self.payload, scalar=self.scalar, declared=self.declared) if good else []

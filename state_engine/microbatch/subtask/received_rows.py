@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from state_engine.core.errors import StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.operator.outputs import ElementRefused, Refusal
-from state_engine.core.types.invalid_text import invalid_text
+from state_engine.core.types.beyond_python import undecodable
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
 from state_engine.microbatch.routing.total_order import in_total_order
 from state_engine.microbatch.subtask.subtask_input import (
@@ -77,10 +77,8 @@ class ReceivedRows:
         columns = {
             c: n for one in self._spec.routed.inputs for c, n in zip(one.columns, one.names, strict=True)
         }
-        bad = invalid_text({c: events[c] for c in columns if c in events.column_names})
-        errors = {
-            i: f"SourceError: the column '{columns[c]}' holds text that is not UTF-8" for i, c in bad.items()
-        }
+        bad = undecodable({c: events[c] for c in columns if c in events.column_names})
+        errors = {i: f"SourceError: the column '{columns[c]}' holds {what}" for i, (c, what) in bad.items()}
         if TIME_REFUSAL in events.column_names:
             why = events[TIME_REFUSAL].to_pylist()
             errors = {i: text for i, text in enumerate(why) if text is not None} | errors

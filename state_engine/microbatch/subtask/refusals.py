@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.operator.outputs import Refusal
-from state_engine.core.types.invalid_text import shown, text_or_bytes
+from state_engine.core.types.beyond_python import shown
+from state_engine.core.types.invalid_text import text_or_bytes
 from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.routed import INPUT
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.types.invalid_text import invalid_text, shown
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.types.beyond_python import shown, undecodable
+from state_engine.core.types.invalid_text import invalid_text
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.refusals import Letter, letters_table, place_of, unparsable
 from state_engine.sinks.base import SinkTarget
@@ -78,6 +80,10 @@ class SinkReport:
         return cls(**fields)
 
 
+_BY_PYTHON = (SinkKind.SQL, SinkKind.KAFKA)
+"""Sinks that get rows as Python has them; the others hold any time that Arrow holds."""
+
+
 def sink_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows as one file of the sink."""
 
@@ -93,7 +99,10 @@ def letter_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows that could not be parsed as one file of dead letters."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for report in write_letters(spec, pa.Table.from_batches(batches, _PACKED), this_task()):
+        packed = [
+            pa.record_batch(batch.columns, schema=_PACKED) for batch in batches
+        ]  # Spark may say "not null"
+        for report in write_letters(spec, pa.Table.from_batches(packed, _PACKED), this_task()):
             yield _report(report)
 
     return write
@@ -111,7 +120,7 @@ def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> Si
     """Write rows as one file of the sink, and bad ones as dead letters."""
     names = [c for c in table.column_names if not c.startswith(HIDDEN)]
     rows, report = table.select(names), SinkReport()
-    bad = invalid_text({c: rows[c] for c in names})
+    bad = _unfit(spec, {c: rows[c] for c in names})
     if bad and not spec.keep_refused:
         index = next(iter(bad))
         report.error = _described(spec, table, names, index, bad[index])
@@ -119,12 +128,12 @@ def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> Si
     if bad and spec.fresh:
         letters = [
             {
-                **_described(spec, table, names, i, column),
+                **_described(spec, table, names, i, what),
                 "subtask": 0,
                 "traceback": "",
                 "source": spec.source,
             }
-            for i, column in bad.items()
+            for i, what in bad.items()
         ]
         report.letters, report.refused = _write_letters(spec, letters, attempt), len(bad)
     if ROW_KIND in spec.target.schema.names:
@@ -139,14 +148,21 @@ def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> Si
     return report
 
 
-def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, column: str) -> dict[str, str]:
+def _unfit(spec: SinkRows, columns: dict[str, pa.ChunkedArray]) -> dict[int, str]:
+    """The rows that the sink cannot have, with what is wrong."""
+    if spec.target.kind in _BY_PYTHON:
+        return {i: f"the column '{c}' holds {what}" for i, (c, what) in undecodable(columns).items()}
+    return {i: f"the column '{c}' holds text that is not UTF-8" for i, c in invalid_text(columns).items()}
+
+
+def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, what: str) -> dict[str, str]:
     position = f"source '{spec.source}'"
     if spec.source is not None and FILE_COLUMN in table.column_names:
         file, row = (table[c][index].as_py() for c in (FILE_COLUMN, ROW_COLUMN))
         position += f", {place_of(spec.labels, spec.source, file, row)}"
     return {
         "position": position,
-        "error": f"SourceError: the column '{column}' holds text that is not UTF-8",
+        "error": f"SourceError: {what}",
         "row": json.dumps({c: shown(table[c], index) for c in names}, default=str),
     }
 

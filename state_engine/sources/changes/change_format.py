@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.foreign_json import json_value
-from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_parsing import to_type
 

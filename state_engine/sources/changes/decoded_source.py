@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.core.types.invalid_text import shown
+from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (

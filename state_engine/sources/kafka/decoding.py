@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.ddl import quoted
-from state_engine.core.types.invalid_text import shown
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame

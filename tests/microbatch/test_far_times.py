@@ -1,0 +1,127 @@
+"""Times that Spark holds and Python cannot: the row is a letter, or the error names it; the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from state_engine import (
+    DeltaSink,
+    DeltaSource,
+    FileSource,
+    KeyedProcessFunction,
+    Row,
+    RuntimeContext,
+    StateEngine,
+    StatefulJob,
+    ValueStateDescriptor,
+    max_,
+)
+from state_engine.core.errors import SourceError, StatelakeError
+from state_engine.core.types.beyond_python import undecodable
+from state_engine.sources.base import Source
+from state_engine.sources.parquet import few_rows
+
+FAR = 1_709_251_200_000_000_000
+"""Epoch milliseconds that were taken for seconds: in the year 56134."""
+INSTANT, LOCAL = pa.timestamp("us", "UTC"), pa.timestamp("us")
+KINDS: dict[str, tuple[pa.DataType, Any, Any, str]] = {
+    "far": (INSTANT, FAR, 0, "56134-01-06T00:00:00.000000Z"),
+    "local": (LOCAL, FAR, 0, "56134-01-06T00:00:00.000000"),
+    "the next year": (INSTANT, 253_402_300_800_000_000, 253_402_300_799_999_999, "10000-01-01"),
+    "before year 1": (LOCAL, -62_135_596_800_000_001, -62_135_596_800_000_000, "0000-12-31"),
+    "least": (LOCAL, -(2**63) + 1, 0, "-290308-12-21"),
+    "date": (pa.date32(), 2_932_897, 2_932_896, "10000-01-01"),
+    "old date": (pa.date32(), -719_163, -719_162, "0000-12-31"),
+    "in a list": (pa.list_(LOCAL), [0, FAR], [0, None], "56134-01-06"),
+    "in a record": (pa.struct([("a", pa.int64()), ("b", LOCAL)]), {"a": 1, "b": FAR}, {"a": 1, "b": 0}, "56134-01-06"),
+    "in a map": (pa.map_(pa.string(), LOCAL), [("a", FAR)], [("a", 0)], "56134-01-06"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", KINDS)
+def test_rows_that_python_cannot_hold_are_found(what: str) -> None:
+    kind, bad, good, text = KINDS[what]
+    column = pa.array([good, bad, None, good, bad], kind)
+    assert list(undecodable({"n": pa.array(range(5)), "at": column})) == [1, 4]
+    assert list(undecodable({"at": column.slice(2)})) == [2]
+    name, reason = undecodable({"at": pa.chunked_array([column[:1], column[1:]])})[1]
+    assert name == "at"
+    assert text in reason
+    assert undecodable({"at": pa.array([good, None], kind)}) == {}
+
+
+class Seen(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
+
+    def process_element(self, value: Row, ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, str]]:
+        self.count.update(self.count.value() + 1)
+        yield value.id, str(value.at)
+
+
+def shifted(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("at", F.col("at") + F.expr("make_interval(id % 2 * 9000)"))
+
+
+def write(path: Path, form: str, *, far: bool = True) -> Source:
+    times = pa.array([0, FAR if far else 1, 2_000_000], INSTANT)
+    table = pa.table({"id": [0, 1, 2], "k": ["a", "b", "a"], "at": times})
+    path.mkdir()
+    if form == "delta":
+        write_deltalake(str(path), table)
+        return DeltaSource(str(path))
+    pq.write_table(table, path / "1.parquet")
+    options: dict[str, Any] = {"options": {"mergeSchema": "false"}} if form == "spark" else {}
+    return FileSource(str(path), **options)
+
+
+def job_over(source: Source, directory: Path, on_error: Any, what: str) -> StatefulJob:
+    job = StatefulJob("far", on_error=on_error)
+    timed = "at" if what == "event time" else None
+    stream = job.source("rows", source, event_time=timed, order_by=["at"] if what == "order" else [])
+    if what == "transform":
+        stream = stream.transform(shifted)
+    keyed = stream.key_by("at" if what == "key" else "k")
+    if what == "columns":
+        out = keyed.aggregate(last=max_("at"), uid="seen")
+    else:
+        out = keyed.process(Seen(), uid="seen", output_type="id bigint, at string")
+    out.sink("out", DeltaSink(str(directory / "out")))
+    return job
+
+
+@pytest.mark.parametrize(("form", "what"), [
+    *[("driver", what) for what in ("element", "key", "order", "event time", "transform", "columns")],
+    *[(form, what) for form in ("tasks", "spark", "delta") for what in ("element", "event time")],
+])  # fmt: skip
+def test_the_row_is_a_letter_and_the_others_go_on(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, form: str, what: str
+) -> None:
+    if form == "tasks":
+        monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+    source = write(tmp_path / "feed", form, far=what != "transform")
+    engine = StateEngine(tmp_path / "root", spark)
+    job = job_over(source, tmp_path, "fail", what)
+    with pytest.raises(
+        (StatelakeError, SourceError), match=r"the column 'at' holds .*not within the years 1 to 9999"
+    ) as failed:
+        engine.run(job)
+    assert "row 1" in str(failed.value) or what == "transform"
+    job = job_over(source, tmp_path, "dead_letter", what)
+    engine.run(job)
+    rows = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
+    if what != "columns":
+        assert sorted(rows["id"].to_pylist()) == [0, 2]
+    (letter,) = engine.list_dead_letters(job)
+    assert "the column 'at' holds " in letter.error
+    assert "not within the years 1 to 9999" in letter.error
+    assert '"id": 1' in str(letter.row)
