@@ -46,8 +46,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport", "TableReport",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",
          "RegistrationReport", "RegisteredName",
-         "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "EraseReport", "ErasedTable",
-         "UpgradeReport"],
+         "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "OperatorDropReport", "EraseReport",
+         "ErasedTable", "UpgradeReport"],
     ),
     "Writing functions": (
         "Function classes as in PyFlink; a plain callable goes wherever one takes a single method.",

@@ -121,6 +121,7 @@ from state_engine.state_processor.bootstrap import BootstrapReport
 from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.erase_tables import ErasedTable
 from state_engine.state_processor.key_change import KeyTypeReport
+from state_engine.state_processor.operator_drop import OperatorDropReport
 from state_engine.state_processor.spark_state_reader import SparkState
 from state_engine.state_processor.state_transform import TransformReport
 
@@ -137,7 +138,7 @@ __all__ = [
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
-    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport", "ReplayReport",
+    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport", "OperatorDropReport", "ReplayReport",
     "RescaleReport",
     "RestoreReport", "SavepointReport", "TableReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName",

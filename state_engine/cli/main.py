@@ -45,7 +45,7 @@ _PANELS = {
         "operations.accept_table",
         "operations.register",
     ),
-    "Change": ("operations.rescale", "state.change_key_type", "machine.upgrade"),
+    "Change": ("operations.rescale", "state.change_key_type", "state.drop_operators", "machine.upgrade"),
     "Upkeep": ("operations.compact", "operations.expire_checkpoints", "operations.vacuum"),
 }
 """Modules of this package, and what each has: a command, or a group of commands."""

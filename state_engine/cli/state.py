@@ -1,4 +1,4 @@
-"""Commands about keyed state: ``statelake state diff`` and ``erase-keys``, ``statelake change-key-type``."""
+"""Commands about state: ``state diff``, ``state erase-keys``, ``change-key-type`` and ``drop-operators``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from state_engine.cli.keys import key_columns
 from state_engine.cli.options import DryRun, Job, Limit
 from state_engine.cli.output import Record, plain, print_records, report
 from state_engine.cli.queries import at_most, records_of, remark_more, show_table
-from state_engine.cli.session import console, declared, listed, opened, say
+from state_engine.cli.session import console, declared, known, listed, opened, say
 from state_engine.cli.tables import print_table, table
 from state_engine.core.checkpoints.time_travel import moment
 from state_engine.core.counted_nouns import counted
 from state_engine.state_processor.erase import EraseReport
 from state_engine.state_processor.erase_tables import ErasedTable
 from state_engine.state_processor.key_change import KeyTypeReport
+from state_engine.state_processor.operator_drop import OperatorDropReport
 
 state = Group("Look at keyed state, and erase keys.")
 
@@ -111,6 +112,30 @@ def change_key_type(
         processor = engine.state_processor(code.job)
         done = processor.change_key_type(operator, key_type=key_type, dry_run=dry_run)
     report({**plain(done), "dry_run": dry_run}, _key_type_lines(done, dry_run=dry_run))
+
+
+def drop_operators(
+    job: Job,
+    operator: Annotated[list[str], typer.Option(help="Uid of the operator; may be repeated.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Let operators that the code no longer has leave the job, with their state and timers: one row of metadata."""
+    code = known(job)
+    with opened() as engine:
+        done = engine.state_processor(code).drop_operators(*operator, dry_run=dry_run)
+    report({**plain(done), "dry_run": dry_run}, _dropped_lines(done, dry_run=dry_run))
+
+
+def _dropped_lines(done: OperatorDropReport, *, dry_run: bool) -> Iterator[str]:
+    verb = "would leave" if dry_run else "left"
+    for uid, states in done.operators.items():
+        sizes = (f"{name} {'?' if n is None else f'{n:,}'}" for name, n in states.items())
+        yield f"{done.job}, {uid}: its state {verb} the job; entries: {listed(sizes, none='none')}"
+    if done.committed_id is not None:
+        yield (
+            f"checkpoint {done.committed_id} records this; restore checkpoint {done.parent_id} to go back, with the "
+            "code that has them"
+        )
 
 
 def _erased(report: EraseReport, *, dry_run: bool) -> Iterator[str]:

@@ -28,6 +28,7 @@ from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport
 from state_engine.state_processor.key_conversion import Convert
 from state_engine.state_processor.key_traces import Key, KeyTraces
 from state_engine.state_processor.known_key import known_key
+from state_engine.state_processor.operator_drop import OperatorDrop, OperatorDropReport
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
 from state_engine.storage.layout import JobLayout
@@ -241,6 +242,32 @@ class StateProcessor:
         declared = known_key(self.context.spark, code, code.operators[operator], key_type)
         change = KeyTypeChange(name, tables, self.context.kernel, operations, self.context.spark, dry_run)
         return change.run(operator, declared, convert)
+
+    def drop_operators(
+        self, *operators: str, dry_run: bool = False, requested_by: str | None = None
+    ) -> OperatorDropReport:
+        """Let operators leave the job, with their keyed state, timers and operator state.
+
+        A run refuses a checkpoint with state of an operator that the job does not have. Take the operator out of the
+        code, and drop it here: one row upon the head, which no longer knows it. Restoring the head before brings it
+        back; replays do not reach back over the row. Tables that show its states stay as they are.
+
+        Args:
+            operators: uids.
+            dry_run: only report what would leave.
+
+        Raises:
+            ConfigurationError: the head holds no such operator, or the job's code still has it.
+            StaleParentError: the job went on meanwhile; nothing was done.
+
+        Example::
+
+            engine.state_processor(job).drop_operators("old_totals", dry_run=True)
+        """
+        in_code = [] if isinstance(self._job, str) else list(self._job.operators)
+        operations = self.context.operations(self._job, requested_by)
+        self.context.ran(job_name(self._job))
+        return OperatorDrop(job_name(self._job), operations, in_code, dry_run).run(operators)
 
     def erase_keys(
         self,

@@ -417,8 +417,9 @@ class CheckpointCoordinator:
         if gone:
             raise StateMigrationError(
                 f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "
-                f"{gone}, which the job does not have. Give the operators their old uid; to leave their state behind, "
-                "import a savepoint into a job of another name with allow_non_restored_state=True"
+                f"{gone}, which the job does not have. Give the operators their old uid; or give their state up: "
+                f"engine.state_processor(job).drop_operators{_call(gone)}, or `statelake drop-operators "
+                f"{self._job.name} {' '.join(f'--operator {uid}' for uid in gone)}`, first with a dry run"
             )
 
     @contextmanager
@@ -495,3 +496,8 @@ def _listed(attempt: Executed, versions: Mapping[str, int]) -> Listed:
         attempt.operator_state_files,
         versions,
     )
+
+
+def _call(names: Sequence[str]) -> str:
+    """The arguments of a call."""
+    return f"({', '.join(map(repr, names))})"

@@ -28,6 +28,7 @@ from state_engine.core.operator_state.operator_snapshot import RAW_KEYED
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.type_parsing import from_spark_json
 from state_engine.job.job_tables import JobTables
+from state_engine.microbatch.stored_keys import other_columns
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, STATE, WHY
@@ -105,6 +106,12 @@ class KeyTypeChange:
         report = KeyTypeReport(self.job, uid, head.checkpoint_id, old.declared_text, declared.declared_text)
         if convert is None and declared.is_stored_like(old):
             return replace(report, is_needed=False)
+        if convert is None and declared.names != old.names:
+            raise ConfigurationError(
+                f"{what}: its state is stored by {list(old.names)}, the job keys by {list(declared.names)}. "
+                f"{other_columns(old.names, declared.names)}. Only convert=, from an old key to a new one, makes one "
+                "key of another"
+            )
         new = declared.stored_in(self._key_columns(uid))
         entries = stored_entries(self.spark, self.tables.layout, path, uid)
         writer = EntryWriter(self.spark, self.tables.layout, self.dry_run)

@@ -115,6 +115,8 @@ MOVE = {"outputs": "withdraw", "leave_alone": (), "dry_run": False}
         ("state erase-keys sums --key {\"k\":1} --purge --sinks --drop-branch b", "state_processor(sums).erase_keys",
          {"keys": [{"k": 1}], "operator": None, "dry_run": False, "purge": True, "sinks": True,
           "drop_branches": ["b"]}),
+        ("drop-operators sums --operator a --operator b --dry-run", f"state_processor({JOB}).drop_operators",
+         {"operators": ("a", "b"), "dry_run": True}),
         ("dead-letters replay sums --id x --max-rows 5 --dry-run", "replay_dead_letters",
          {"ids": ["x"], "operator": None, "max_rows": 5, "dry_run": True}),
     ],

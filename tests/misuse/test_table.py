@@ -97,7 +97,10 @@ A state with entries, and timers, that nothing asks for any more are refused
 A state that is asked for and dropped, or dropped and kept, is refused
   microbatch/test_unasked_states::test_a_state_of_an_operator_cannot_be_asked_for_and_dropped
   microbatch/test_unasked_states::test_a_state_is_dropped_or_kept
-Other columns of the key are refused, without a new row
+An operator that the code has or nobody knows is not dropped
+  state_processor/test_operator_drop::test_an_operator_that_the_code_has_or_nobody_knows_is_not_dropped
+Other columns of the key are refused, without a new row, and are no other type
+  state_processor/test_operator_drop::test_a_key_of_other_columns_is_no_other_type
   microbatch/test_unasked_states::test_another_key_is_refused_without_a_new_row
 Restoring with another type of key, state or kind of state is refused
   engine/test_migration::test_what_does_not_fit_is_refused[another type of key]

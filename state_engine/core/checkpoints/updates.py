@@ -77,6 +77,25 @@ class SetOperators:
 
 
 @dataclass(frozen=True)
+class DropOperators:
+    """Operators leave, with all that is stored of them."""
+
+    uids: tuple[str, ...]
+
+    def applied(self, row: CheckpointRow) -> CheckpointRow:
+        """The row with this change in it."""
+        return replace(
+            row,
+            operators=[one for one in row.operators if one.uid not in self.uids],
+            operator_state=[ref for ref in row.operator_state if ref.operator not in self.uids],
+            rescaled=[one for one in row.rescaled if one.uid not in self.uids],
+            operator_watermarks_ms={
+                uid: at for uid, at in row.operator_watermarks_ms.items() if uid not in self.uids
+            },
+        )
+
+
+@dataclass(frozen=True)
 class TakeOverTables:
     """Tables whose rows were read into states that the row adds; from now on they show these states."""
 

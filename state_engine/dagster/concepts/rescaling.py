@@ -1,6 +1,6 @@
-"""Rescaling: the asset ``layout``, how many subtasks and key groups every operator has in force."""
+"""The asset ``layout``: which operators have state, and how many subtasks and key groups each has in force."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import dagster as dg
@@ -18,7 +18,8 @@ from state_engine.dagster.operations import OperationRun, operation_job, operati
 ABOUT = """The number of subtasks and key groups in force for every operator.
 
 A plain click brings into force what the job declares. Another parallelism is one row, and not a byte of state is
-written; another max parallelism rewrites the state in the background."""
+written; another max parallelism rewrites the state in the background. With the configuration drop_operators,
+operators that the code no longer has leave the job with their state."""
 
 
 class RescaleConfig(dg.Config):
@@ -34,6 +35,10 @@ class RescaleConfig(dg.Config):
         le=MAX_PARALLELISM_LIMIT,
         description="Number of key groups; the job must declare it from then on.",
     )
+    drop_operators: list[str] = Field(
+        default=[], description="Uids of operators that leave with their state; nothing else is done."
+    )
+    dry_run: bool = Field(default=True, description="Only log what drop_operators would drop.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
@@ -73,6 +78,24 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
 def _rescale(run: OperationRun, config: RescaleConfig) -> Iterator[dg.MaterializeResult[None]]:
     if run.never_ran():
         return
+    if config.drop_operators:
+        _drop(run, config)
+    else:
+        _bring_into_force(run, config)
+    yield _layout(run.path())
+
+
+def _drop(run: OperationRun, config: RescaleConfig) -> None:
+    with run.committing():
+        done = run.engine.state_processor(run.job).drop_operators(
+            *config.drop_operators, dry_run=config.dry_run, requested_by=run.requested_by
+        )
+    verb = "would leave" if config.dry_run else "left"
+    for uid, states in done.operators.items():
+        run.log(f"operator '{uid}' {verb} the job with its entries: {states}")
+
+
+def _bring_into_force(run: OperationRun, config: RescaleConfig) -> None:
     wanted = config.parallelism if config.parallelism is not None else config.operators or None
     key_groups = config.max_parallelism
     if key_groups is None and wanted is None and _key_groups(run) - {run.job.max_parallelism}:
@@ -85,10 +108,12 @@ def _rescale(run: OperationRun, config: RescaleConfig) -> Iterator[dg.Materializ
             )
         if key_groups is None or (wanted is None and config.max_parallelism is None):
             run.engine.rescale(run.job, parallelism=wanted, requested_by=run.requested_by)
-    path = run.path()
+
+
+def _layout(path: Sequence[CheckpointRow]) -> dg.MaterializeResult[None]:
     operators = path[-1].operators
     lines = [[o.uid, o.parallelism, o.max_parallelism] for o in operators]
-    yield result(
+    return result(
         since(path, _numbers),
         {
             "operators": dg.MetadataValue.md(markdown(["operator", "subtasks", "key groups"], lines)),

@@ -1,0 +1,88 @@
+"""``OperatorDrop``: operators leave a job that goes on, with their state, timers and operator state.
+
+One row of kind ``transform`` upon the head, which no longer knows them; not a byte of state is written. Checkpoints
+before it still hold them: a restore brings them back, and replays do not reach back over it. An operator that comes
+back under the uid begins with nothing. Flink leaves such state behind by ``allowNonRestoredState``, from a savepoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.entry_counts import entry_counts
+from state_engine.core.checkpoints.updates import DropOperators
+from state_engine.core.errors import ConfigurationError
+from state_engine.operations.head_operations import HeadOperations
+
+
+@dataclass(frozen=True)
+class OperatorDropReport:
+    """What dropping operators did, or in a dry run would do.
+
+    Attributes:
+        job: name.
+        parent_id: the head that held them.
+        operators: by uid, entries or elements by state, timers as ``_timers``; None where the number is not known
+            before a compaction.
+        committed_id: the row; None in a dry run.
+    """
+
+    job: str
+    parent_id: int
+    operators: dict[str, dict[str, int | None]] = field(default_factory=dict)
+    committed_id: int | None = None
+
+
+@dataclass(frozen=True)
+class OperatorDrop:
+    """Drops operators of one job.
+
+    Attributes:
+        job: name.
+        operations: commits the row.
+        in_code: uids of operators and names of sources that the job's code has, as far as it is known.
+        dry_run: only report.
+    """
+
+    job: str
+    operations: HeadOperations
+    in_code: Sequence[str] = ()
+    dry_run: bool = False
+
+    def run(self, uids: Sequence[str]) -> OperatorDropReport:
+        """See ``StateProcessor.drop_operators``."""
+        history, head = self.operations.published_head()
+        path = history.path(head.checkpoint_id)
+        sources = {source.name for source in head.sources}
+        held = {o.uid for o in head.operators} | {r.operator for r in head.operator_state} - sources
+        unknown = sorted(set(uids) - held)
+        if unknown or not uids:
+            raise ConfigurationError(
+                f"job '{self.job}': checkpoint {head.checkpoint_id} holds no state of operators {unknown}; it "
+                f"holds that of {sorted(held)}"
+            )
+        used = sorted(set(uids).intersection(self.in_code))
+        if used:
+            raise ConfigurationError(
+                f"job '{self.job}': its code still has operators {used}: take them out of the code first, or give them "
+                "another uid; to start one empty, that is enough"
+            )
+        report = OperatorDropReport(
+            self.job, head.checkpoint_id, {uid: _sizes(path, uid) for uid in dict.fromkeys(uids)}
+        )
+        if self.dry_run:
+            return report
+        row = self.operations.commit(CheckpointKind.TRANSFORM, head, history, DropOperators(tuple(uids)))
+        return OperatorDropReport(self.job, head.checkpoint_id, report.operators, row.checkpoint_id)
+
+
+def _sizes(path: Sequence[CheckpointRow], uid: str) -> dict[str, int | None]:
+    """Entries of keyed states, and elements of others, by name."""
+    operator, counts = path[-1].operator(uid), entry_counts(path, uid)
+    sizes: dict[str, int | None] = {s.name: None for s in (operator.states if operator is not None else [])}
+    sizes |= {name: count.entries for name, count in counts.items()}
+    own = [state for ref in path[-1].operator_state if ref.operator == uid for state in ref.states]
+    return sizes | {state.name: sum(part.elements for part in state.parts) for state in own}
