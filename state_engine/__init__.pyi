@@ -138,7 +138,8 @@ __all__ = [
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
-    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport", "OperatorDropReport", "ReplayReport",
+    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport",
+    "OperatorDropReport", "ReplayReport",
     "RescaleReport",
     "RestoreReport", "SavepointReport", "TableReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName",
