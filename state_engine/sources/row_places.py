@@ -7,6 +7,7 @@ file that the slice does not know is an error in the job, never a wrong place.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -20,7 +21,6 @@ from state_engine.spark.spark_names import F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_FEW_FILES = 64
 _LEGAL = "/-_.!~'()*,;:$&+=@"
 _PATTERN = re.compile(r"[*?\[\]{}\\]").search
 """Finds what Hadoop takes for a pattern."""
@@ -68,30 +68,30 @@ def scan_uris(uri: str) -> list[str]:
 
 
 def _file_place(uris: Sequence[str]) -> Column:
+    """A look-up in arrays of arrays: they are data to generated code, which does not grow by them."""
     if len(uris) <= 1:
         return F.lit(0)
     path = F.col("_metadata.file_path")
-    path_hash = F.xxhash64(path)
     unknown = F.raise_error(F.concat(F.lit("a file that is not in the slice was read: "), path)).cast("int")
-    spellings = [scan_uris(u) for u in uris]
-    if len(uris) <= _FEW_FILES:  # an array is data to generated code, which is then compiled only once
-        hashes = [hash_string(s[i]) for i in range(len(spellings[0])) for s in spellings]
-        place = F.array_position(F.lit(hashes), path_hash)
-        return F.when(place == 0, unknown).otherwise((place - 1) % len(uris))
-    # as text, parsed in one go: an expression of thousands of columns would take as many round trips to the JVM
-    value = "_metadata.file_path"
-    if len(spellings[0]) > 1:  # one spelling a file keeps the search small; it is made on the scan's side
-        short = f"concat('file:', substr({value}, 8))"
-        value = f"CASE WHEN startswith({value}, 'file:///') THEN {short} ELSE {value} END"
-    ordered = sorted((hash_string(s[-1]), i) for i, s in enumerate(spellings))
-    return F.coalesce(F.expr(_search(f"xxhash64({value})", ordered)), unknown)
+    spellings = [scan_uris(uri) for uri in uris]
+    if len(spellings[0]) > 1:  # one spelling a file keeps the arrays small; it is made on the scan's side
+        path = F.when(
+            F.startswith(path, F.lit("file:///")), F.concat(F.lit("file:"), F.substr(path, F.lit(8)))
+        ).otherwise(path)
+    path_hash = F.xxhash64(path)
+    hashes: list[list[int]] = [[] for _ in uris]
+    places: list[list[int]] = [[] for _ in uris]
+    for place, spelled in enumerate(spellings):
+        uri_hash = hash_string(spelled[-1])
+        hashes[uri_hash % len(uris)].append(uri_hash)
+        places[uri_hash % len(uris)].append(place)
+    bucket = (F.pmod(path_hash, F.lit(len(uris))) + 1).cast("int")
+    inside = F.array_position(F.element_at(_literal(hashes, "bigint"), bucket), path_hash).cast("int")
+    return F.when(inside == 0, unknown).otherwise(
+        F.element_at(F.element_at(_literal(places, "int"), bucket), inside)
+    )
 
 
-def _search(value: str, ordered: list[tuple[int, int]]) -> str:
-    """A binary search as SQL: a map literal would be scanned from its start for every row."""
-    if len(ordered) == 1:
-        uri_hash, place = ordered[0]
-        return f"CASE WHEN {value} = {uri_hash}L THEN {place} END"
-    middle = len(ordered) // 2
-    left, right = _search(value, ordered[:middle]), _search(value, ordered[middle:])
-    return f"CASE WHEN {value} < {ordered[middle][0]}L THEN {left} ELSE {right} END"
+def _literal(arrays: list[list[int]], kind: str) -> Column:
+    """Arrays of numbers, parsed once: as columns of their own they would take a round trip to the JVM each."""
+    return F.from_json(F.lit(json.dumps(arrays)), f"array<array<{kind}>>")

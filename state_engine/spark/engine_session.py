@@ -37,6 +37,8 @@ OPTIONS = {
     "spark.sql.adaptive.enabled": "false",
     # a subtask holds its rows anyway
     "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+    # Spark's 4 MiB would give every 32 small files a task of their own
+    "spark.sql.files.openCostInBytes": "262144",
 }
 """Options of the engine's session, whatever the user's are."""
 
@@ -47,7 +49,7 @@ TAKEN_OVER = tuple(
     f"spark.sql.{name}"
     for name in (
         "catalog", "defaultCatalog", "warehouse.dir", "extensions", "hive.", "artifact.",
-        "shuffle.", "files.max", "files.min", "files.openCostInBytes", "sources.parallelPartitionDiscovery.",
+        "shuffle.", "files.max", "files.min", "sources.parallelPartitionDiscovery.",
         "autoBroadcastJoinThreshold", "broadcastTimeout", "codegen.", "inMemoryColumnarStorage.",
         "windowExec.", "sortMergeJoinExec.", "cartesianProductExec.", "objectHashAggregate.",
         "parquet.fieldId.", "parquet.compression.", "ui.", "redaction.", "debug.", "maxPlanStringLength",
@@ -56,7 +58,9 @@ TAKEN_OVER = tuple(
 """What the names of Spark's own SQL options begin with that are taken over: places and speed, and no row depends on
 them. Options of others (Delta's, a catalog's) are taken over, too."""
 
-_SPEED = ("spark.sql.adaptive.", "spark.sql.execution.arrow.maxRecordsPerBatch")
+_SPEED = (
+    "spark.sql.adaptive.", "spark.sql.execution.arrow.maxRecordsPerBatch", "spark.sql.files.openCostInBytes",
+)  # fmt: skip
 """Of ``OPTIONS``, those that no row depends on."""
 
 _SHARED = ("_sc", "_jsc", "_jvm", "_profiler_collector")
