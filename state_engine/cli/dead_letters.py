@@ -86,7 +86,7 @@ def _table(letters: list[DeadLetter]) -> Table:
     rows = [
         (
             one.id,
-            one.operator or one.source or "",
+            one.operator or one.sink or one.source or "",
             _short(one.position or ""),
             _short(one.error),
             _short(one.row or ""),

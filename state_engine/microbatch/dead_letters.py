@@ -1,7 +1,8 @@
 """Dead letters that are sent again: what waits along a path, and the slice of a micro-batch that some of it makes.
 
-A letter goes where it was refused: to the operator's input whose function refused it, or, where it could not be parsed,
-to its source, which parses it with today's schema. The files of the path say what letters there are, and the position
+A letter goes where it was refused: to the operator's input whose function refused it, to the sink that did not take it,
+or, where it could not be parsed, to its source, which parses it with today's schema. The files of the path say what
+letters there are, and the position
 ``core.checkpoints.dead_letters.LETTERS`` which of them were sent, so each is sent once along a path. A micro-batch that
 sends letters reads nothing else: they come after all rows that were read before. Decision 0023.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -20,7 +21,7 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.row import RowKind
 from state_engine.job.changing_streams import is_changing
-from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode
+from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode, declared_columns
 from state_engine.microbatch.routing.assigned_time import NO_TIME, with_missing_times
 from state_engine.microbatch.subtask.refusals import BAD_FILE
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
@@ -33,6 +34,15 @@ from state_engine.storage.parquet_reading import open_recorded
 
 if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob
+
+
+class Place(NamedTuple):
+    """Where a letter goes: to an input of an operator, to a source, or to a sink."""
+
+    operator: str | None = None
+    input: int | None = None
+    source: str | None = None
+    sink: str | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +59,7 @@ class DeadLetter:
         input: of the operator; None where no operator saw it.
         event_ms: its event time, in milliseconds.
         problem: why it cannot be sent again; empty where it can.
+        sink: that refused it; None where no sink did.
     """
 
     id: str
@@ -63,15 +74,22 @@ class DeadLetter:
     input: int | None
     event_ms: int | None
     problem: str = ""
+    sink: str | None = None
     _file: str = field(default="", repr=False)
     _row: int = field(default=0, repr=False)
     _schema: bytes | None = field(default=None, repr=False)
     _data: bytes | None = field(default=None, repr=False)
 
     @property
-    def place(self) -> tuple[str | None, str | None, int | None]:
-        """Where it goes: the operator with the place of its input, or the source."""
-        return (None, self.source, None) if self.input is None else (self.operator, None, self.input)
+    def place(self) -> Place:
+        """Where it goes."""
+        if self.sink is not None:
+            return Place(sink=self.sink)
+        return (
+            Place(source=self.source)
+            if self.input is None
+            else Place(operator=self.operator, input=self.input)
+        )
 
 
 @dataclass(frozen=True)
@@ -88,13 +106,18 @@ class LettersSlice:
 
     @property
     def operator(self) -> str | None:
-        """The operator that they go to; None where they go to a source."""
-        return self.letters[0].place[0]
+        """The operator that they go to; None where they go elsewhere."""
+        return self.letters[0].place.operator
 
     @property
     def source(self) -> str | None:
-        """The source that they go to; None where they go to an operator."""
-        return self.letters[0].place[1]
+        """The source that they go to; None where they go elsewhere."""
+        return self.letters[0].place.source
+
+    @property
+    def sink(self) -> str | None:
+        """The sink that they go to; None where they go elsewhere."""
+        return self.letters[0].place.sink
 
     @property
     def input(self) -> int:
@@ -110,6 +133,11 @@ class LettersSlice:
     def records(self) -> list[bytes]:
         """The records, of letters that go to a source."""
         return [one._data or b"" for one in self.letters]
+
+    def rows(self) -> pa.Table:
+        """The rows, of letters that go to a sink, each with its place among them."""
+        table = pa.concat_tables([_table(one) for one in self.letters], promote_options="permissive")
+        return table.append_column(ROW_COLUMN, pa.array(range(table.num_rows), pa.int64()))
 
     def frame(self, spark: Any, operator: OperatorNode, *, timed: bool) -> StreamFrame:
         """The rows, of letters that go to an operator, in the order that its input has.
@@ -189,7 +217,7 @@ def _letter(
     job: StatefulJob | None,
 ) -> DeadLetter:
     # an older version wrote the first of these columns only
-    columns = ("operator", "position", "key", "error", "row", "source", "input", "event_ms")
+    columns = ("operator", "position", "key", "error", "row", "source", "input", "event_ms", "sink")
     fields: dict[str, Any] = {name: row.get(name) for name in columns}
     letter = DeadLetter(
         id=f"{checkpoint_id}:{number}",
@@ -215,7 +243,9 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         return "the row itself was not kept: an older version refused it, or a sink without an operator"
     if job is None:
         return ""
-    operator, source, place = letter.place
+    operator, place, source, sink = letter.place
+    if sink is not None:
+        return _problem_at_sink(letter, job)
     if operator is None:
         return "" if source in job.sources else f"the job no longer has a source '{source}'"
     if operator not in job.operators:
@@ -235,6 +265,17 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         )
     if inputs[place].everywhere:
         return "every subtask had the element, and may have taken it: send it again through its source"
+    return ""
+
+
+def _problem_at_sink(letter: DeadLetter, job: StatefulJob) -> str:
+    """Why a letter cannot be sent to its sink again; empty where it can."""
+    if letter.sink not in job.sinks:
+        return f"the job no longer has a sink '{letter.sink}'"
+    declared = declared_columns(job.sinks[letter.sink].parent)
+    names = [name for name in _table(letter).column_names if name != ROW_KIND]
+    if declared is not None and sorted(declared.names) != sorted(names):
+        return f"it has the columns {names}, and the sink '{letter.sink}' is given {list(declared.names)} now"
     return ""
 
 

@@ -40,6 +40,8 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.dead_letters import LettersSlice
+from state_engine.microbatch.judged_outputs import set_broken_aside
 from state_engine.microbatch.operator_run import main_output_type, run_subtasks, subtask_spec
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
@@ -63,6 +65,7 @@ from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSp
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Rows
 from state_engine.sources.frames import (
     EVENT_TIME,
+    HIDDEN,
     RANK,
     WATERMARK,
     StreamFrame,
@@ -168,6 +171,9 @@ class GraphExecutor:
         for sink in self._job.sinks.values():
             if output_of(sink.parent) is None:
                 self._write_sink(sink, batch, done, frames)
+        if batch.letters is not None and batch.letters.sink is not None:
+            self._send_to_sink(self._job.sinks[batch.letters.sink], batch.letters, batch, done)
+        set_broken_aside(self._job, done, kernel=outputs.of_job.kernel, layout=self._layout)
         self._set_bad_files_aside(batch, done)
         timed = {name: node for name, node in self._job.sources.items() if node.timed}
         done.watermarks_ms = reached_ms(timed, batch, done.max_event_ms)
@@ -369,14 +375,42 @@ class GraphExecutor:
             else:
                 letters = refused.mapInArrow(letter_writer(spec), REPORT_SCHEMA)
                 reports += self._sink_reports(sink, frame, letters, batch)
-        error = next((r.error for r in reports if r.error), None)
-        if error is not None:
-            cause = f"{error['error']} (row {error['row']})"
-            raise UserFunctionError(
-                job=self._job.name, operator=f"sink {sink.name}", cause=cause, position=error["position"]
-            )
+        self._refuse(sink, reports)
         done.letters_from.update(frame.sources)
         done.add_sink(sink.name, reports, source=frame.source)
+
+    def _send_to_sink(
+        self, sink: SinkNode, letters: LettersSlice, batch: BatchContext, done: Execution
+    ) -> None:
+        """Rows that a sink refused before, once more."""
+        rows = letters.rows()
+        schema = pa.schema([field for field in rows.schema if not field.name.startswith(HIDDEN)])
+        kinds = [KIND_FIELD] if ROW_KIND in rows.column_names else []
+        spec = SinkRows(
+            target=done.outputs.prepare(sink, pa.schema([*schema, *kinds])),
+            write_id=batch.write_id,
+            letters_uri=self._layout.dead_letters,
+            source=None,
+            labels={},
+            keep_refused=self._job.on_error == "dead_letter",
+            fresh=True,
+            sent_again=letters.labels,
+        )
+        reports = [write_sink_rows(spec, rows, attempt_here(_DRIVER))]
+        self._refuse(sink, reports)
+        done.rows_by_source[LETTERS] = rows.num_rows
+        done.add_sink(sink.name, reports, source=None)
+
+    def _refuse(self, sink: SinkNode, reports: Sequence[SinkReport]) -> None:
+        """End the batch at the first row that a task may not set aside. Raises UserFunctionError."""
+        error = next((r.error for r in reports if r.error), None)
+        if error is not None:
+            raise UserFunctionError(
+                job=self._job.name,
+                operator=f"sink {sink.name}",
+                cause=f"{error['error']} (row {error['row']})",
+                position=error["position"],
+            )
 
     def _sink_reports(
         self, sink: SinkNode, frame: StreamFrame, rows: DataFrame, batch: BatchContext

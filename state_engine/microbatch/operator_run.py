@@ -110,6 +110,7 @@ def subtask_spec(
         judges_lateness=judges_lateness,
         first_timers=tuple(recorded.first_timers) if recorded else (),
         local_copies=local_copies() or NO_COPIES,
+        **_rules_of_table(job, operator, inputs),
         late_to={} if batch.letters else {s: tag.tag_id for s, tag in late_outputs(operator).items()},
         letters=batch.letters.labels
         if batch.letters is not None and batch.letters.operator == operator.uid
@@ -122,6 +123,17 @@ def _event_times(operator: OperatorNode) -> dict[str, str]:
     timed = [timed_sources(one.parent) for one in operator.inputs]
     nodes = [node for sources in timed for node in sources.values()]
     return {node.name: node.event_time for node in nodes if node.event_time and node.timestamps is None}
+
+
+def _rules_of_table(
+    job: StatefulJob, operator: OperatorNode, inputs: Sequence[RoutedInput]
+) -> dict[str, Any]:
+    """What the table of a keyed sink demands of rows, for its operator; nothing for other operators."""
+    node = next((one for one in job.published.values() if one.operator is operator and one.sink_key), None)
+    if node is None or not inputs:
+        return {}
+    rules = tuple(node.table.row_rules(_input_type(inputs).columns.arrow))
+    return {"table_rules": rules, "table_name": f"sink '{node.name}', {node.table.shown}"}
 
 
 def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:

@@ -8,7 +8,8 @@ path published. Mirrors the two-phase commit of Flink's ``Sink`` with ``Committe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,8 +22,10 @@ from state_engine.core.errors import (
     ConfigurationError,
     DamagedOutputError,
     MissingFilesError,
+    SinkError,
     SinkIdentityError,
 )
+from state_engine.sinks.row_rules import RowRule, refused_rows
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
@@ -30,6 +33,19 @@ from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import file_name
 from state_engine.storage.parquet_reading import check_footer
 
+DROP_ROWS = (
+    "restore the checkpoint's parent to drop these rows (the first checkpoint has none: give the sink another name, "
+    "and these rows are left alone)"
+)
+"""The way out of rows that a sink can never show, for messages."""
+
+MAKE_AGAIN = (
+    "where it is gone for good, make it again from the recorded input: `statelake branch create JOB --from 0`, then "
+    "`statelake branch promote JOB BRANCH`"
+)
+"""The way out of a sink that is gone, for messages."""
+
+_LOG = "_delta_log"
 WRITE_ID = "_write_id"
 """The optional lineage column of a sink: the attempt that wrote a row."""
 
@@ -91,6 +107,9 @@ class SinkTarget:
         owner: mark of this sink of this job in the names of its files; others may write to the same table.
         format: of the files.
         lineage: what the column ``_write_id`` of every row holds; None where the sink has none.
+        rules: that each row is held to before it is staged.
+        checks: names and SQL texts of rules that only the sink's own engine can judge, see ``Sink.broken_checks``.
+        shown: the table or directory, for messages; by default its ``uri``.
     """
 
     name: str
@@ -103,6 +122,21 @@ class SinkTarget:
     owner: str
     format: Literal["parquet", "csv"] = "parquet"
     lineage: str | None = None
+    rules: tuple[RowRule, ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
+    shown: str = ""
+
+    def refused(self, rows: pa.Table) -> dict[int, str]:
+        """Rows that the sink refuses, in order, and why: for letters and messages."""
+        return {row: self.refusal(why) for row, why in refused_rows(self.rules, rows).items()}
+
+    def refusal(self, why: str) -> str:
+        """Why the sink refuses a row, as the error of a letter.
+
+        Args:
+            why: the column, its value, and what is wrong with it.
+        """
+        return f"{SinkError.__name__}: sink '{self.name}', {self.shown or self.uri}: {why}"
 
     def file_name(self, write_id: str, subtask: int, attempt: int) -> str:
         """A name that no other attempt uses, and no other sink."""
@@ -144,6 +178,15 @@ class Sink(ABC):
             SinkError: it cannot take them; the message shows both sides and the way out.
             SinkIdentityError: it is the sink of this name of another root.
         """
+
+    def broken_checks(
+        self, kernel: DeltaKernel, target: SinkTarget, files: Sequence[DataFile]
+    ) -> dict[str, dict[int, str]]:
+        """Rows of staged files that break ``target.checks``: by path, their places, and which check each breaks.
+
+        Only asked where there are any.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gave checks that nobody judges")
 
 
 class Publisher(ABC):
@@ -199,6 +242,21 @@ class Publisher(ABC):
             SinkError: it cannot let go of the withdrawn files; names the ways out.
             MissingFilesError: files to be added are gone.
         """
+
+
+@contextmanager
+def naming_damage(sink: str) -> Iterator[None]:
+    """Raise what shows that a table is damaged as an error of its sink, with the ways out that work."""
+    try:
+        yield
+    except MissingFilesError as error:
+        if _LOG not in str(error):  # staged files: another matter
+            raise
+        raise MissingFilesError(
+            f"sink '{sink}': {error}. Each row is to arrive once, so nothing more is committed until the table can be "
+            f"read. Put its log back; or delete the table: {MAKE_AGAIN}; or give the sink another name and another "
+            "path, and this one is left alone"
+        ) from error
 
 
 def with_lineage(schema: pa.Schema, *, sink: str) -> pa.Schema:

@@ -20,13 +20,15 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 
-from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
+    DROP_ROWS,
+    MAKE_AGAIN,
     Publisher,
     Sink,
     SinkRequest,
@@ -40,11 +42,15 @@ from state_engine.sinks.delta_tables import (
     check_plain,
     check_spark_columns,
     check_withdrawals,
+    generated_columns,
     has_lineage,
     plain_problems,
+    row_rules,
+    sql_checks,
 )
 from state_engine.sinks.keyed import check_keyed
-from state_engine.sinks.spark_writer import STAGED, note_of, write_once
+from state_engine.sinks.row_rules import RowRule
+from state_engine.sinks.spark_writer import STAGED, note_of, rows_that_break, write_once
 from state_engine.sinks.staging import Staging
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.storage.delta.commit_ends import shown
@@ -144,9 +150,12 @@ class DeltaSink(Sink):
         if self.table:
             register_table(kernel.spark, self.table, uri)
         kind, directory = self.kind, uri
+        rules: tuple[RowRule, ...] = ()
+        checks: tuple[tuple[str, str], ...] = ()
         if plain_problems(facts):
             check_spark_columns(uri, facts, text)
             kind, directory = SinkKind.DELTA_SPARK.value, join(uri, STAGED, write_id)
+            rules, checks = tuple(row_rules(uri, facts, schema)), tuple(sql_checks(facts, schema))
         else:
             check_plain(uri, facts, text)
         return SinkTarget(
@@ -159,7 +168,15 @@ class DeltaSink(Sink):
             directory=directory,
             owner=owner_mark(request.app),
             lineage=write_id if self.lineage else None,
+            rules=rules,
+            checks=checks,
         )
+
+    def broken_checks(
+        self, kernel: DeltaKernel, target: SinkTarget, files: Sequence[DataFile]
+    ) -> dict[str, dict[int, str]]:
+        facts = kernel.facts(target.uri)
+        return {} if facts is None else rows_that_break(kernel.spark, target, files, generated_columns(facts))
 
 
 def _drop_unused(uri: str, owner: str) -> bool:
@@ -249,7 +266,7 @@ def same_table(kernel: DeltaKernel, staged: StagedSink, app: str = "") -> tuple[
         raise SinkIdentityError(
             f"sink '{staged.name}': {staged.path} "
             f"{'is gone' if inspected is None else 'was re-created'} since rows were staged for it. "
-            "Put the old table back, or restore the checkpoint's parent to drop these rows"
+            f"Put the old table back; {MAKE_AGAIN}; or {DROP_ROWS}"
         )
     return inspected
 

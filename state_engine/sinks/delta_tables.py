@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+
+import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import SinkError
+from state_engine.core.types.ddl import quoted
 from state_engine.sinks.base import WRITE_ID
+from state_engine.sinks.row_rules import Longest, NameOfDirectory, NotNull, NotThese, RowRule, Without
 from state_engine.storage.delta.kernel import TableFacts
+from state_engine.storage.files import is_local
 
 _FEATURES = {
     "appendOnly", "invariants", "timestampNtz", "checkConstraints", "generatedColumns", "changeDataFeed",
     "deletionVectors",
 }  # fmt: skip
+_GENERATED, _INVARIANT, _TEXT = "delta.generationExpression", "delta.invariants", "__CHAR_VARCHAR_TYPE_STRING"
 _COLUMN_RULES = (
-    "delta.generationExpression",
+    _GENERATED,
     "delta.identity.start",
-    "delta.invariants",
+    _INVARIANT,
     "delta.columnMapping.id",
-    "__CHAR_VARCHAR_TYPE_STRING",
+    _TEXT,
 )
-_FILLED = {"delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT"}
+_FILLED = {_GENERATED, "delta.identity.start", "CURRENT_DEFAULT"}
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
 def plain_problems(facts: TableFacts) -> list[str]:
@@ -43,6 +51,49 @@ def plain_problems(facts: TableFacts) -> list[str]:
         if rules:
             problems.append(f"column '{column['name']}' with {', '.join(rules)}")
     return problems
+
+
+def row_rules(path: str, facts: TableFacts, offered: pa.Schema) -> list[RowRule]:
+    """Rules of a table for the rows that it is offered, as far as Arrow can judge them."""
+    rules: list[RowRule] = [
+        NotNull(name) for name in _not_null(facts.schema) if name.split(".")[0] in offered.names
+    ]
+    for column in facts.schema["fields"]:
+        name, text = column["name"], column.get("metadata", {}).get(_TEXT, "")
+        bounded = re.fullmatch(r"(?:var)?char\((\d+)\)", text)
+        if bounded and name in offered.names:
+            rules.append(Longest(name, int(bounded[1])))
+    for name in facts.partition_columns:
+        kind = offered.field(name).type if name in offered.names else None
+        if kind is not None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            rules += [Without(name, "\0"), NotThese(name, ("", _NULL_PARTITION))]
+            rules += [NameOfDirectory(name)] if is_local(path) and pa.types.is_string(kind) else []
+    return rules
+
+
+def sql_checks(facts: TableFacts, offered: pa.Schema) -> list[tuple[str, str]]:
+    """Rules of a table that are SQL text, with their names: true of each row that the table takes."""
+    prefix = "delta.constraints."
+    named = (
+        (k.removeprefix(prefix), sql) for k, sql in sorted(facts.properties.items()) if k.startswith(prefix)
+    )
+    checks = [(f"the constraint {name} ({sql})", sql) for name, sql in named]
+    for column in facts.schema["fields"]:
+        name, rules = column["name"], column.get("metadata", {})
+        if _GENERATED in rules and name in offered.names:
+            sql = f"{quoted(name)} <=> ({rules[_GENERATED]})"
+            checks.append((f"the generated column '{name}' ({rules[_GENERATED]})", sql))
+        if _INVARIANT in rules:
+            sql = json.loads(rules[_INVARIANT])["expression"]["expression"]
+            checks.append((f"the invariant of '{name}' ({sql})", sql))
+    return checks
+
+
+def generated_columns(facts: TableFacts) -> dict[str, str]:
+    """Columns that a table fills in itself with the value of an expression over the others."""
+    rules = {f["name"]: f.get("metadata", {}) for f in facts.schema["fields"]}
+    texts = {name: one.get(_GENERATED) or one.get("CURRENT_DEFAULT") for name, one in rules.items()}
+    return {name: text for name, text in texts.items() if text}
 
 
 def check_remembers(path: str, facts: TableFacts) -> None:

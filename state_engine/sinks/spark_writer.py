@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 
-from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import CommitFailedError, SinkError
-from state_engine.sinks.base import WRITE_ID, verify_files, write_ids
+from state_engine.sinks.base import DROP_ROWS, WRITE_ID, SinkTarget, verify_files, write_ids
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log_tail import SYNCED_AFTERWARDS
@@ -70,6 +71,40 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
         kernel.outlasting(staged.path, files=True)
 
 
+def rows_that_break(
+    spark: SparkSession, target: SinkTarget, files: Sequence[DataFile], generated: Mapping[str, str]
+) -> dict[str, dict[int, str]]:
+    """Rows of staged files that break ``target.checks``, see ``Sink.broken_checks``, in one Spark job.
+
+    Args:
+        generated: columns that the table fills in itself, with the expressions that give their values.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    by_name = {f.path.rsplit("/", 1)[-1]: f.path for f in files}
+    uris = [join(target.uri, f.path) for f in files]
+    rows = _session(spark).read.options(**SPARK_VERIFIES).parquet(*uris)
+    place = [F.col(f"_metadata.{name}").alias(f"_staged_{name}") for name in ("file_name", "row_index")]
+    rows = rows.select("*", *place)
+    for name, sql in generated.items():
+        if name not in target.schema.names:
+            rows = rows.withColumn(name, F.expr(sql))
+    broken = F.lit(None).cast("string")
+    for name, sql in reversed(target.checks):
+        check = ~F.coalesce(F.expr(sql), F.lit(False))  # Delta does not take a row of which a check is null
+        try:
+            rows.select(check)
+        except AnalysisException:  # it is over a column that only the table knows, such as an identity
+            continue
+        broken = F.when(check, F.lit(name)).otherwise(broken)
+    bad = rows.select(*(c for c in rows.columns if c.startswith("_staged_")), broken.alias("why"))
+    places: dict[str, dict[int, str]] = {}
+    for name, row, why in bad.where("why IS NOT NULL").collect():
+        places.setdefault(by_name[name], {})[row] = f"it breaks {why}"
+    return places
+
+
 def _check_pages(staged: StagedSink, what: str) -> None:
     """Separate damage to staged files, which Spark noticed as it read, from what the table refuses.
 
@@ -118,5 +153,5 @@ def _refused(staged: StagedSink, checkpoint_id: int, error: Exception) -> SinkEr
     return SinkError(
         f"sink '{staged.name}': {staged.path} does not take the rows of checkpoint {checkpoint_id}: "
         f"{' '.join(last)}. Nothing was published and nothing is lost: let the table take them (drop or widen what "
-        "refuses them) and run again, or restore the checkpoint's parent to drop these rows"
+        f"refuses them) and run again, or {DROP_ROWS}"
     )

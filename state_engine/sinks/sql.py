@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
-from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import SinkError
@@ -40,7 +40,9 @@ from state_engine.sinks.base import (
 from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url, lineage_of
 from state_engine.sinks.staging import Staging, record_target, recorded_target
+from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join
+from state_engine.storage.parquet_reading import open_recorded
 
 if TYPE_CHECKING:
     from state_engine.sinks.sql_database import SqlTable
@@ -118,6 +120,7 @@ class SqlSink(Sink):
         target = self._target()
         with _connected(target, name) as table:
             identity = table.prepare(request.app, schema, known=request.known)
+            rules, checks = table.row_rules(schema)
             if not self.shared:
                 request.refuse_other_roots(table.ledger.writers(), where=target.shown)
         uri = self.place(request.app, request.staging)
@@ -133,7 +136,20 @@ class SqlSink(Sink):
             directory=join(uri, write_id),
             owner=owner_mark(request.app),
             lineage=lineage_of(write_id, name) if self.lineage else None,
+            rules=tuple(rules),
+            checks=tuple(checks),
+            shown=target.shown,
         )
+
+    def broken_checks(
+        self, kernel: DeltaKernel, target: SinkTarget, files: Sequence[DataFile]
+    ) -> dict[str, dict[int, str]]:
+        from state_engine.sinks.sql_rows import BATCH_ROWS
+
+        what = f"sink '{target.name}'"
+        opened = ((f.path, open_recorded(join(target.uri, f.path), f, of=what)) for f in files)
+        with _connected(self._target(), target.name) as table:
+            return table.broken_checks((path, file.batches(BATCH_ROWS)) for path, file in opened)
 
 
 class SqlPublisher(Publisher):
@@ -144,7 +160,7 @@ class SqlPublisher(Publisher):
         if note is None:
             return 0
         with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1]) as table:
-            return table.ledger.seen(app)
+            return table.seen(app)
 
     def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         target = target_of(staged)

@@ -21,9 +21,12 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from state_engine.core.errors import SinkError
+from state_engine.sinks.row_rules import DecodedByPython, Longest, NotNull, RowRule, Without
 from state_engine.sinks.sql_target import SqlTarget
 
 _SQLITE = "sqlite"
+_MICROSECONDS = 6
+"""Digits of a second that a timestamp has."""
 
 CHECKPOINT_ID = "_checkpoint_id"
 """The column of a table that shows a keyed state: the checkpoint that wrote a row. No sink writes to such a table."""
@@ -107,7 +110,11 @@ def check_table(
         if column is None:
             problems.append(f"has no column '{one.name}'" + (", see lineage=" * (one.name == "_write_id")))
         elif wanted is None or not _holds(column["type"], one.type, dialect):
-            problems.append(f"has {one.name} {column['type']}, which does not hold every {one.type}")
+            problems.append(
+                f"has {one.name} {_type_text(column['type'])}, which does not hold every {one.type}"
+            )
+        elif column.get("computed") or ((identity := column.get("identity")) and identity.get("always")):
+            problems.append(f"gives values to '{one.name}' itself: leave it out of the output")
     if CHECKPOINT_ID in columns and CHECKPOINT_ID not in schema.names:
         problems.append(
             f"shows a keyed state, as its column {CHECKPOINT_ID} says, and only its job writes to it"
@@ -124,6 +131,35 @@ def check_table(
         raise SinkError(f"{target.shown} cannot take these rows: it {'; it '.join(problems)}. {ways_out}")
 
 
+def rules_of(connection: sa.Connection, target: SqlTarget, schema: pa.Schema) -> list[RowRule]:
+    """Rules of a table, or of the one that is made where there is none, for the rows that it is offered.
+
+    Those that Arrow can judge: see ``sql_checks`` for the others.
+    """
+    inspector, is_sqlite = sa.inspect(connection), connection.dialect.name == _SQLITE
+    rules: list[RowRule] = [DecodedByPython()]
+    if not is_sqlite:
+        rules += [Without(field.name, "\0") for field in schema if pa.types.is_string(field.type)]
+    if inspector.has_table(target.table, target.schema):
+        own = inspector.get_columns(target.table, target.schema)
+        numbered = inspector.get_pk_constraint(target.table, target.schema)["constrained_columns"]
+        for column in (one for one in own if one["name"] in schema.names):
+            name, kind = column["name"], column["type"]
+            numbers_itself = is_sqlite and numbered == [name] and isinstance(kind, sa.Integer)
+            if not column["nullable"] and not numbers_itself:
+                rules.append(NotNull(name, nan=is_sqlite and pa.types.is_floating(schema.field(name).type)))
+            if not is_sqlite and isinstance(kind, sa.String) and kind.length is not None:
+                rules.append(Longest(name, kind.length))
+    connection.rollback()
+    return rules
+
+
+def sql_checks(target: SqlTarget, inspector: sa.Inspector) -> list[tuple[str, str]]:
+    """CHECK constraints of a table, with their texts."""
+    checks = inspector.get_check_constraints(target.table, target.schema)
+    return [(str(one["name"] or one["sqltext"]), str(one["sqltext"])) for one in checks]
+
+
 def _holds(column: Any, kind: pa.DataType, dialect: str) -> bool:
     """Whether a column of a database holds every value of an Arrow type."""
     if pa.types.is_boolean(kind):
@@ -136,13 +172,21 @@ def _holds(column: Any, kind: pa.DataType, dialect: str) -> bool:
     if pa.types.is_decimal(kind) and dialect != _SQLITE:
         return isinstance(column, sa.Numeric) and _digits(column, kind)
     if pa.types.is_string(kind) or pa.types.is_decimal(kind):
-        return isinstance(column, sa.String)
+        return isinstance(column, sa.String) and not isinstance(column, sa.Enum)
     if pa.types.is_binary(kind):
         return isinstance(column, sa.LargeBinary | sa.types._Binary)
     if pa.types.is_date(kind):
         return isinstance(column, sa.Date)
-    zoned = kind.tz is not None and dialect != _SQLITE
-    return isinstance(column, sa.DateTime) and (dialect == _SQLITE or column.timezone == zoned)
+    if not isinstance(column, sa.DateTime) or dialect == _SQLITE:
+        return isinstance(column, sa.DateTime)
+    digits = getattr(column, "precision", None)
+    return column.timezone == (kind.tz is not None) and (digits is None or digits >= _MICROSECONDS)
+
+
+def _type_text(column: Any) -> str:
+    if isinstance(column, sa.Enum):
+        return f"{column.name}, an enum of {column.enums}"
+    return str(column)
 
 
 def _bits(column: Any) -> int:

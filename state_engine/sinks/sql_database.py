@@ -6,7 +6,7 @@ there until the first has ended, and then sees that the row is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +17,10 @@ from sqlalchemy.exc import DBAPIError
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import SinkError, SinkIdentityError
+from state_engine.sinks.base import DROP_ROWS, MAKE_AGAIN
+from state_engine.sinks.row_rules import RowRule
 from state_engine.sinks.spark_writer import note_of
-from state_engine.sinks.sql_columns import check_table, table_for
+from state_engine.sinks.sql_columns import check_table, rules_of, sql_checks, table_for
 from state_engine.sinks.sql_connection import SqlWrite, connected
 from state_engine.sinks.sql_ledger import Ledger, create, exists
 from state_engine.sinks.sql_rows import (
@@ -29,6 +31,7 @@ from state_engine.sinks.sql_rows import (
     write_rows,
 )
 from state_engine.sinks.sql_target import SqlTarget
+from state_engine.sinks.sql_trial import Trial
 
 
 @contextmanager
@@ -73,8 +76,13 @@ class SqlTable:
         return self.ledger.identity(app)
 
     def _make(self, app: str, table: sa.Table) -> None:
-        """Make the table, with a new identity, in one transaction; unless another runner made it in between."""
+        """Make the table, with a new identity, in one transaction; unless another runner made it in between.
+
+        What the ledger says of a table of this name went with that one.
+        """
+        former = self.ledger.claimants()
         self.ledger.new_identity(app)
+        self.ledger.forget(former, but=app)
         self.ledger.note_made(app)
         if sa.inspect(self.connection).has_table(table.name, table.schema):
             self.connection.rollback()
@@ -95,6 +103,10 @@ class SqlTable:
         self.connection.rollback()
         return row is None
 
+    def seen(self, app: str) -> int:
+        """The highest checkpoint that an application published to the table; 0 also where the table is gone."""
+        return self.ledger.seen(app) if exists(self.connection, self.target.table, self.target.schema) else 0
+
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def is_same(self, staged: StagedSink) -> bool:
@@ -112,7 +124,7 @@ class SqlTable:
         if not self.is_same(staged):
             raise SinkIdentityError(
                 f"sink '{self.sink}': {self.target.shown} is gone, or was recreated, since rows were staged for it. "
-                "Put the old one back, or restore the checkpoint's parent to drop these rows"
+                f"Put the old one back; {MAKE_AGAIN}; or {DROP_ROWS}"
             )
         if staged.files:
             self._check_columns(staged_schema(staged))
@@ -132,10 +144,12 @@ class SqlTable:
         """Whether the ledger holds this row.
 
         Raises:
-            SinkIdentityError: it holds another one of this number, or later ones only.
+            SinkIdentityError: it holds another one of this number, or later ones only; or the table is gone.
         """
         recorded = self.ledger.digest(app, checkpoint_id)
         if recorded == note_of(staged):
+            if not exists(self.connection, self.target.table, self.target.schema):
+                self.check(staged)
             return True
         newest = self.ledger.seen(app)
         if recorded is not None or newest > checkpoint_id:
@@ -149,6 +163,27 @@ class SqlTable:
     def _check_columns(self, schema: pa.Schema) -> None:
         check_table(self.target, schema, sa.inspect(self.connection))
         self.connection.rollback()
+
+    # -- single rows -----------------------------------------------------------------------------------------------
+
+    def row_rules(self, schema: pa.Schema) -> tuple[list[RowRule], list[tuple[str, str]]]:
+        """Rules of the table for single rows: those that Arrow judges, and CHECK constraints."""
+        checks = sql_checks(self.target, sa.inspect(self.connection))
+        return rules_of(self.connection, self.target, schema), checks
+
+    def broken_checks(
+        self, files: Iterable[tuple[str, Iterable[pa.RecordBatch]]]
+    ) -> dict[str, dict[int, str]]:
+        """Rows that break CHECK constraints, see ``Sink.broken_checks``: tried on an empty copy of the table.
+
+        Args:
+            files: paths, and the rows of each.
+        """
+        trial = Trial.of(self.connection, self.target)
+        try:
+            return {path: broken for path, rows in files if (broken := trial.broken(rows))}
+        finally:
+            trial.drop()
 
     # -- publishing ------------------------------------------------------------------------------------------------
 
@@ -166,7 +201,7 @@ class SqlTable:
             self.target,
             f"sink '{self.sink}'",
             checkpoint_id,
-            "restore the checkpoint's parent to drop these rows",
+            DROP_ROWS,
         )
         try:
             if not self.ledger.take(app, checkpoint_id, note_of(staged)):

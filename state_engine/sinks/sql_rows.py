@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SinkError
-from state_engine.sinks.base import WRITE_ID, write_ids
+from state_engine.sinks.base import DROP_ROWS, WRITE_ID, write_ids
 from state_engine.sinks.sql_columns import table_for
 from state_engine.sinks.sql_ledger import insert_into
 from state_engine.sinks.sql_target import SqlTarget, lineage_of
@@ -106,7 +106,7 @@ def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> 
     if null:
         raise SinkError(
             f"sink '{staged.name}': a row for {target.shown} has null in the key column '{null[0]}', so nothing says "
-            "which row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
+            f"which row it replaces. To go on, {DROP_ROWS}, and filter such out"
         )
 
 

@@ -68,11 +68,12 @@ DEAD_LETTERS_SCHEMA = pa.schema(
         ("event_ms", pa.int64()),
         ("schema", pa.binary()),
         ("data", pa.binary()),
+        ("sink", pa.string()),
     ]
 )
-"""``row`` is for people; the last five are for sending it again: the source that it came straight from, the place of
-the operator's input that it was for (null where no operator saw it), its event time, and the row itself as an Arrow
-record batch with its schema, or as the bytes of a record where the schema is null."""
+"""``row`` is for people; the last six are for sending it again: the source that it came straight from, the place of
+the operator's input that it was for (null where no operator saw it), its event time, the row itself as an Arrow record
+batch with its schema, or as the bytes of a record where the schema is null, and the sink that refused it."""
 WRITE_ID = pa.field("write_id", pa.string())
 
 

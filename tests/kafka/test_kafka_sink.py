@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -347,3 +348,46 @@ def test_a_broker_that_is_away_loses_nothing(
     at.options = {}
     at.run()
     assert at.ids() == [100, 200]
+
+
+TIMED = "id bigint, name string, at timestamp"
+AVRO = json.dumps({"type": "record", "name": "r", "fields": [
+    {"name": "id", "type": "long"}, {"name": "name", "type": {"type": "enum", "name": "e", "symbols": ["a", "b"]}},
+    {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+]})  # fmt: skip
+YEAR = 365 * 86_400 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "bad", "says"),
+    [
+        ({}, (2, "x" * 2**20, 0), "its record of 1,0.* bytes is larger than max.request.size=1048576"),
+        ({}, (2, "a", 9_000 * YEAR), "'at' holds .*which is not within the years 1 to 9999"),
+        ({"timestamp": "at"}, (2, "a", -YEAR), "a record has no time before 1970"),
+        ({"format": "avro", "schema": AVRO}, (2, "c", 0), "'c'"),
+    ],
+    ids=["too large", "a far year", "before 1970", "another symbol"],
+)
+def test_a_row_that_cannot_become_a_record_is_a_letter(
+    spark: SparkSession,
+    tmp_path: Path,
+    topics: Topics,
+    options: dict[str, Any],
+    bad: tuple[Any, ...],
+    says: str,
+) -> None:
+    ids, names, times = zip((1, "a", YEAR), bad, strict=True)
+    at = pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    table = pa.table({"id": pa.array(ids, pa.int64()), "name": names, "at": at})
+    (tmp_path / "feed").mkdir()
+    pq.write_table(table, tmp_path / "feed" / "1.parquet")
+    topic = topics.new()
+    job = StatefulJob("land", on_error="dead_letter")
+    source = job.source("rows", FileSource(str(tmp_path / "feed"), schema=TIMED))
+    source.sink("out", KafkaSink(topics.servers, topic, **options))
+    with StateEngine(tmp_path / "root", spark) as engine:
+        assert [b.rows_refused for b in engine.run(job).batches] == [1]
+        (letter,) = engine.list_dead_letters(job)
+        assert re.search(f"sink 'out', topic .*{says}", letter.error), letter.error
+        if options.get("format") != "avro":
+            assert [row["id"] for row in topics.values(topic)] == [1]

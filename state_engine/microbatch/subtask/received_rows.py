@@ -10,6 +10,7 @@ from state_engine.core.errors import StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.operator.outputs import ElementRefused, Refusal
 from state_engine.core.types.beyond_python import undecodable
+from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
 from state_engine.microbatch.routing.total_order import in_total_order
 from state_engine.microbatch.subtask.subtask_input import (
@@ -22,7 +23,12 @@ from state_engine.microbatch.subtask.subtask_input import (
     with_watermarks,
 )
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
+from state_engine.sinks.row_rules import refused_rows
 from state_engine.sources.frames import TIME_REFUSAL
+from state_engine.sources.row_kinds import kinds_of
+from state_engine.sources.stream_columns import ROW_KIND
+
+_TAKES_AWAY = (RowKind.DELETE, RowKind.UPDATE_BEFORE)
 
 
 class ReceivedRows:
@@ -82,6 +88,7 @@ class ReceivedRows:
         if TIME_REFUSAL in events.column_names:
             why = events[TIME_REFUSAL].to_pylist()
             errors = {i: text for i, text in enumerate(why) if text is not None} | errors
+        errors = self._refused_by_table(events, columns) | errors
         if not errors:
             return events
         for index, error in sorted(errors.items()):
@@ -94,6 +101,18 @@ class ReceivedRows:
         good = np.ones(events.num_rows, bool)
         good[list(errors)] = False
         return events.filter(pa.array(good)).combine_chunks()
+
+    def _refused_by_table(self, events: pa.Table, columns: dict[str, str]) -> dict[int, str]:
+        """Rows that the table of a keyed sink does not take; those that only delete need not fit."""
+        rules, where = self._spec.table_rules, self._spec.table_name
+        if not rules or not events.num_rows:
+            return {}
+        rows = events.select(list(columns)).rename_columns(list(columns.values()))
+        refused = refused_rows(rules, rows)
+        if refused and ROW_KIND in events.column_names:
+            kinds = kinds_of(events)
+            refused = {row: why for row, why in refused.items() if kinds[row] not in _TAKES_AWAY}
+        return {row: f"SinkError: {where}: {why}" for row, why in refused.items()}
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:
         spec, routed = self._spec, self._spec.routed

@@ -1,7 +1,8 @@
 """Rows that were refused: where each came from, why, and the file of dead letters that they become.
 
 A row is refused because it could not be parsed, because it holds text that is not UTF-8, because its key cannot be one,
-or because its function raised. A letter holds all that it takes to send the row again, see ``microbatch.dead_letters``.
+because its function raised, or because a sink does not take it. A letter holds all that it takes to send the row again,
+see ``microbatch.dead_letters``.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ class RefusedRows:
             self._rows.append(letter | {"operator": self._spec.uid, "subtask": self._subtask})
             counts[source] = counts.get(source, 0) + 1
         return counts
+
+    def add_letter(self, letter: Letter) -> None:
+        """Keep a row that a sink of the operator refuses."""
+        self._rows.append(letter | {"operator": self._spec.uid, "subtask": self._subtask})
 
     def table(self) -> pa.Table:
         """All of them as rows of the table of dead letters."""
@@ -182,6 +187,26 @@ def unparsable(packed: str, labels: dict[str, tuple[str, ...]]) -> tuple[str, Le
         "source": source,
         "data": data,
     }
+
+
+def sink_letter(rows: pa.Table, index: int, *, sink: str, error: str, position: str) -> Letter:
+    """The letter of a row that a sink refuses, as it was about to be staged; it can be sent to that sink again."""
+    batch = rows.slice(index, 1).combine_chunks().to_batches()[0]
+    return {
+        "subtask": 0,
+        "position": position,
+        "error": error,
+        "traceback": "",
+        "row": row_text(rows, index),
+        "sink": sink,
+        "schema": batch.schema.serialize().to_pybytes(),
+        "data": batch.serialize().to_pybytes(),
+    }
+
+
+def row_text(rows: pa.Table, index: int) -> str:
+    """A row for people, as JSON."""
+    return json.dumps({name: shown(rows[name], index) for name in rows.column_names}, default=str)
 
 
 def bad_file(source: str, bad: BadFile) -> Letter:

@@ -11,16 +11,21 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.types.beyond_python import shown, undecodable
 from state_engine.core.types.invalid_text import invalid_text
 from state_engine.microbatch.subtask.output_files import write_sink_file
-from state_engine.microbatch.subtask.refusals import Letter, letters_table, place_of, unparsable
+from state_engine.microbatch.subtask.refusals import (
+    Letter,
+    letters_table,
+    place_of,
+    row_text,
+    sink_letter,
+    unparsable,
+)
 from state_engine.sinks.base import SinkTarget
+from state_engine.sinks.row_rules import without_rows
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.sources.frames import HIDDEN, REFUSED
 from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds
@@ -29,8 +34,6 @@ from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.task_attempts import TaskAttempt, this_task
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import file_name, partition_path
-
-_PACKED = pa.schema([(REFUSED, pa.string())])
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ class SinkRows:
         labels: by source, names of its files by place.
         keep_refused: whether bad rows are set aside; else the first one ends the batch.
         fresh: whether nobody else set the bad rows of these sources aside.
+        sent_again: where each row came from first, by ``ROW_COLUMN``, of dead letters that are sent again.
     """
 
     target: SinkTarget
@@ -54,6 +58,7 @@ class SinkRows:
     labels: dict[str, tuple[str, ...]]
     keep_refused: bool
     fresh: bool
+    sent_again: tuple[str, ...] = ()
 
 
 @dataclass
@@ -80,10 +85,6 @@ class SinkReport:
         return cls(**fields)
 
 
-_BY_PYTHON = (SinkKind.SQL, SinkKind.KAFKA)
-"""Sinks that get rows as Python has them; the others hold any time that Arrow holds."""
-
-
 def sink_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows as one file of the sink."""
 
@@ -99,10 +100,8 @@ def letter_writer(spec: SinkRows) -> ArrowFunction:
     """Every task writes its rows that could not be parsed as one file of dead letters."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        packed = [
-            pa.record_batch(batch.columns, schema=_PACKED) for batch in batches
-        ]  # Spark may say "not null"
-        for report in write_letters(spec, pa.Table.from_batches(packed, _PACKED), this_task()):
+        packed = pa.chunked_array([batch[REFUSED] for batch in batches], pa.string())
+        for report in write_letters(spec, pa.table({REFUSED: packed}), this_task()):
             yield _report(report)
 
     return write
@@ -120,51 +119,66 @@ def write_sink_rows(spec: SinkRows, table: pa.Table, attempt: TaskAttempt) -> Si
     """Write rows as one file of the sink, and bad ones as dead letters."""
     names = [c for c in table.column_names if not c.startswith(HIDDEN)]
     rows, report = table.select(names), SinkReport()
-    bad = _unfit(spec, {c: rows[c] for c in names})
+    bad = invalid_text({c: rows[c] for c in names})
     if bad and not spec.keep_refused:
         index = next(iter(bad))
         report.error = _described(spec, table, names, index, bad[index])
         return report
+    letters: list[Letter] = []
     if bad and spec.fresh:
         letters = [
             {
-                **_described(spec, table, names, i, what),
+                **_described(spec, table, names, i, column),
                 "subtask": 0,
                 "traceback": "",
                 "source": spec.source,
             }
-            for i, what in bad.items()
+            for i, column in bad.items()
         ]
-        report.letters, report.refused = _write_letters(spec, letters, attempt), len(bad)
+        report.refused = len(bad)
     if ROW_KIND in spec.target.schema.names:
         rows = rows.append_column(KIND_FIELD, column_of_kinds(table))
     if bad:
-        good = np.ones(rows.num_rows, bool)
-        good[list(bad)] = False
-        rows = rows.filter(pa.array(good))
+        rows, table = without_rows(rows, bad), without_rows(table, bad)
+    refused = spec.target.refused(rows)
+    if refused:
+        own = [
+            sink_letter(rows, i, sink=spec.target.name, error=error, position=_position(spec, table, i))
+            | {"source": spec.source}
+            for i, error in refused.items()
+        ]
+        if not spec.keep_refused:
+            report.error = {name: own[0][name] for name in ("position", "error", "row")}
+            return report
+        letters += own
+        report.refused += len(own)
+        rows = without_rows(rows, refused)
+    if letters:
+        report.letters = _write_letters(spec, letters, attempt)
     if rows.num_rows:
         name = spec.target.file_name(spec.write_id, attempt.task, attempt.attempt_id)
         report.file = write_sink_file(rows, spec.target, name, attempt.task)
     return report
 
 
-def _unfit(spec: SinkRows, columns: dict[str, pa.ChunkedArray]) -> dict[int, str]:
-    """The rows that the sink cannot have, with what is wrong."""
-    if spec.target.kind in _BY_PYTHON:
-        return {i: f"the column '{c}' holds {what}" for i, (c, what) in undecodable(columns).items()}
-    return {i: f"the column '{c}' holds text that is not UTF-8" for i, c in invalid_text(columns).items()}
-
-
-def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, what: str) -> dict[str, str]:
-    position = f"source '{spec.source}'"
-    if spec.source is not None and FILE_COLUMN in table.column_names:
-        file, row = (table[c][index].as_py() for c in (FILE_COLUMN, ROW_COLUMN))
-        position += f", {place_of(spec.labels, spec.source, file, row)}"
+def _described(spec: SinkRows, table: pa.Table, names: list[str], index: int, column: str) -> dict[str, str]:
     return {
-        "position": position,
-        "error": f"SourceError: {what}",
-        "row": json.dumps({c: shown(table[c], index) for c in names}, default=str),
+        "position": _position(spec, table, index),
+        "error": f"SourceError: the column '{column}' holds text that is not UTF-8",
+        "row": row_text(table.select(names), index),
     }
+
+
+def _position(spec: SinkRows, table: pa.Table, index: int) -> str:
+    """Where a row came from, as far as that is known."""
+    if spec.sent_again:
+        return spec.sent_again[int(table[ROW_COLUMN][index].as_py())]
+    if spec.source is None:
+        return f"a row for sink '{spec.target.name}'"
+    if FILE_COLUMN not in table.column_names:
+        return f"source '{spec.source}'"
+    file, row = (table[c][index].as_py() for c in (FILE_COLUMN, ROW_COLUMN))
+    return f"source '{spec.source}', {place_of(spec.labels, spec.source, file, row)}"
 
 
 def _write_letters(spec: SinkRows, letters: list[Letter], attempt: TaskAttempt) -> DataFile:

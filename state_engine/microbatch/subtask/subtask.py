@@ -29,6 +29,7 @@ from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
+from state_engine.microbatch.subtask.subtask_outputs import SinkRowRefused
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.spark.execution import ArrowFunction
@@ -100,6 +101,8 @@ class Subtask:
         except ElementRefused as refused:
             rows = self._rows.that_hold(refused.refusal)
             report.error = self._work.refused.explain(refused.refusal, rows)
+        except SinkRowRefused as refused_row:
+            report.error = refused_row.explain()
         except MemoryError:
             report.error = _described(self._without_memory())
         except StatelakeError as error:

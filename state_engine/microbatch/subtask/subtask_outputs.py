@@ -10,16 +10,39 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.names import stored_name
 from state_engine.core.operator.element_kinds import split
-from state_engine.core.operator.outputs import Outputs
+from state_engine.core.operator.outputs import BroadcastOrigin, Outputs, Refusal, TimerOrigin
 from state_engine.core.types.columns import to_table
 from state_engine.microbatch.subtask.order_columns import order_of
 from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
+from state_engine.microbatch.subtask.refusals import Letter, sink_letter
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
+from state_engine.sinks.base import SinkTarget
+from state_engine.sinks.row_rules import without_rows
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import partition_path
+
+
+class SinkRowRefused(Exception):
+    """Ends the batch at the first row that a sink refuses; carries what would be its letter."""
+
+    def __init__(self, letter: Letter) -> None:
+        super().__init__(letter["error"])
+        self.letter = letter
+
+    def explain(self) -> dict[str, str | None]:
+        """What the driver needs for its error message, as ``RefusedRows.explain``."""
+        letter = self.letter
+        return {
+            "class": "UserFunctionError",
+            "cause": letter["error"],
+            "key": None,
+            "position": letter["position"],
+            "row": letter["row"],
+            "traceback": "",
+        }
 
 
 class SubtaskOutputs:
@@ -58,13 +81,19 @@ class SubtaskOutputs:
         for sink in output.sinks:
             name = sink.file_name(spec.write_id, self._work.index, self._work.attempt_id)
             rows = table if kinds is None else table.append_column(KIND_FIELD, kind_column(kinds))
-            self._work.report.sinks[sink.name] = [write_sink_file(rows, sink, name, self._work.index)]
+            rows = self._taken(rows, sink, part.origins)
+            if rows.num_rows:
+                self._work.report.sinks[sink.name] = [write_sink_file(rows, sink, name, self._work.index)]
         if not output.exchange:
             return
         order = self._order_of(part.origins, merged=output.merged)
         # a file that shows rows' attempts, or their kinds, has a column that the chained step must not see
         names = (spec.uid, output.name)
-        plain = (s for s in output.sinks if s.format == "parquet" and s.lineage is None and kinds is None)
+        unmarked = (s for s in output.sinks if s.format == "parquet" and s.lineage is None and kinds is None)
+        # what a sink refuses, now or when its checks are judged, the chained step gets all the same
+        plain = (
+            s for s in unmarked if not s.checks and self._work.report.rows_staged(s.name) == table.num_rows
+        )
         shared = next(plain, None)
         written = None
         if shared is not None:
@@ -78,6 +107,29 @@ class SubtaskOutputs:
             subtask=self._work.index,
             written=written,
         )
+
+    def _taken(self, rows: pa.Table, sink: SinkTarget, origins: list[Any]) -> pa.Table:
+        """Rows without those that a sink refuses, which become letters.
+
+        Raises:
+            SinkRowRefused: there is one, and letters are not kept.
+        """
+        refused = sink.refused(rows)
+        for index, error in refused.items():
+            position = self._place_of(origins[index])
+            letter = sink_letter(rows, index, sink=sink.name, error=error, position=position)
+            if not self._spec.dead_letters:
+                raise SinkRowRefused(letter)
+            self._work.refused.add_letter(letter)
+        return without_rows(rows, refused) if refused else rows
+
+    def _place_of(self, origin: Any) -> str:
+        """Where an output came from, for messages."""
+        if isinstance(origin, TimerOrigin):
+            return f"a timer at {origin.at} ms of key {origin.key!r}"
+        broadcast = isinstance(origin, BroadcastOrigin)
+        refusal = Refusal(origin.element if broadcast else int(origin), None, "", "", broadcast=broadcast)
+        return str(self._work.refused.explain(refusal, self._rows.that_hold(refusal))["position"])
 
     def _order_of(self, origins: list[Any], *, merged: bool) -> pa.Table:
         spec, routed = self._spec, self._spec.routed

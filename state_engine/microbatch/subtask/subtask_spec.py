@@ -24,6 +24,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator_state.operator_state_ref import schemas_from_json
 from state_engine.microbatch.routing.routed import RoutedLayout
 from state_engine.sinks.base import SinkTarget
+from state_engine.sinks.row_rules import RowRule
 from state_engine.sources.output_type import OutputType
 from state_engine.state_backends.heap_backend import HashMapStateBackend
 from state_engine.state_backends.state_backend import StateBackend
@@ -134,6 +135,8 @@ class SubtaskSpec:
         late_to: id of the side output that late rows go to, by source; without sources whose late rows stay.
         first_timers: of the operator as of the parent.
         local_copies: of files of bases.
+        table_rules: of a keyed sink's operator, the rules of its table for single rows.
+        table_name: of a keyed sink's operator, the sink and its table, for messages.
     """
 
     layout: JobLayout
@@ -167,6 +170,8 @@ class SubtaskSpec:
     late_to: dict[str, str] = field(default_factory=dict)
     first_timers: tuple[FirstTimers, ...] = ()
     local_copies: LocalCopies = NO_COPIES
+    table_rules: tuple[RowRule, ...] = ()
+    table_name: str = ""
 
     @property
     def known_key_schema(self) -> KeySchema:
@@ -212,6 +217,10 @@ class SubtaskReport:
     asked_late: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     error: dict[str, str | None] | None = None
+
+    def rows_staged(self, sink: str) -> int:
+        """Rows that were written for a sink."""
+        return sum(file.rows for file in self.sinks.get(sink, []))
 
     def to_json(self) -> str:
         """As text, for the way back to the driver."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import CommitFailedError, CommitUnknownError, SinkError, SinkIdentityError
-from state_engine.sinks.base import Publisher, verify_files
+from state_engine.sinks.base import DROP_ROWS, Publisher, verify_files
 from state_engine.sinks.kafka.kafka_target import KafkaTarget
 from state_engine.sinks.kafka.markers import Marker, Markers, check_continued
 from state_engine.sinks.staging import read_note, recorded_target, write_note
@@ -96,7 +96,7 @@ class KafkaPublisher(Publisher):
                 if not error.is_passing:
                     raise SinkError(
                         f"{who}: {target.shown} does not take the rows ({error}). Nothing is lost: let it take them "
-                        "and run again, or restore the checkpoint's parent to drop these rows"
+                        f"and run again, or {DROP_ROWS}"
                     ) from error
                 if attempt == _ATTEMPTS:
                     raise CommitFailedError(
@@ -203,7 +203,7 @@ def _check_identity(admin: KafkaAdmin, staged: StagedSink, target: KafkaTarget) 
     if now != staged.identity:
         raise SinkIdentityError(
             f"sink '{staged.name}': {target.shown}, or the topic of its markers, is gone, or was recreated, since rows "
-            "were staged for it. Restore the checkpoint's parent to drop these rows"
+            f"were staged for it. To go on, {DROP_ROWS}"
         )
 
 

@@ -169,6 +169,8 @@ class KafkaSink(Sink):
             schema_text=json.dumps({**spark_schema(request.schema), "target": note}),
             directory=join(uri, request.write_id),
             owner=owner_mark(request.app),
+            rules=tuple(target.rules()),
+            shown=target.shown,
         )
 
 

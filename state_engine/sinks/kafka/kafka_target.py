@@ -21,6 +21,8 @@ from state_engine.core.types.avro_values import avro_writer, record_fields
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.json_values import for_json, scalar_text
 from state_engine.core.types.row import RowKind
+from state_engine.sinks.base import DROP_ROWS
+from state_engine.sinks.row_rules import DecodedByPython, NotBefore1970, RowRule
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.kafka.cluster import Format, KafkaCluster
@@ -28,6 +30,10 @@ from state_engine.spark.kafka.cluster import Format, KafkaCluster
 Values = Mapping[str, Any]
 """Of a row, by column."""
 _NO_TIME = -1
+_LARGEST, _OVERHEAD = 2**20, 100
+"""Kafka's default of ``max.request.size``, and what a batch of one record takes beside it."""
+_SWELLS = 8
+"""So many times at most as large is a record as its row."""
 _KEY, _VALUE = "key", "value"
 _DELETES, _PASSED_OVER = RowKind.DELETE, RowKind.UPDATE_BEFORE
 
@@ -126,6 +132,17 @@ class KafkaTarget:
             )
         avro_writer(self.schema, kinds, of=f"sink '{sink}'")
 
+    def rules(self) -> list[RowRule]:
+        """What a row must be to become a record that brokers take."""
+        rules: list[RowRule] = [DecodedByPython()]
+        rules += [NotBefore1970(self.timestamp)] if self.timestamp else []
+        return [*rules, BecomesRecord(self)]
+
+    @property
+    def largest(self) -> int:
+        """Bytes of a record that the producer sends at most."""
+        return int(self.cluster.options.get("max.request.size", _LARGEST))
+
     # -- records ---------------------------------------------------------------------------------------------------
 
     def frames(self, rows: pa.Table, *, sink: str) -> bytes:
@@ -149,14 +166,14 @@ class KafkaTarget:
             if changing and key is None:
                 raise SinkError(
                     f"sink '{sink}': a row of a stream that changes has no key for {self.shown}, so nothing says which "
-                    "row it replaces. Restore the checkpoint's parent to drop these rows, and filter such out"
+                    f"row it replaces. To go on, {DROP_ROWS}, and filter such out"
                 )
             try:
                 value = None if kind is _DELETES else value_of(values)
             except ValueTypeError as error:
                 raise SinkError(
-                    f"sink '{sink}': a row does not fit the schema of {self.shown}: {error}. Restore the checkpoint's "
-                    "parent to drop these rows, and filter such out, or set another schema"
+                    f"sink '{sink}': a row does not fit the schema of {self.shown}: {error}. To go on, "
+                    f"{DROP_ROWS}, and filter such out, or set another schema"
                 ) from error
             packed += _frame(key, value, self._time(values), self._headers(values))
         return bytes(packed)
@@ -195,6 +212,45 @@ class KafkaTarget:
         given = values[self.headers] if self.headers else None
         pairs = [one if isinstance(one, tuple) else (one["key"], one["value"]) for one in given or []]
         return [(name, _bytes(value)) for name, value in pairs]
+
+
+@dataclass(frozen=True)
+class BecomesRecord(RowRule):
+    """A row fits the schema of a topic, has a key where it needs one, and is not too large for a record.
+
+    Attributes:
+        target: makes records.
+    """
+
+    target: KafkaTarget
+
+    def refused(self, table: pa.Table) -> dict[int, str]:
+        return {row: why for row in self._doubtful(table) if (why := self._problem(table.slice(row, 1)))}
+
+    def _doubtful(self, table: pa.Table) -> Sequence[int]:
+        """The rows to look at one by one."""
+        try:
+            if self.target.format == "avro" or ROW_KIND in table.column_names:
+                self.target.frames(table, sink="")
+        except (SinkError, ValueError, OverflowError):
+            return range(table.num_rows)
+        if table.nbytes * _SWELLS < self.target.largest:
+            return []
+        slices = (table.slice(row, 1).nbytes for row in range(table.num_rows))
+        return [row for row, size in enumerate(slices) if size * _SWELLS >= self.target.largest]
+
+    def _problem(self, row: pa.Table) -> str:
+        try:
+            size, largest = len(self.target.frames(row, sink="")) + _OVERHEAD, self.target.largest
+        except SinkError as error:
+            return str(error.__cause__ or "it has no key, and nothing says which row it replaces")
+        except (ValueError, OverflowError):  # a date that Python does not hold is a matter of its own rule
+            return ""
+        return (
+            ""
+            if size <= largest
+            else f"its record of {size:,} bytes is larger than max.request.size={largest}"
+        )
 
 
 def marker_frame(key: str, value: str) -> bytes:

@@ -1,0 +1,361 @@
+"""A row that only the sink refuses is set aside, or ends the batch before anything is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import DeltaSink, FileSource, ProcessFunction, SqlSink, StateEngine, StatefulJob
+from state_engine.core.errors import SinkError, UserFunctionError
+from state_engine.sinks.base import Sink
+from tests.sinks.databases import Database
+
+US, DAYS = pa.timestamp("us", "UTC"), pa.date32()
+
+
+class Same(ProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield value
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule of a table, with a row that it takes and one that it does not.
+
+    Attributes:
+        columns, more: of the table, as SQL; and what stands behind them, or is run afterwards.
+        kinds: of the output.
+        good, bad: rows.
+        says: of the letter, beside sink and place.
+    """
+
+    columns: str
+    kinds: dict[str, pa.DataType]
+    good: tuple[Any, ...]
+    bad: tuple[Any, ...]
+    says: str
+    more: str = ""
+
+
+ID, TEXT = {"id": pa.int64()}, {"id": pa.int64(), "text": pa.string()}
+DELTA = {
+    "not null": Case("id BIGINT, text STRING NOT NULL", TEXT, (1, "a"), (2, None), "'text' holds null"),
+    "not null in a record": Case(
+        "s STRUCT<a: BIGINT NOT NULL>",
+        {"s": pa.struct([("a", pa.int64())])},
+        ({"a": 1},),
+        ({"a": None},),
+        "'s.a' holds null",
+    ),
+    "check": Case(
+        "id BIGINT", ID, (1,), (-2,), r"it breaks the constraint pos \(id > 0\)", "ADD CONSTRAINT pos CHECK (id > 0)"
+    ),
+    "check of null": Case(
+        "id BIGINT", ID, (1,), (None,), "it breaks the constraint pos", "ADD CONSTRAINT pos CHECK (id > 0)"
+    ),
+    "varchar": Case(
+        "id BIGINT, text VARCHAR(3)", TEXT, (1, "äöü"), (2, "abcd"), "'text' holds 'abcd': it takes 3 characters"
+    ),
+    "char": Case("id BIGINT, text CHAR(3)", TEXT, (1, "abc"), (2, "abcd"), "it takes 3 characters"),
+    "generated": Case(
+        "id BIGINT, twice BIGINT GENERATED ALWAYS AS (id * 2)",
+        {"id": pa.int64(), "twice": pa.int64()},
+        (1, 2),
+        (1, 3),
+        r"it breaks the generated column 'twice' \(id \* 2\)",
+    ),
+    "empty partition": Case(
+        "id BIGINT, text STRING", TEXT, (1, "a"), (2, ""), "would give back null", "PARTITIONED BY (text)"
+    ),
+    "partition of NUL": Case(
+        "id BIGINT, text STRING", TEXT, (1, "a"), (2, "a\0b"), "NUL character", "PARTITIONED BY (text)"
+    ),
+    "long partition": Case(
+        "id BIGINT, text STRING", TEXT, (1, "a:" * 60), (2, "a:" * 70), "such a long name", "PARTITIONED BY (text)"
+    ),
+}  # fmt: skip
+SQL = {
+    "not null": Case("id BIGINT, text TEXT NOT NULL", TEXT, (1, "a"), (2, None), "'text' holds null"),
+    "check": Case("id BIGINT CONSTRAINT pos CHECK (id > 0)", ID, (1,), (-2,), "(constraint pos|failed: pos)"),
+    "check without a name": Case(
+        "id BIGINT, CHECK (id > 0)", ID, (1,), (-2,), "(delays_id_check|failed: id > 0)"
+    ),
+    "two columns": Case(
+        "id BIGINT, text TEXT, CHECK (length(text) < id)",
+        TEXT,
+        (3, "ab"),
+        (1, "ab"),
+        "(_check|failed: length)",
+    ),
+    "date": Case(
+        "id BIGINT, d DATE", {"id": pa.int64(), "d": DAYS}, (1, 0), (2, 9_000_000), "years 1 to 9999"
+    ),
+}
+POSTGRES = {
+    "timestamp": Case(
+        "at TIMESTAMP WITH TIME ZONE",
+        {"at": US},
+        (0,),
+        (10**18,),
+        "'at' holds 33658-.*the years 1 to 9999",
+    ),
+    "varchar": Case("id BIGINT, text VARCHAR(3)", TEXT, (1, "äöü"), (2, "abcd"), "it takes 3 characters"),
+    "char": Case("id BIGINT, text CHAR(3)", TEXT, (1, "abc"), (2, "abcd"), "it takes 3 characters"),
+    "NUL": Case("id BIGINT, text TEXT", TEXT, (1, "a"), (2, "a\0b"), "NUL character"),
+    "check of a default": Case(
+        "id BIGINT, least BIGINT DEFAULT 5, CHECK (id > least)", ID, (6,), (4,), "it breaks the constraint"
+    ),
+}
+SQLITE = {
+    "NaN": Case("x DOUBLE NOT NULL", {"x": pa.float64()}, (1.0,), (float("nan"),), "'x' holds nan"),
+    "the number of a row": Case(
+        "id INTEGER PRIMARY KEY CHECK (id > 0)", ID, (None,), (-1,), "failed: id > 0"
+    ),
+}  # fmt: skip
+
+
+class World:
+    """A job whose one sink is a table of the user's."""
+
+    def __init__(self, directory: Path, spark: SparkSession, case: Case, sink: Sink) -> None:
+        self.directory, self.case, self.sink, self.engine = (
+            directory,
+            case,
+            sink,
+            StateEngine(directory / "root", spark),
+        )
+
+    def job(
+        self, route: str = "operator", on_error: Any = "dead_letter", sink: Sink | None = None
+    ) -> StatefulJob:
+        job = StatefulJob("landing", parallelism=2, on_error=on_error)
+        rows = job.source("rows", FileSource(str(self.directory / "feed")))
+        if route == "operator":
+            ddl = ", ".join(f"`{n}` {_ddl(k)}" for n, k in self.case.kinds.items())
+            rows = rows.process(Same(), uid="same", output_type=ddl)
+        elif route == "columns":
+            rows = rows.transform(lambda frame: frame)
+        rows.sink("out", sink or self.sink)
+        return job
+
+    def arrive(self, name: str, *rows: tuple[Any, ...]) -> None:
+        (self.directory / "feed").mkdir(exist_ok=True)
+        columns = [
+            pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind)
+            else pa.array(values, pa.int32()).cast(kind) if pa.types.is_date(kind)
+            else pa.array(values, kind)
+            for values, kind in zip(zip(*rows, strict=True), self.case.kinds.values(), strict=True)
+        ]  # fmt: skip
+        pq.write_table(pa.table(columns, list(self.case.kinds)), self.directory / "feed" / f"{name}.parquet")
+
+
+def _ddl(kind: pa.DataType) -> str:
+    if pa.types.is_struct(kind):
+        return "struct<a: bigint>"
+    names: dict[pa.DataType, str] = {
+        pa.int64(): "bigint", pa.string(): "string", US: "timestamp", DAYS: "date", pa.float64(): "double",
+    }  # fmt: skip
+    return names[kind]
+
+
+def follows(world: World, rows: Callable[[], int], *, route: str) -> None:
+    """One letter a bad row, the others arrive, and a table that takes it gets it when it is sent again."""
+    case = world.case
+    world.arrive("a", case.good, case.bad)
+    with world.engine as engine:
+        with pytest.raises(
+            UserFunctionError, match=f"sink 'out'.*{case.says}(?s:.*)on_error='dead_letter'"
+        ) as refused:
+            engine.run(world.job(route, "fail"))
+        assert "row {" in str(refused.value)
+        assert engine.checkpoints("landing") == []
+        assert rows() == 0
+        (batch,) = engine.run(world.job(route)).batches
+        assert (batch.rows_in, batch.rows_refused, batch.rows_out) == (2, 1, {"out": 1})
+        (letter,) = engine.list_dead_letters(world.job(route))
+        assert (letter.sink, letter.operator) == ("out", "same" if route == "operator" else None)
+        assert not letter.problem
+        assert rows() == 1
+        again = engine.replay_dead_letters(world.job(route))
+        assert (len(again.sent), again.refused) == (1, 1), "the table takes it as little as before"
+        world.arrive("b", case.good)
+        assert [b.rows_refused for b in engine.run(world.job(route)).batches] == [0]
+        assert rows() == 2
+
+
+@pytest.mark.parametrize("route", ["operator", "source", "columns"])
+@pytest.mark.parametrize("name", DELTA)
+def test_a_delta_table(spark: SparkSession, tmp_path: Path, name: str, route: str) -> None:
+    if route != "operator" and name not in ("check", "not null"):
+        pytest.skip("the way to the sink is the same for all")
+    case, path = DELTA[name], f"{tmp_path}/out"
+    partitioned = case.more.startswith("PARTITIONED")
+    spark.sql(f"CREATE TABLE delta.`{path}` ({case.columns}) USING delta {case.more if partitioned else ''}")
+    if case.more and not partitioned:
+        spark.sql(f"ALTER TABLE delta.`{path}` {case.more}")
+    world = World(tmp_path, spark, case, DeltaSink(path, lineage=False))
+    follows(world, lambda: spark.read.format("delta").load(path).count(), route=route)
+
+
+@pytest.mark.parametrize("name", [*SQL, *POSTGRES, *SQLITE])
+def test_a_table_of_a_database(spark: SparkSession, tmp_path: Path, db: Database, name: str) -> None:
+    own = POSTGRES if db.password_env else SQLITE
+    if name not in own and name not in SQL:
+        pytest.skip("a rule of the other database")
+    case = own.get(name) or SQL[name]
+    db.run(f"CREATE TABLE delays ({case.columns})")
+    world = World(tmp_path, spark, case, SqlSink(db.url, "delays", password_env=db.password_env))
+    # Python, and so a function, cannot hold what comes in these cases
+    route = "source" if name in ("date", "timestamp") else "operator"
+    follows(world, lambda: db.rows("SELECT count(*) FROM delays")[0][0], route=route)
+    assert db.rows("SELECT count(*) FROM _statelake_ledger WHERE checkpoint_id > 0") == [(2,)]
+
+
+def test_a_letter_arrives_once_the_sink_takes_it(spark: SparkSession, tmp_path: Path, lite: Database) -> None:
+    case = SQL["not null"]
+    lite.run(f"CREATE TABLE delays ({case.columns})")
+    world = World(tmp_path, spark, case, SqlSink(lite.url, "delays", lineage=False))
+    world.arrive("a", case.good, case.bad, case.bad)
+    with world.engine as engine:
+        engine.run(world.job())
+        lite.run("DROP TABLE delays")
+        lite.run("CREATE TABLE delays (id BIGINT, text TEXT)")
+        sent = engine.replay_dead_letters(world.job())
+        assert (len(sent.sent), sent.refused, sent.batches[0].rows_out) == (2, 0, {"out": 2})
+        assert lite.rows() == [(2, None), (2, None)]
+        assert engine.replay_dead_letters(world.job()).sent == []
+        assert engine.list_dead_letters(world.job()) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "kinds", "says"),
+    [
+        (
+            "id BIGINT, text mood",
+            TEXT,
+            r"has text mood, an enum of \['calm', 'wild'\], which does not hold every string",
+        ),
+        ("id BIGINT, text name_of", TEXT, "has text .*, which does not hold every string"),
+        ("id INTEGER", ID, "has id INTEGER, which does not hold every int64"),
+        (
+            "id BIGINT GENERATED ALWAYS AS IDENTITY",
+            ID,
+            "gives values to 'id' itself: leave it out of the output",
+        ),
+        ("id BIGINT, text TEXT GENERATED ALWAYS AS (id::text) STORED", TEXT, "gives values to 'text' itself"),
+        (
+            "at TIMESTAMP(3) WITH TIME ZONE",
+            {"at": US},
+            "has at TIMESTAMP, which does not hold every timestamp",
+        ),
+        ("id BIGINT, other BIGINT NOT NULL", ID, "must be given a value of 'other'"),
+    ],
+    ids=[
+        "an enum",
+        "a domain",
+        "an integer",
+        "an identity",
+        "a computed column",
+        "milliseconds",
+        "another column",
+    ],
+)
+def test_a_column_that_holds_less_than_the_output_is_refused_before_the_batch(
+    spark: SparkSession,
+    tmp_path: Path,
+    postgres: Database,
+    columns: str,
+    kinds: dict[str, pa.DataType],
+    says: str,
+) -> None:
+    postgres.run("CREATE TYPE mood AS ENUM ('calm', 'wild')")
+    postgres.run("CREATE DOMAIN name_of AS TEXT CHECK (VALUE <> '')")
+    postgres.run(f"CREATE TABLE delays ({columns})")
+    case = Case(columns, kinds, tuple(None for _ in kinds), (), says)
+    world = World(tmp_path, spark, case, SqlSink(postgres.url, "delays", password_env=postgres.password_env))
+    world.arrive("a", case.good)
+    with world.engine as engine:
+        with pytest.raises(SinkError, match=says):
+            engine.run(world.job())
+        assert engine.checkpoints("landing") == []
+
+
+KEYED = {
+    "NUL": ("", (1, "a"), (2, "a\0b"), "NUL character"),
+    "varchar": ("id BIGINT PRIMARY KEY, text VARCHAR(3)", (1, "abc"), (2, "abcd"), "it takes 3 characters"),
+    "not null": ("id BIGINT PRIMARY KEY, text TEXT NOT NULL", (1, "a"), (2, None), "'text' holds null"),
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_keyed_table_of_a_database(
+    spark: SparkSession, tmp_path: Path, postgres: Database, name: str
+) -> None:
+    columns, good, bad, says = KEYED[name]
+    if columns:
+        postgres.run(f"CREATE TABLE delays ({columns})")
+    sink = SqlSink(postgres.url, "delays", ["id"], password_env=postgres.password_env, adopt=bool(columns))
+    world = World(tmp_path, spark, Case(columns, TEXT, good, bad, says), sink)
+    world.arrive("a", good, bad)
+    with world.engine as engine:
+        with pytest.raises(UserFunctionError, match=f"operator 'sink_out'.*sink 'out', .*{says}"):
+            engine.run(world.job("source", "fail"))
+        assert engine.checkpoints("landing") == []
+        assert [b.rows_refused for b in engine.run(world.job("source")).batches] == [1]
+        assert postgres.rows() == [good]
+        assert [one.operator for one in engine.list_dead_letters(world.job("source"))] == ["sink_out"]
+
+
+def test_a_chained_operator_gets_what_a_sink_refuses(
+    spark: SparkSession, tmp_path: Path, lite: Database
+) -> None:
+    case = SQL["check"]
+    lite.run(f"CREATE TABLE delays ({case.columns})")
+    world = World(tmp_path, spark, case, SqlSink(lite.url, "delays"))
+    world.arrive("a", case.good, case.bad)
+    job = StatefulJob("landing", on_error="dead_letter")
+    rows = job.source("rows", FileSource(str(tmp_path / "feed"))).process(
+        Same(), uid="same", output_type="id bigint"
+    )
+    rows.sink("out", world.sink)
+    rows.process(Same(), uid="again", output_type="id bigint").sink("all", DeltaSink(f"{tmp_path}/all"))
+    with world.engine as engine:
+        engine.run(job)
+    assert lite.rows("SELECT id FROM delays") == [(1,)]
+    assert sorted(r.id for r in spark.read.format("delta").load(f"{tmp_path}/all").collect()) == [-2, 1]
+
+
+def test_what_only_the_commit_of_the_database_refuses_has_a_way_out_from_the_first_checkpoint_on(
+    spark: SparkSession, tmp_path: Path, lite: Database
+) -> None:
+    """A unique key depends on other rows: nobody can know before."""
+    case = Case("id BIGINT UNIQUE", ID, (1,), (1,), "")
+    lite.run(f"CREATE TABLE delays ({case.columns})")
+    world = World(tmp_path, spark, case, SqlSink(lite.url, "delays"))
+    world.arrive("a", (1,), (1,))
+    with world.engine as engine:
+        for _ in range(2):
+            with pytest.raises(SinkError, match=r"UNIQUE constraint failed.*give the sink another name"):
+                engine.run(world.job())
+        renamed = StatefulJob("landing", parallelism=2)
+        source = renamed.source("rows", FileSource(str(tmp_path / "feed")))
+        source.process(Same(), uid="same", output_type="id bigint").sink("landed", world.sink)
+        world.arrive("b", (2,))
+        assert [b.rows_out for b in engine.run(renamed).batches] == [{"landed": 1}]
+        assert lite.rows("SELECT id FROM delays") == [(2,)]
+        world.arrive("c", (3,), (3,))
+        with pytest.raises(SinkError, match="restore the checkpoint's parent"):
+            engine.run(renamed)
+        parent = engine.checkpoints("landing")[-1].parent_id
+        engine.restore(renamed, checkpoint_id=parent)
+        world.arrive("d", (4,))
+        (tmp_path / "feed" / "c.parquet").unlink()
+        engine.run(renamed)
+        assert lite.rows("SELECT id FROM delays ORDER BY id") == [(2,), (4,)]
