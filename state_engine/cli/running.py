@@ -130,6 +130,8 @@ def run_lines(done: RunReport) -> Iterator[str]:
         yield f"{done.job}: {counted(done.rows_in, 'row')} in, {end}, head {done.checkpoint_id}"
     else:
         yield f"{done.job}: nothing new"
+    for problem in dict.fromkeys(one.problem for one in done.tables if one.problem):
+        yield f"{done.job}: {problem}"
     for text in done.files_waiting:
         yield f"{done.job}: waits: {text}"
 

@@ -83,6 +83,7 @@ def replay_dead_letters(
         batches.append(batch)
         if on_progress is not None:
             on_progress(batch)
+    coordinator.check_tables()
     refused = sum(batch.rows_refused for batch in batches)
     return replace(report, batches=batches, refused=refused)
 

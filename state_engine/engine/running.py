@@ -58,6 +58,7 @@ def run(
             compactions += maintain(context, job, report.checkpoint_id, options.requested_by)
     finally:
         coordinator.close()
+    coordinator.check_tables()
     return RunReport(
         job.name,
         batches,

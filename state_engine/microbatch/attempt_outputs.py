@@ -25,7 +25,7 @@ from state_engine.publication.publication import Publication
 from state_engine.publication.sink_places import Declared
 from state_engine.publication.stale_outputs import replacing_stale
 from state_engine.published.states import PublishedState
-from state_engine.sinks.base import SinkRequest, SinkTarget, verify_files
+from state_engine.sinks.base import SinkRequest, SinkTarget, naming_damage, verify_files
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.layout import JobLayout
@@ -80,17 +80,18 @@ class Outputs:
             SinkIdentityError: it is the sink of this name of another root.
         """
         publication = self.of_job.publication
-        target = node.sink.prepare(
-            SinkRequest(
-                kernel=self.of_job.kernel,
-                staging=Staging(self.of_job.layout.root),
-                name=node.name,
-                app=publication.places.app_of(node.name),
-                schema=schema,
-                write_id=self.write_id,
-                known=publication.knows(node.name),
+        with naming_damage(node.name):
+            target = node.sink.prepare(
+                SinkRequest(
+                    kernel=self.of_job.kernel,
+                    staging=Staging(self.of_job.layout.root),
+                    name=node.name,
+                    app=publication.places.app_of(node.name),
+                    schema=schema,
+                    write_id=self.write_id,
+                    known=publication.knows(node.name),
+                )
             )
-        )
         self.targets[node.name] = target
         return target
 
@@ -120,8 +121,11 @@ class Outputs:
         return staged
 
     def publish(self, row: CheckpointRow) -> int:
-        """Make the outputs visible that the committed row lists; the number of Delta commits."""
-        return self.of_job.publication.publish(row)
+        """Make the outputs visible that the committed row lists; the number of Delta commits.
+
+        Published tables that could not follow are left behind, see ``CheckpointCoordinator.check_tables``.
+        """
+        return self.of_job.publication.publish(row, raises_at_once=False)
 
     def give_up(self) -> None:
         """Remove what was written for sinks, and the dead letters."""

@@ -214,7 +214,13 @@ class CheckpointCoordinator:
             self._next_id = history.next_id
             path = self._path(history)
             on_main = self._options.branch == MAIN
-            return path, self._publication.publish_pending(path, self._declared) if on_main else []
+            if not on_main:
+                return path, []
+            return path, self._publication.publish_pending(path, self._declared, raises_at_once=False)
+
+    def check_tables(self) -> None:
+        """Raise why a published table that is not damaged could not follow, when all else is done."""
+        self._publication.tables.check_followed()
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet; as the last plan saw it, if it found nothing new."""

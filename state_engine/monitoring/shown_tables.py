@@ -9,7 +9,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkIdentityError, TableChangedError
 from state_engine.publication.sink_places import SinkPlaces
-from state_engine.published.base import ShownCheckpoint
+from state_engine.published.base import READING_FAILS, ShownCheckpoint, damaged_table
 from state_engine.published.delta import shown_in_log
 from state_engine.published.sql import SqlStateTarget
 from state_engine.published.states import PublishedState, state_of, way_to
@@ -29,8 +29,8 @@ class TableStatus:
         place: where it is.
         shown_id: the checkpoint that it shows; None where there is no table yet.
         missing: ids of the checkpoints that lie between that and the head, and change its state.
-        changed: that somebody else changed its rows, or that it is not the job's, with the ways out; empty where it is
-            as it was published.
+        changed: that somebody else changed its rows, that it is not the job's, or that it is damaged, with the ways
+            out; empty where it is as it was published.
     """
 
     name: str
@@ -41,11 +41,7 @@ class TableStatus:
 
 
 def statuses(history: History, states: Iterable[PublishedState], places: SinkPlaces) -> list[TableStatus]:
-    """The tables that follow the head of a job.
-
-    Raises:
-        SinkError: a table cannot be looked at.
-    """
+    """The tables that follow the head of a job."""
     head = history.head
     if head is None:
         return []
@@ -62,6 +58,8 @@ def _status(history: History, head_id: int, state: PublishedState, places: SinkP
         shown, changed = look(table, changed=True), str(error)
     except SinkIdentityError as error:
         shown, changed = None, "" if state.options.get("adopt") else str(error)
+    except READING_FAILS as error:
+        shown, changed = None, str(damaged_table(table, error))
     shown_id = None if shown is None else shown.checkpoint_id
     return TableStatus(state.name, state.place, shown_id, _missing(history, shown, head_id, state), changed)
 

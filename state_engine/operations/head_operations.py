@@ -124,7 +124,8 @@ class HeadOperations:
         dry_run: bool = False,
     ) -> RestoreReport:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
-        history, head = self.published_head()
+        begins = self._tables.log.load().open_branches.get(branch)
+        history, head = self._published_but_for_what_is_left(begins.checkpoint_id if begins else 0)
         known = {n: r for n, r in history.open_branches.items() if n != head.branch}
         if branch not in known:
             raise ConfigurationError(

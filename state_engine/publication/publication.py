@@ -18,6 +18,7 @@ from state_engine.core.checkpoints.pending import (
     Shown,
     SinkChange,
     in_order,
+    last_of_sinks,
     newest_in_foreground,
 )
 from state_engine.core.checkpoints.row_outputs import SinkKey, publications
@@ -31,7 +32,7 @@ from state_engine.publication.publishers import publishers
 from state_engine.publication.sink_places import Declared, SinkPlaces
 from state_engine.published.base import TableTarget
 from state_engine.published.states import published_in
-from state_engine.sinks.base import Publisher
+from state_engine.sinks.base import Publisher, naming_damage
 from state_engine.storage.delta.kernel import DeltaKernel
 
 _LOG = logging.getLogger(__name__)
@@ -80,14 +81,25 @@ class Publication:
         return self.places.declared(job)
 
     def publish_pending(
-        self, path: Sequence[CheckpointRow], declared: Declared = None, *, again_from: int | None = None
+        self,
+        path: Sequence[CheckpointRow],
+        declared: Declared = None,
+        *,
+        again_from: int | None = None,
+        raises_at_once: bool = True,
     ) -> list[int]:
         """Publish what the sinks have not seen of a path of ``main``, and bring published tables to its end.
 
         Returns, and raises, as ``_publish_outputs``.
+
+        Args:
+            raises_at_once: whether to raise where a table could not follow; else ``PublishedTables.check_followed``
+                does, when the caller is done with what does not depend on it.
         """
         done = self._publish_outputs(path, declared, again_from=again_from)
         self._follow(declared)
+        if raises_at_once:
+            self.tables.check_followed()
         return done
 
     def _publish_outputs(
@@ -111,7 +123,7 @@ class Publication:
                 declared or set()
             )  # they hold nothing of this job but what it publishes from now on
             return []
-        if again_from is None and newest_id == self._published and known:
+        if again_from is None and newest_id == self._published and known and not self._lost(path, declared):
             return []
         changes = self.places.changes(path, declared)
         shown = list(self._shown(changes, again_from=again_from))
@@ -132,6 +144,18 @@ class Publication:
         self._published = newest_id
         self._asked |= {*(one.key for one in shown), *(declared or ())}
         return sorted(done)
+
+    def _lost(self, path: Sequence[CheckpointRow], declared: Declared) -> bool:
+        """Whether a sink does not show any more what this process published to it: then it is looked at anew.
+
+        Topics and functions are not asked: their publishers look for themselves.
+        """
+        newest = self.places.changes(last_of_sinks(path), declared).by_sink.values()
+        return any(
+            SinkKind(last.staged.kind).tells_at_once and self.seen(last.staged) < last.checkpoint_id
+            for *_, last in newest
+            if self.places.is_declared(last.staged, declared)
+        )
 
     def publish_what_can_be(
         self, path: Sequence[CheckpointRow], declared: Declared = None
@@ -175,11 +199,19 @@ class Publication:
             raise SinkBehindError(
                 f"job '{self._tables.layout.job}', sink '{name}': {path} does not show what {ids} published to it "
                 f"({counted(sum(c.staged.rows for c in one.behind), 'row')}): it was put back from a backup, or "
-                "emptied. "
-                f"Nothing was done. Publish that again with engine.publish_pending(job, from_checkpoint={lost[0]}), "
-                f"or `statelake publish-pending {self._tables.layout.job} --from-checkpoint {lost[0]}`; where those "
-                "files are gone, restore the job to a checkpoint before, or give the sink another name to begin empty"
+                f"emptied, or deleted. Nothing was done. {self._ways_back(lost[0])}"
             )
+
+    def _ways_back(self, first_id: int) -> str:
+        """What to do about a sink that lost what was published to it from a checkpoint on."""
+        job = self._tables.layout.job
+        return (
+            f"Publish that again with engine.publish_pending(job, from_checkpoint={first_id}), or `statelake "
+            f"publish-pending {job} --from-checkpoint {first_id}`, while its staged files are there. Where they are "
+            f"gone with the sink, make it again from the recorded input: `statelake branch create {job} --from 0`, "
+            f"then `statelake branch promote {job} BRANCH`. Or restore the job to a checkpoint that the sink shows; or "
+            "give the sink another name to begin empty"
+        )
 
     def _check_seen(self, one: Shown) -> None:
         """Ids alone prove nothing: the newest that a sink has seen must stand for the row's own files."""
@@ -209,11 +241,12 @@ class Publication:
             extra={"job": self._tables.layout.job, "checkpoint_id": newest_id, "sink": staged.name},
         )
 
-    def publish(self, row: CheckpointRow, declared: Declared = None) -> int:
+    def publish(self, row: CheckpointRow, declared: Declared = None, *, raises_at_once: bool = True) -> int:
         """Publish a row whose parent is published; the number of Delta commits. Does nothing on a branch.
 
         Args:
             declared: the sinks of today's code; None for those of the newest micro-batch.
+            raises_at_once: see ``publish_pending``.
         """
         commits = 0
         for staged in self.staged(row):
@@ -222,13 +255,15 @@ class Publication:
         if row.branch == MAIN:
             self._published = row.checkpoint_id
             commits += self._follow(declared)
+            if raises_at_once:
+                self.tables.check_followed()
         return commits
 
     def _follow(self, declared: Declared) -> int:
         """Bring published tables to the head; the number of Delta commits."""
         history = self._tables.log.history
         moves = self.tables.follow(history, declared) if history.head is not None else []
-        return sum(move.kind == SinkKind.DELTA_STATE for move in moves)
+        return sum(move.kind == SinkKind.DELTA_STATE for move in moves if not move.problem)
 
     def check_identity(self, sinks: Sequence[StagedSink]) -> None:
         """Refuse to commit files for sinks that another application has taken since; see ``Publisher``."""
@@ -259,7 +294,12 @@ class Publication:
 
     def seen(self, staged: StagedSink) -> int:
         """The highest checkpoint that a sink has seen."""
+        with naming_damage(staged.name):
+            return self._seen(staged)
+
+    def _seen(self, staged: StagedSink) -> int:
         return self._publishers[staged.kind].seen(staged.path, self.places.app_of(staged.name))
 
     def _publish(self, staged: StagedSink, checkpoint_id: int) -> None:
-        self._publishers[staged.kind].publish(staged, self.places.app_of(staged.name), checkpoint_id)
+        with naming_damage(staged.name):
+            self._publishers[staged.kind].publish(staged, self.places.app_of(staged.name), checkpoint_id)

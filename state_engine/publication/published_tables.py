@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -28,12 +29,15 @@ from state_engine.core.errors import (
 from state_engine.job.job_tables import JobTables
 from state_engine.publication.sink_places import Declared, SinkPlaces
 from state_engine.published.base import (
+    READING_FAILS,
     PublishedTable,
     ShownCheckpoint,
     TableChange,
     TableColumns,
     TableReport,
     TableTarget,
+    damaged_table,
+    is_damage,
 )
 from state_engine.published.delta import DeltaStateTarget
 from state_engine.published.difference import StateReader, compared_by_portions
@@ -114,25 +118,50 @@ class PublishedTables:
         """Tables as today's code has them, which may say more than the newest row; None where it is not known."""
         self._left: set[SinkKey] = set()
         self.moved: list[TableReport] = []
-        """What the last ``follow`` changed."""
+        """What the last ``follow`` changed, and the tables that it had to leave behind because they are damaged."""
+        self.refusal: Exception | None = None
+        """Why the last ``follow`` left a table behind that is not damaged; see ``check_followed``."""
 
     def follow(self, history: History, declared: Declared = None) -> list[TableReport]:
         """Bring every table to the head of ``main``; what changed.
 
+        A table that cannot be brought there stays behind, and holds back no other: it jumps to the head as soon as it
+        can. Decision 0101.
+
         Args:
             history: all rows of the job; outputs of the head are published.
             declared: the sinks of today's code; None where it is not known.
+        """
+        self.moved, self.refusal = [], None
+        self._tell_left(history)
+        for state in self.states(history, declared):
+            try:
+                self.moved += self._follow(history, state)
+            except READING_FAILS as error:
+                if is_damage(error):
+                    self._leave_behind(state, damaged_table(self._table(state)[1], error))
+                else:
+                    self.refusal = self.refusal or error
+        return self.moved
+
+    def check_followed(self) -> None:
+        """Raise what the last ``follow`` could not do, but for damaged tables, which it reported.
 
         Raises:
             TableChangedError: somebody else changed a table.
             SinkIdentityError: a table belongs to another job.
             SinkError: a table cannot take the rows.
         """
-        self.moved = []
-        self._tell_left(history)
-        for state in self.states(history, declared):
-            self.moved += self._follow(history, state)
-        return self.moved
+        if self.refusal is not None:
+            raise self.refusal
+
+    def _leave_behind(self, state: PublishedState, damage: SinkError) -> None:
+        self.moved.append(TableReport(state.name, state.kind, state.place, 0, 0, problem=str(damage)))
+        job = self._tables.layout.job
+        _LOG.warning(
+            "job '%s': %s It stays behind the head; everything else goes on", job, damage,
+            extra={"job": job, "sink": state.name},
+        )  # fmt: skip
 
     def planned(
         self,
@@ -143,11 +172,17 @@ class PublishedTables:
     ) -> list[TableReport]:
         """What tables get where the head moves to another checkpoint; looks only."""
         states = [one for one in self.states(history, declared) if policy_of(one.name) != "keep"]
-        moves = [
-            self._planned(history, one, to_id)
-            for one in states
-            if state_of(history[to_id], one.operator, one.state) is not None
-        ]
+        known = [one for one in states if state_of(history[to_id], one.operator, one.state) is not None]
+        moves = []
+        for one in known:
+            try:
+                moves.append(self._planned(history, one, to_id))
+            except READING_FAILS as error:
+                if not is_damage(error):
+                    raise
+                moves.append(
+                    TableReport(one.name, one.kind, one.place, 0, 0, "it is damaged and stays behind")
+                )
         return [move for move in moves if move.rows or move.deleted or move.whole]
 
     def check_known(self, history: History, state: PublishedState, to_id: int, policy: TablePolicy) -> None:
@@ -171,24 +206,34 @@ class PublishedTables:
         content = self._content(history, state, head)
         if content is None:
             raise _unknown(state)
-        target, table = self._table(state)
         if not dry_run:
             return state, self._made_anew(state, content, ShownCheckpoint.of(head))
+        try:
+            return state, self._rebuilt(state, content)
+        except READING_FAILS as error:
+            if not is_damage(error):
+                raise
+            return state, _new(state, content, "it is damaged")
+
+    def _rebuilt(self, state: PublishedState, content: _Content) -> TableReport:
+        """What a table would get that is made anew."""
+        target, table = self._table(state)
         try:
             is_there = self.is_there(state)
         except SinkIdentityError:
             is_there = True
         if not is_there:
-            return state, _new(state, content)
+            return _new(state, content)
         if differs := target.check_columns(table, content.columns):
-            return state, _new(state, content, differs)
-        return state, _move(state, self._difference(target, table, content), "it would be rebuilt")
+            return _new(state, content, differs)
+        return _move(state, self._difference(target, table, content), "it would be rebuilt")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableReport:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
         state, head = self._named(history, name, declared)
         target, table = self._table(state)
-        return self._compared(history, state, target.shown(table), head)
+        with _naming_damage(table):
+            return self._compared(history, state, target.shown(table), head)
 
     def _compared(
         self, history: History, state: PublishedState, shown: ShownCheckpoint | None, head: CheckpointRow
@@ -213,7 +258,8 @@ class PublishedTables:
         """
         state, head = self._named(history, name, declared)
         target, table = self._table(state)
-        shown = target.shown(table, changed=True)
+        with _naming_damage(table):
+            shown = target.shown(table, changed=True)
         if shown is None:
             raise SinkError(
                 f"table '{name}': there is none at {state.place}, so there is nothing to accept; the next run "
@@ -387,6 +433,8 @@ class PublishedTables:
             target.create(table, columns)
             shown = ShownCheckpoint(0)
         way = way_to(history, shown, to_id, state)
+        if not way.whole and (lacks := target.lacks(table, columns)):
+            way = StateWay(whole=lacks)
         if way.is_nothing:
             return None
         to = ShownCheckpoint.of(history[to_id])
@@ -483,6 +531,17 @@ class PublishedTables:
             f"job '{self._tables.layout.job}' publishes no state to a table '{name}'; its tables: "
             f"{sorted(one.name for one in known)}"
         )
+
+
+@contextmanager
+def _naming_damage(table: PublishedTable) -> Iterator[None]:
+    """Raise what shows that a table is damaged as the error of that table, with the ways out."""
+    try:
+        yield
+    except READING_FAILS as error:
+        if not is_damage(error):
+            raise
+        raise damaged_table(table, error) from error
 
 
 def _unknown(state: PublishedState) -> SinkError:

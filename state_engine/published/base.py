@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -23,6 +23,14 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.counted_nouns import counted
+from state_engine.core.errors import (
+    MissingFilesError,
+    RootError,
+    SinkError,
+    StatelakeError,
+    StorageError,
+)
+from state_engine.sinks.row_rules import RowRule
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,7 @@ class TableReport:
         rows: that come, or replace others.
         deleted: rows that go, and keys all of whose rows go.
         whole: why the whole table was compared, or built again; empty where it was not.
+        problem: why it stayed behind, and the ways out; empty where it did not.
     """
 
     name: str
@@ -144,6 +153,7 @@ class TableReport:
     rows: int
     deleted: int
     whole: str = ""
+    problem: str = ""
 
     @property
     def difference(self) -> str:
@@ -191,6 +201,10 @@ class StateTable(ABC):
     def shown(self) -> str:
         """The table as the job names it: another table where that is another; looks at nothing."""
         return self.place
+
+    def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
+        """Rules of the table, as it is now, for rows of a keyed sink; most tables have none."""
+        return ()
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
@@ -285,6 +299,13 @@ class TableTarget(ABC):
         """
         return rows
 
+    def lacks(self, table: PublishedTable, columns: TableColumns) -> str:
+        """Why all rows have to be compared although the state has the columns that it had: somebody dropped some.
+
+        Empty where none is missing; most kinds refuse such a table in ``check_columns``.
+        """
+        return ""
+
     @abstractmethod
     def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
         """Take over a table that belongs to nobody or to another: it then belongs to ``table.app``.
@@ -321,3 +342,27 @@ class TableTarget(ABC):
     @abstractmethod
     def accept(self, table: PublishedTable) -> None:
         """Leave what others changed in a table as it is, and go on from there."""
+
+
+READING_FAILS = (StatelakeError, OSError, pa.ArrowException)
+"""What comes of a table that cannot be read or written."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether a table cannot be read or written at all, rather than refused.
+
+    Example:
+        >>> is_damage(FileNotFoundError("a.parquet")), is_damage(SinkError("it has other columns"))
+        (True, False)
+    """
+    if not isinstance(error, StatelakeError):
+        return True
+    return isinstance(error, MissingFilesError | RootError | StorageError) or type(error) is StatelakeError
+
+
+def damaged_table(table: PublishedTable, error: Exception) -> SinkError:
+    """The error for a table that cannot be read or written at all, with the ways out."""
+    return SinkError(
+        f"table '{table.name}': {table.place} is damaged, or cannot be reached: {error}. Once it can be, rebuild it "
+        f"from the state with {table.rebuild}; or delete the table, and the next run builds it."
+    )

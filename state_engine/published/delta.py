@@ -11,6 +11,7 @@ Decisions 0059 and 0067.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,7 +22,14 @@ from uuid import uuid4
 import pyarrow as pa
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, TableChangedError
+from state_engine.core.errors import (
+    CommitFailedError,
+    MissingFilesError,
+    RootError,
+    SinkError,
+    SinkIdentityError,
+    TableChangedError,
+)
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.published.base import (
     KeysInTable,
@@ -50,8 +58,10 @@ from state_engine.spark.catalog import checked_place, location_or_new, register_
 from state_engine.storage.delta.action_json import Action, added_file
 from state_engine.storage.delta.commit_ends import OvertakenError
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
+from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, write_parquet
+from state_engine.storage.delta.snapshots import LogEntry
+from state_engine.storage.files import join, open_location, write_parquet
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""
@@ -60,6 +70,7 @@ SMALL_BYTES, SMALL_FILES = 2**25, 16
 DELETED_SHARE = 0.2
 """A file of whose rows so many are deleted is rewritten."""
 _ATTEMPTS = 10
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -105,8 +116,8 @@ class DeltaStateTarget(TableTarget):
 
     def __init__(self, kernel: DeltaKernel) -> None:
         self._kernel = kernel
-        self._seen: dict[str, tuple[int, str]] = {}
-        """By place: a version that was looked at, and why not all before it was."""
+        self._seen: dict[str, tuple[LogEntry | None, str]] = {}
+        """By place: the newest entry of the log when it was looked at, and why not all before it was."""
         self._named: set[tuple[str, str]] = set()
         """Names in the catalog that were looked at, and their places."""
 
@@ -180,8 +191,7 @@ class DeltaStateTarget(TableTarget):
         to: ShownCheckpoint,
         since: ShownCheckpoint | None = None,
     ) -> None:
-        self.create(table, columns)
-        files = self._files(table) if since is None else self._files_at(table, since, to)
+        files = self._files_anyway(table, columns) if since is None else self._files_at(table, since, to)
         if files is None:
             return
         _check_rules(table, files.facts)
@@ -264,6 +274,30 @@ class DeltaStateTarget(TableTarget):
             )
         return files
 
+    def _files_anyway(self, table: PublishedTable, columns: TableColumns) -> TableFiles:
+        """A table, whatever it is: one that there is not is made, and so is one whose log cannot be read."""
+        try:
+            self.create(table, columns)
+            return self._files(table)
+        except (MissingFilesError, RootError):
+            self._set_log_aside(table)
+            self.create(table, columns)
+            return self._files(table)
+
+    def _set_log_aside(self, table: PublishedTable) -> None:
+        """Move the log of a damaged table to where no reader looks; its data files belong to no table then."""
+        at, aside = open_location(table.place), f"_damaged_log-{uuid4().hex}"
+        with table_lock(table.place):
+            for path in list(at.inside("_delta_log").files()):
+                file = at.inside(join("_delta_log", path))
+                at.inside(aside).make_directory()
+                file.move(join(at.path, aside, path.replace("/", "-")))
+        self._kernel.forget(table.place)
+        _LOG.warning(
+            "table '%s': the log of %s could not be read. It was moved to %s there, and the table is made anew",
+            table.name, table.place, aside, extra={"sink": table.name},
+        )  # fmt: skip
+
     def _files_at(
         self, table: PublishedTable, since: ShownCheckpoint, to: ShownCheckpoint
     ) -> TableFiles | None:
@@ -289,9 +323,9 @@ class DeltaStateTarget(TableTarget):
 
     def _check_unchanged(self, table: PublishedTable, version: int) -> str:
         """Refuse where somebody else changed rows since our last commit; why that is not known, if it is not."""
-        known = self._seen.get(table.place)
-        if known is None or known[0] != version:
-            known = self._seen[table.place] = version, _look_back(table, DeltaLog(table.place))
+        known, entry = self._seen.get(table.place), self._kernel.newest_entry(table.place, version)
+        if known is None or entry is None or known[0] != entry:
+            known = self._seen[table.place] = entry, _look_back(table, DeltaLog(table.place))
         return known[1]
 
     def _commit_change(
@@ -332,8 +366,9 @@ class DeltaStateTarget(TableTarget):
             schema=schema,
             written=[*new, *written_files],
         )
-        _, unseen = self._seen.get(table.place, (0, ""))
-        self._seen[table.place] = version, "" if transactions else unseen
+        _, unseen = self._seen.get(table.place, (None, ""))
+        entry = self._kernel.newest_entry(table.place, version)
+        self._seen[table.place] = entry, "" if transactions else unseen
 
     def _rewritten(
         self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[FileHits]

@@ -20,7 +20,7 @@ Flink's JDBC connector writes upserts by key at least once, and cannot go back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from state_engine.published.base import (
     TableColumns,
     TableTarget,
 )
+from state_engine.sinks.row_rules import RowRule
 from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
 
 if TYPE_CHECKING:
@@ -80,6 +81,14 @@ class SqlStateTable(StateTable):
     @property
     def place(self) -> str:
         return f"{self.url}#{self.schema}.{self.table}" if self.schema else f"{self.url}#{self.table}"
+
+    def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
+        from state_engine.sinks.sql_columns import rules_of
+        from state_engine.sinks.sql_connection import connected
+
+        target = SqlTarget(self.url, self.table, self.schema, password_env=self.password_env)
+        with connected(target, f"table {self.table}") as connection:
+            return rules_of(connection, target, schema)
 
     def options(self) -> dict[str, Any]:
         return {
@@ -148,6 +157,11 @@ class SqlStateTarget(TableTarget):
     ) -> None:
         with _opened(table) as there:
             there.replace(columns, rows, to=to, since=since)
+
+    def lacks(self, table: PublishedTable, columns: TableColumns) -> str:
+        with _opened(table) as there:
+            gone = there.lacks(columns)
+        return f"somebody dropped its columns {gone}" if gone else ""
 
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         """The rows that a table holds now, from one statement.

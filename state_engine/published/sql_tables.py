@@ -76,6 +76,12 @@ class ShownTable:
             self._check(columns, is_ours=self._is_ours())
         self.connection.rollback()
 
+    def lacks(self, columns: TableColumns) -> list[str]:
+        """Columns of the state that the table does not have; none where there is no table."""
+        there = self._names() if self._is_there() else set(columns.schema.names)
+        self.connection.rollback()
+        return [name for name in columns.schema.names if name not in there]
+
     def content(self, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         """The rows that the table holds; null in columns that it does not have yet."""
         self._check(columns, is_ours=self._is_ours())
@@ -254,7 +260,8 @@ class ShownTable:
             raise SinkIdentityError(
                 f"{self._where} belongs to {owner}, and not to '{self.published.app}'. Nothing was changed. Name "
                 "another table, which is then made; or take this one over with adopt=True: its rows are compared "
-                "with the state, and become those of the state"
+                "with the state, and become those of the state. Where it was this job's, and its ledger is gone, "
+                f"rebuild it from the state with {self.published.rebuild}"
             )
         return shown
 

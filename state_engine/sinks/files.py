@@ -23,6 +23,8 @@ from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
+    DROP_ROWS,
+    MAKE_AGAIN,
     Publisher,
     Sink,
     SinkRequest,
@@ -247,7 +249,7 @@ def _same_directory(staged: StagedSink) -> None:
     if identity is None or identity["id"] != staged.identity:
         raise SinkIdentityError(
             f"sink '{staged.name}': {staged.path} was deleted or re-created since rows were staged for it. "
-            "Put the old directory back, or restore the checkpoint's parent"
+            f"Put the old directory back; {MAKE_AGAIN}; or {DROP_ROWS}"
         )
 
 

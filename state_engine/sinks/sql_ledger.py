@@ -8,6 +8,7 @@ the name of its table; its row -1 the name of the table that it has made itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -91,6 +92,16 @@ class Ledger:
         put, row = self._identity_row(app)
         self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
 
+    def forget(self, apps: Sequence[str], *, but: str) -> None:
+        """Forget, in the transaction that is open, what these applications published to the table.
+
+        Args:
+            but: keeps its identity.
+        """
+        own, last = self._table.c, _IDENTITY
+        gone = sa.or_(own.checkpoint_id > last, sa.and_(own.checkpoint_id == last, own.app != but))
+        self.connection.execute(sa.delete(self._table).where(own.app.in_(apps), gone))
+
     def note_made(self, app: str) -> None:
         """Keep in mind, in the transaction that is open, that the application makes the table."""
         row = _row(app, _MADE, self.table)
@@ -99,7 +110,7 @@ class Ledger:
 
     def is_left_over(self, app: str) -> bool:
         """Whether the sink of this name made the table, in this root or another, and nobody has published to it."""
-        claimants, sink = self._claimants(), _sink_of(app)
+        claimants, sink = self.claimants(), _sink_of(app)
         return (
             any(self.digest(one, _MADE) == self.table for one in {app, *claimants})
             and all(_sink_of(one) == sink for one in claimants)
@@ -116,9 +127,9 @@ class Ledger:
 
     def writers(self) -> list[str]:
         """All applications whose table this is or was and that have published; not one whose first batch failed."""
-        return [app for app in self._claimants() if self.seen(app) > _IDENTITY]
+        return [app for app in self.claimants() if self.seen(app) > _IDENTITY]
 
-    def _claimants(self) -> list[str]:
+    def claimants(self) -> list[str]:
         """All applications that the table has an identity for."""
         at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest.endswith(f" {self.table}"))
         apps = self.connection.execute(sa.select(self._table.c.app).where(*at)).scalars().all()

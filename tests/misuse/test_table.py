@@ -264,6 +264,28 @@ Outputs have the declared type, and go to declared side outputs
 A sink of other columns is reported with both sides
   sinks/test_delta::test_other_columns_are_refused_and_both_sides_shown
   engine/test_migration::test_the_output_type_may_not_change_what_the_sink_holds
+A row that a sink does not take for what it holds is refused before the commit, or set aside, with column and value
+  sinks/test_refused_rows::test_a_delta_table[not null]
+  sinks/test_refused_rows::test_a_delta_table[check]
+  sinks/test_refused_rows::test_a_delta_table[varchar]
+  sinks/test_refused_rows::test_a_delta_table[generated]
+  sinks/test_refused_rows::test_a_delta_table[empty partition]
+  sinks/test_refused_rows::test_a_table_of_a_database[NUL]
+  sinks/test_refused_rows::test_a_table_of_a_database[varchar]
+  sinks/test_refused_rows::test_a_table_of_a_database[check]
+  sinks/test_refused_rows::test_a_keyed_table_of_a_database[NUL]
+A column that holds less than the output is refused before the batch
+  sinks/test_refused_rows::test_a_column_that_holds_less_than_the_output_is_refused_before_the_batch[an enum]
+What only the commit of a sink refuses has a way out from the first checkpoint on
+  sinks/test_refused_rows::test_what_only_the_commit_of_the_database_refuses_has_a_way_out_from_the_first_checkpoint_on
+An output that was deleted or emptied is noticed by a living engine as by a new one, with ways back that need no backup
+  publication/test_lost_sinks::test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded
+  publication/test_lost_sinks::test_the_output_of_the_only_checkpoint_is_made_again_too
+A table that was put back from a backup and written to by others is another one, whatever its version
+  publication/test_lost_sinks::test_a_table_with_the_version_that_is_known_may_be_another
+A damaged table is reported with the ways that mend it, and a damaged sink with those that work
+  published/test_damaged_tables::test_verify_and_accept_name_the_ways_out_of_damage
+  published/test_damaged_tables::test_a_damaged_sink_that_is_appended_to_waits_with_the_ways_that_work
 A sink that was made anew, or is another job's, is refused
   sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
   sinks/test_files::test_another_job_is_refused

@@ -53,6 +53,11 @@ class SinkKind(StrEnum):
         return self in (SinkKind.DELTA, SinkKind.DELTA_SPARK)
 
     @property
+    def tells_at_once(self) -> bool:
+        """Whether it costs little to ask what it has seen, before each micro-batch."""
+        return self.has_log or self in (SinkKind.FILES, SinkKind.SQL)
+
+    @property
     def marks_files(self) -> bool:
         """Whether the names of its files bear its mark, because others may write to the same place."""
         return self.is_delta_table or self is SinkKind.FILES

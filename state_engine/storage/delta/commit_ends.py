@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -106,6 +107,23 @@ def unreadable(java: Any, uri: str) -> StatelakeError:
         f"table {uri} cannot be read ({java.getClass().getSimpleName()}: {java.getMessage()}). Nothing was written. "
         "Its log _delta_log is damaged or incomplete: put it back from a backup, or restore from a savepoint"
     )
+
+
+@contextmanager
+def reading_log(uri: str) -> Iterator[None]:
+    """Look into the log of a table, whose files Kernel reads when it is asked for what they say.
+
+    Raises:
+        StatelakeError: a file of the log cannot be read.
+    """
+    try:
+        yield
+    except Py4JJavaError as error:
+        raise unreadable(error.java_exception, uri) from error
+    except Exception as error:
+        if (java := getattr(error, "_origin", None)) is None:
+            raise
+        raise unreadable(java, uri) from error  # PySpark has translated it
 
 
 def _text_of(java: Any) -> str:

@@ -37,6 +37,7 @@ from state_engine.storage.delta.commit_ends import (
     TransactionTakenError,
     class_name,
     classified,
+    reading_log,
 )
 from state_engine.storage.delta.java_calls import background_thread, java_class
 from state_engine.storage.delta.kernel_classes import KernelClasses
@@ -46,7 +47,7 @@ from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_checkpoints import write_log_checkpoint
 from state_engine.storage.delta.log_cleanup import clean_log
 from state_engine.storage.delta.log_tail import LogDurability
-from state_engine.storage.delta.snapshots import Snapshots
+from state_engine.storage.delta.snapshots import LogEntry, Snapshots
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict
 from state_engine.storage.delta.table_facts import FactsReader, TableFacts
 from state_engine.storage.durability import Durability
@@ -142,10 +143,18 @@ class DeltaKernel:
         snapshot = self._snapshots.newest(uri)
         return None if snapshot is None else int(snapshot.getVersion())
 
+    def newest_entry(self, uri: str, version: int) -> LogEntry | None:
+        """The file that a version is in the log of a table; None where that is not known, or not the newest any more.
+
+        A version alone does not identify it: a table that was put back from a backup gets its numbers again.
+        """
+        return self._snapshots.entry(uri, version)
+
     def facts(self, uri: str) -> TableFacts | None:
         """What the newest snapshot says; None where there is no table."""
         snapshot = self._snapshots.newest(uri)
-        return None if snapshot is None else self._facts.read(uri, snapshot)
+        with reading_log(uri):
+            return None if snapshot is None else self._facts.read(uri, snapshot)
 
     def properties(self, uri: str) -> dict[str, str] | None:
         """Properties of a table; None where there is none. Cheaper than ``facts`` where the schema is wide."""
@@ -163,30 +172,33 @@ class DeltaKernel:
     def inspect_all(self, uri: str, *apps: str) -> tuple[TableFacts, Mapping[str, int]] | None:
         """As ``inspect``, for several applications."""
         snapshot = self._snapshots.newest(uri)
-        return (
-            None if snapshot is None else (self._facts.read(uri, snapshot), self._taken(uri, snapshot, apps))
-        )
+        if snapshot is None:
+            return None
+        with reading_log(uri):
+            return self._facts.read(uri, snapshot), self._taken(uri, snapshot, apps)
 
     def latest_transaction(self, uri: str, app: str) -> int | None:
         """The highest version that an application committed to a table; None where it never did."""
         snapshot = self._snapshots.newest(uri)
-        transaction = (
-            snapshot.getLatestTransactionVersion(self._engines.of(uri), app) if snapshot is not None else None
-        )
-        return int(transaction.get()) if transaction is not None and transaction.isPresent() else None
+        if snapshot is None:
+            return None
+        with reading_log(uri):
+            return self._taken(uri, snapshot, [app])[app] or None
 
     def active_files(self, uri: str) -> list[str]:
         """Paths, relative to the table, of the files in the newest snapshot, and of those only."""
         snapshot = self._snapshots.newest(uri)
-        return [] if snapshot is None else [path for path, _ in self._actions.scan(uri, snapshot)]
+        with reading_log(uri):
+            return [] if snapshot is None else [path for path, _ in self._actions.scan(uri, snapshot)]
 
     def files_of(self, uri: str, *apps: str) -> TableFiles | None:
         """The newest version of a table with all that the log says of its files; None where there is no table."""
         snapshot = self._snapshots.newest(uri)
         if snapshot is None:
             return None
-        facts, taken = self._facts.read(uri, snapshot), self._taken(uri, snapshot, apps)
-        return TableFiles(uri, facts, taken, self._actions.adds(uri, snapshot), snapshot)
+        with reading_log(uri):
+            facts, taken = self._facts.read(uri, snapshot), self._taken(uri, snapshot, apps)
+            return TableFiles(uri, facts, taken, self._actions.adds(uri, snapshot), snapshot)
 
     def _taken(self, uri: str, snapshot: Any, apps: Sequence[str]) -> dict[str, int]:
         engine = self._engines.of(uri)

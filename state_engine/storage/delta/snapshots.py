@@ -16,18 +16,22 @@ from typing import Any
 
 from py4j.protocol import Py4JJavaError
 
-from state_engine.storage.delta.commit_ends import class_name, unreadable
+from state_engine.storage.delta.commit_ends import class_name, reading_log
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_names import HINT, commit_name
 from state_engine.storage.delta.log_tail import mend_log
 from state_engine.storage.files import is_local, join, local_path, open_location
 
-_File = tuple[int, int, int]
+LogFile = tuple[int, int, int]
 """By what a file differs from another one at its path: inode (0 on a store), time of last change, size in bytes.
 
 The time is in nanoseconds on a disk, in seconds on a store, which may say more in a list than of a single file.
 """
+
+
+LogEntry = tuple[int, LogFile]
+"""An entry of a log: its version, and its file."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class _Kept:
 
     snapshot: Any
     version: int
-    entry: _File
-    hint: _File | None
+    entry: LogFile
+    hint: LogFile | None
 
     def is_newest(self, log: _Names) -> bool:
         """Whether the log is as it was."""
@@ -84,6 +88,11 @@ class Snapshots:
         self._keep(uri, snapshot, hint)
         return snapshot
 
+    def entry(self, uri: str, version: int) -> LogEntry | None:
+        """The entry of the snapshot that is kept; None where that is of another version, or none is."""
+        kept = self._kept.get(uri)
+        return (version, kept.entry) if kept is not None and kept.version == version else None
+
     def committed(self, uri: str, before: Any, result: Any) -> None:
         """Keep the snapshot that a commit made of the one before; none where another commit came first."""
         kept, after = self._kept.get(uri), result.getPostCommitSnapshot()
@@ -98,7 +107,7 @@ class Snapshots:
         """
         self._kept.pop(uri, None)
 
-    def _keep(self, uri: str, snapshot: Any | None, hint: _File | None) -> None:
+    def _keep(self, uri: str, snapshot: Any | None, hint: LogFile | None) -> None:
         self._kept.pop(uri, None)
         if snapshot is None:
             return
@@ -113,17 +122,14 @@ class Snapshots:
                 return None
             mend_log(uri, lock_timeout_s=self._lock_timeout_s)
             self._seen.add(uri)
-        try:
-            engine = self._engines.of(uri)
-            return self._classes.table.forPath(engine, uri).getLatestSnapshot(engine)
-        except Py4JJavaError as error:
-            if class_name(error) == "TableNotFoundException":
-                return None
-            raise unreadable(error.java_exception, uri) from error
-        except Exception as error:
-            if (java := getattr(error, "_origin", None)) is None:
+        with reading_log(uri):
+            try:
+                engine = self._engines.of(uri)
+                return self._classes.table.forPath(engine, uri).getLatestSnapshot(engine)
+            except Py4JJavaError as error:
+                if class_name(error) == "TableNotFoundException":
+                    return None
                 raise
-            raise unreadable(java, uri) from error  # PySpark has translated it
 
 
 @dataclass(frozen=True)
@@ -136,11 +142,11 @@ class _NamesOnDisk:
         """Whether there is a log."""
         return self.log.is_dir()
 
-    def file(self, name: str) -> _File | None:
+    def file(self, name: str) -> LogFile | None:
         """The file of a name; None where there is none."""
         try:
             info = os.stat(self.log / name)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         return info.st_ino, info.st_mtime_ns, info.st_size
 
@@ -149,13 +155,13 @@ class _NamesOnDisk:
 class _NamesInStore:
     """The names in a log as one list gave them."""
 
-    files: Mapping[str, _File]
+    files: Mapping[str, LogFile]
 
     def exists(self) -> bool:
         """Whether there is a log."""
         return bool(self.files)
 
-    def file(self, name: str) -> _File | None:
+    def file(self, name: str) -> LogFile | None:
         """The file of a name; None where there is none."""
         return self.files.get(name)
 
@@ -172,7 +178,7 @@ def _names_of(uri: str) -> _Names:
     )
 
 
-def _entry_on_a_store(snapshot: Any) -> _File | None:
+def _entry_on_a_store(snapshot: Any) -> LogFile | None:
     """The entry of a snapshot's version, as Kernel saw it; None where it reads a log checkpoint in its place."""
     entries = snapshot.getLogSegment().getDeltas()
     if entries.isEmpty():
