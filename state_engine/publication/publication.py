@@ -152,7 +152,7 @@ class Publication:
         """
         newest = self.places.changes(last_of_sinks(path), declared).by_sink.values()
         return any(
-            SinkKind(last.staged.kind).tells_at_once and self.seen(last.staged) < last.checkpoint_id
+            SinkKind(last.staged.kind).answers_quickly and self.seen(last.staged) < last.checkpoint_id
             for *_, last in newest
             if self.places.is_declared(last.staged, declared)
         )
@@ -207,7 +207,7 @@ class Publication:
         job = self._tables.layout.job
         return (
             f"Publish that again with engine.publish_pending(job, from_checkpoint={first_id}), or `statelake "
-            f"publish-pending {job} --from-checkpoint {first_id}`, while its staged files are there. Where they are "
+            f"publish-pending {job} --from-checkpoint {first_id}`, while its staged files exist. If they are "
             f"gone with the sink, make it again from the recorded input: `statelake branch create {job} --from 0`, "
             f"then `statelake branch promote {job} BRANCH`. Or restore the job to a checkpoint that the sink shows; or "
             "give the sink another name to begin empty"

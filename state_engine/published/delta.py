@@ -294,7 +294,7 @@ class DeltaStateTarget(TableTarget):
                 file.move(join(at.path, aside, path.replace("/", "-")))
         self._kernel.forget(table.place)
         _LOG.warning(
-            "table '%s': the log of %s could not be read. It was moved to %s there, and the table is made anew",
+            "table '%s': the log of %s could not be read. It was moved to %s there, and the table is rebuilt",
             table.name, table.place, aside, extra={"sink": table.name},
         )  # fmt: skip
 

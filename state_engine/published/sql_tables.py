@@ -260,7 +260,7 @@ class ShownTable:
             raise SinkIdentityError(
                 f"{self._where} belongs to {owner}, and not to '{self.published.app}'. Nothing was changed. Name "
                 "another table, which is then made; or take this one over with adopt=True: its rows are compared "
-                "with the state, and become those of the state. Where it was this job's, and its ledger is gone, "
+                "with the state, and become those of the state. If it was this job's, and its ledger is gone, "
                 f"rebuild it from the state with {self.published.rebuild}"
             )
         return shown

@@ -167,7 +167,7 @@ def test_the_job_and_the_other_targets_go_on(
     refused = ""
     try:
         report = site.run()
-    except SinkError as error:  # what is refused is told when all else is done
+    except SinkError as error:  # what is refused is raised when all else is done
         refused = str(error)
         assert damage in SQL
     else:

@@ -53,7 +53,7 @@ class SinkKind(StrEnum):
         return self in (SinkKind.DELTA, SinkKind.DELTA_SPARK)
 
     @property
-    def tells_at_once(self) -> bool:
+    def answers_quickly(self) -> bool:
         """Whether it costs little to ask what it has seen, before each micro-batch."""
         return self.has_log or self in (SinkKind.FILES, SinkKind.SQL)
 

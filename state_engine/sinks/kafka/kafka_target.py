@@ -16,6 +16,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SinkError, ValueTypeError
 from state_engine.core.types.avro_values import avro_writer, record_fields
 from state_engine.core.types.ddl import ddl_text
@@ -249,7 +250,7 @@ class BecomesRecord(RowRule):
         return (
             ""
             if size <= largest
-            else f"its record of {size:,} bytes is larger than max.request.size={largest}"
+            else f"its record of {counted(size, 'byte')} is larger than max.request.size={largest}"
         )
 
 
