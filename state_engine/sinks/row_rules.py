@@ -64,7 +64,7 @@ class ColumnRule(RowRule):
         return {row: self._described(shown(values, row)) for row in wrong.tolist()}
 
     def _described(self, value: Any) -> str:
-        text = "null" if value is None else repr(value)
+        text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
         if len(text) > _LONGEST_SHOWN:
             text = f"{text[:_LONGEST_SHOWN]}…"
         return f"the column '{self.column}' holds {text}: {self.says}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -28,6 +29,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, SinkError, SourceError
+from state_engine.sinks.row_rules import refused_rows
 from tests.kafka.topics import Topics
 
 CLICKS = "id bigint, name string"
@@ -343,3 +345,31 @@ def test_raw_rows_with_headers_are_sent_as_they_are(
     assert {k: v for k, v in after.items() if k != "offset"} == {
         k: v for k, v in before.items() if k != "offset"
     }
+
+
+YEAR_US = 365 * 86_400 * 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("options", "bad", "why"),
+    [
+        ({}, ("x" * 2**20, 0), "its record of 1,048,.* bytes is larger than max.request.size=1048576"),
+        ({"options": {"max.request.size": "300"}}, ("x" * 200, 0), "larger than max.request.size=300"),
+        ({}, ("a", 9_000 * YEAR_US), "'at' holds 10964-.* not within the years 1 to 9999"),
+        ({"timestamp": "at"}, ("a", -YEAR_US), "'at' holds 1969-01-01 .*: a record has no time before 1970"),
+        ({"format": "avro", "schema": AVRO, "timestamp": "at"}, (None, 0), "name"),
+    ],
+)
+def test_rows_that_cannot_become_records_are_refused_before_they_are_staged(
+    options: dict[str, Any], bad: tuple[Any, int], why: str
+) -> None:
+    """Without a broker: the rules are those of the topic's format, key and client."""
+    names, times = zip(("a", YEAR_US), bad, strict=True)
+    at = pa.array(times, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    rows = pa.table({"id": pa.array([1, 2], pa.int64()), "name": pa.array(names, pa.string()), "at": at})
+    options = options | (
+        {"schema": AVRO.replace('["null", "string"]', '"string"')} if "schema" in options else {}
+    )
+    refused = refused_rows(KafkaSink("broker:9092", "clicks", **options)._target().rules(), rows)
+    assert list(refused) == [1]
+    assert re.search(why, refused[1])
