@@ -151,10 +151,12 @@ def has_lineage(schema_text: str) -> bool:
 
 
 def _other_columns(path: str, facts: TableFacts, schema_text: str) -> SinkError:
+    listed = ", ".join(repr(f["name"]) for f in facts.schema["fields"])
     return SinkError(
         f"{path} has the columns {short_schema(facts.schema)}, the output has "
         f"{short_schema(json.loads(schema_text))}: names (also their case) and types must be equal. Change "
-        "output_type, or write to another table"
+        "output_type; where no function is before the sink, give it the table's columns by "
+        f"transform(lambda rows: rows.select({listed})); or add columns to the table; or write to another table"
         + (
             ""
             if has_lineage(schema_text) == (WRITE_ID in _names(facts))

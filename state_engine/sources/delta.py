@@ -303,12 +303,15 @@ class _Draft:
         except SourceError as gone:
             return self._stop(str(gone))
         if commit.removes and self.source.on_change != "skip":
-            return self._stop(_removal(self.source.shown, version, commit))
+            return self._stop(_removal(self.source.shown, version, commit), removes=True)
         if commit.schema is not None and commit.schema != self.schema:
             assert self.schema is not None
             problem = incompatible_change(json.loads(self.schema), json.loads(commit.schema))
             if self.files or problem:
-                return self._stop(f"{self.source.shown}: version {version} changed the schema: {problem}")
+                return self._stop(
+                    f"{self.source.shown}: version {version} changed the schema: {problem}. Change the code to the "
+                    "columns of today first"
+                )
             self.schema = commit.schema
         if not inside:
             self.position = replace(self.position, version=version, files=0, snapshot=False)
@@ -331,15 +334,15 @@ class _Draft:
         self.position = replace(self.position, files=None)
         return True
 
-    def _stop(self, why: str) -> bool:
+    def _stop(self, why: str, *, removes: bool = False) -> bool:
         """End the slice in front of a commit that cannot be taken; where that is all there is, begin again or fail."""
-        return False if self.files else self._restart(why)
+        return False if self.files else self._restart(why, removes=removes)
 
-    def _restart(self, why: str) -> bool:
+    def _restart(self, why: str, *, removes: bool = False) -> bool:
         """Begin again with a snapshot, or say why that is needed; always False: the slice ends with it."""
         on_change = self.source.on_change
         if on_change != "restart":
-            may_skip = on_change == "fail" and not self.source.changes
+            may_skip = removes and on_change == "fail" and not self.source.changes
             skip = "; on_change='skip' passes over commits that take rows away" if may_skip else ""
             raise SourceError(
                 f"{why}. Ways out: on_change='restart' delivers the whole table again, to functions that keep their "

@@ -46,6 +46,9 @@ A word that a declaration does not know is refused when it is made
   misuse/test_choices::test_an_unknown_word_is_refused_when_the_declaration_is_made
 What an orchestrator is given (schedule, owners, suites, options) is checked when it is declared
   misuse/test_choices::test_what_an_orchestrator_is_given_is_checked_when_it_is_declared
+Advice for columns of a Delta table that changed helps
+  misuse/test_advice::test_what_is_said_of_a_renamed_column_helps
+  misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps
 A row without event time is named with its column, where a function needs one
   misuse/test_rows_without_event_time::test_the_error_names_the_column_and_what_to_do
 
