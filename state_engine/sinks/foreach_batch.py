@@ -82,7 +82,9 @@ class ForeachBatchSink(Sink):
         _SINKS[self.name] = self
 
     def place(self, app: str, staging: Staging) -> str:
-        return staging.directory(app, self.name)
+        uri = staging.directory(app, self.name)
+        _SINKS[uri] = self  # whoever asks has the job in hand: another job may have a function of this name
+        return uri
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         uri = self.place(request.app, request.staging)
@@ -99,7 +101,7 @@ class ForeachBatchSink(Sink):
 
 
 _SINKS: dict[str, ForeachBatchSink] = {}
-"""By name, the newest: publishing works from a committed row, which can name a function and not hold it."""
+"""By place, and by name the newest: publishing works from a committed row, which can name a function, not hold it."""
 
 
 def _origin(function: BatchFunction) -> tuple[str, str]:
@@ -151,7 +153,7 @@ class ForeachBatchPublisher(Publisher):
         return False
 
     def _call(self, staged: StagedSink, checkpoint_id: int) -> None:
-        sink = _SINKS.get(staged.identity)
+        sink = _SINKS.get(staged.path) or _SINKS.get(staged.identity)
         if sink is None:
             raise SinkError(
                 f"sink '{staged.name}': rows of checkpoint {checkpoint_id} wait for the function '{staged.identity}', "

@@ -16,6 +16,7 @@ import sys
 import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from threading import Lock
 
 from pyspark.sql import SparkSession
 
@@ -88,15 +89,24 @@ def archived(name: str, directory: Path, package_data: Sequence[str] = ()) -> Pa
     above = origin.parent.parent if spec.submodule_search_locations else origin.parent
     files = _files_of(origin.parent, above, package_data) if spec.submodule_search_locations else [origin]
     target = directory / f"statelake-{name}-{_digest(files, above)}.zip"
-    if target.exists():
-        return target
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+    with _ARCHIVES:  # Spark refuses a file for ever that has changed since it was first sent
+        if not target.exists():
+            draft = target.with_suffix(".draft")
+            _write_archive(draft, files, above)
+            draft.replace(target)
+    return target
+
+
+_ARCHIVES = Lock()
+
+
+def _write_archive(archive: Path, files: Sequence[Path], above: Path) -> None:
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as made:
         for file in files:
             made.write(file, file.relative_to(above))
             compiled = Path(importlib.util.cache_from_source(str(file))) if file.suffix == ".py" else file
             if compiled != file and compiled.exists():  # saves every worker the time to compile it
                 made.write(compiled, file.relative_to(above).with_suffix(".pyc"))
-    return target
 
 
 def _files_of(package: Path, above: Path, package_data: Sequence[str]) -> list[Path]:

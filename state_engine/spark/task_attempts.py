@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from state_engine.spark.no_spark import has_spark
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _ATTEMPT_IDS = count(1 << 32)
 """Of attempts in this process, above those of Spark's tasks."""
+_COUNTING = Lock()
 _nested = 0
 """How many ``in_this_process`` are open, in all threads."""
 
@@ -25,11 +27,13 @@ _nested = 0
 def in_this_process() -> Iterator[None]:
     """Inside, and in all threads, subtasks of a few rows, and work without rows, run here and not in Spark tasks."""
     global _nested
-    _nested += 1
+    with _COUNTING:
+        _nested += 1
     try:
         yield
     finally:
-        _nested -= 1
+        with _COUNTING:
+            _nested -= 1
 
 
 def runs_in_this_process(spark: SparkSession) -> bool:

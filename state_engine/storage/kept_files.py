@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 
 from state_engine.storage.files import open_location
 from state_engine.storage.parquet_reading import OpenParquet
@@ -44,7 +44,7 @@ class KeptFiles:
     """
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_bytes, self._lock = max_bytes, Lock()
+        self._max_bytes, self._lock = max_bytes, RLock()
         self._files: dict[tuple[str, tuple[str, ...]], _Kept] = {}
 
     def opened(self, uri: str, coded: Collection[str], opening: Callable[[], OpenParquet]) -> OpenParquet:
@@ -80,12 +80,14 @@ class KeptFiles:
 
     def _may_keep(self, decoded: int) -> bool:
         """Whether rows of a file that is kept may be, too."""
-        return decoded <= _LARGEST_BYTES and self.bytes + decoded <= self._max_bytes
+        with self._lock:  # a file asks as it is read, while other threads open theirs
+            return decoded <= _LARGEST_BYTES and self.bytes + decoded <= self._max_bytes
 
     @property
     def bytes(self) -> int:
         """Size of what is kept."""
-        return sum(one.stamp[0] + one.file.kept_bytes for one in self._files.values())
+        with self._lock:
+            return sum(one.stamp[0] + one.file.kept_bytes for one in self._files.values())
 
     def keep_only(self, uris: Collection[str], *, below: Collection[str]) -> None:
         """Let go of the files in some directories but for those that are named."""

@@ -209,3 +209,18 @@ def test_names_of_functions() -> None:
         ForeachBatchSink(print, name="One")
     with pytest.raises(ConfigurationError, match="'x' cannot be called"):
         ForeachBatchSink("x", name="two")  # type: ignore[arg-type]
+
+
+def test_two_jobs_with_functions_of_one_name(publisher: StagingPublisher) -> None:
+    """A factory makes a job for each region: each has a function of its own under the same name."""
+    one, two = Recorder(), Recorder()
+    sinks = [ForeachBatchSink(function, name="export") for function in (one, two)]
+    apps = ["0123/north/out", "0123/south/out"]
+    requests = [asked(KERNEL, SCHEMA, "w1", app=app, root=publisher.root) for app in apps]
+    outputs = [
+        staged_files(sink, request, pa.table({"id": [n]}, schema=SCHEMA))
+        for n, (sink, request) in enumerate(zip(sinks, requests, strict=True))
+    ]
+    for staged_one, app in zip(outputs, apps, strict=True):
+        publisher.publish(staged_one, app, 1)
+    assert (one.calls, two.calls) == ([(1, [0])], [(1, [1])])

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import sysconfig
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -115,3 +117,21 @@ def test_the_engine_is_sent_to_tasks_elsewhere_and_in_another_python(
     context.master, context.pythonExec = master, python
     session: Any = SimpleNamespace(sparkContext=context)
     assert ship_code(session) == sent
+
+
+def test_threads_get_one_whole_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark serves what it was first given, and refuses the file for ever if it has changed since."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    package(tmp_path, {"__init__.py": "", **{f"m{n}.py": f"N = {n}\n" * 200 for n in range(40)}})
+    directory, begin = tmp_path / "archives", threading.Barrier(8)
+    directory.mkdir()
+
+    def content(_: int) -> bytes:
+        begin.wait()
+        return archived("mine", directory).read_bytes()
+
+    with ThreadPoolExecutor(8) as threads:
+        contents = set(threads.map(content, range(8)))
+    (archive,) = directory.iterdir()
+    assert contents == {archive.read_bytes()}
+    assert imported(archive, "from mine.m39 import N; print(N)") == "39"

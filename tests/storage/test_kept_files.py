@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -151,3 +154,40 @@ def test_a_large_file_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     opening.through(kept)
     opening.through(kept)
     assert (opening.times, kept.bytes) == (2, 0)
+
+
+class Rows:
+    """What ``KeptFiles`` asks of an open file, without anything to read."""
+
+    row_groups, kept_bytes = 0, 1
+
+    def decoded_bytes(self, groups: range) -> int:
+        return len(groups)
+
+    def keep_rows(self, may_keep: Callable[[int], bool]) -> None:
+        self.may_keep = may_keep
+
+
+def test_threads_may_open_and_read_at_once(tmp_path: Path) -> None:
+    """A file asks whether its rows may be kept while other threads open files."""
+    files = [tmp_path / f"{n}.parquet" for n in range(400)]
+    for file in files:
+        file.touch()
+    kept, first, before = KeptFiles(), Rows(), sys.getswitchinterval()
+    opening: Any = Rows
+    kept.opened(f"file://{files[0]}", (), lambda: cast("OpenParquet", first))
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(3) as threads:
+            opened = [
+                threads.submit(
+                    lambda half=half: [kept.opened(f"file://{file}", (), opening) for file in half]
+                )
+                for half in (files[1::2], files[2::2])
+            ]
+            while not all(one.done() for one in opened):
+                assert first.may_keep(1)
+            assert sum(len(one.result()) for one in opened) == len(files) - 1
+    finally:
+        sys.setswitchinterval(before)
+    assert kept.bytes == len(files)
