@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from state_engine.core import errors
 from tests.support.java import SHORT_LIVED_JAVA
 
 if TYPE_CHECKING:
@@ -59,6 +60,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
     with subtasks_in_process():
         return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """An exception that the engine did not foresee is a defect, whatever a test makes of it."""
+    made: list[str] = []
+
+    def noted(self: errors.InternalError, *args: object) -> None:
+        errors.StatelakeError.__init__(self, *args)
+        made.append(str(self))
+
+    with pytest.MonkeyPatch.context() as patched:
+        if not item.get_closest_marker("internal_errors"):
+            patched.setattr(errors.InternalError, "__init__", noted)
+        yield
+    assert not made, f"no StatelakeError of its own: {made}"
 
 
 @pytest.fixture(scope="session")

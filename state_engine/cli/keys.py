@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.json_text import parsed_json
 
 
 def key_columns(text: str) -> dict[str, Any]:
@@ -15,7 +15,7 @@ def key_columns(text: str) -> dict[str, Any]:
         ConfigurationError: the text is no JSON object.
     """
     try:
-        key = json.loads(text)
+        key = parsed_json(text)
     except ValueError as error:
         raise ConfigurationError(
             f"--key {text!r} is not JSON ({error}): give the columns of the key"
@@ -35,6 +35,6 @@ def key_of(text: str) -> Any:
     if text.lstrip().startswith("{"):
         return key_columns(text)
     try:
-        return json.loads(text)
+        return parsed_json(text)
     except ValueError:
         return text

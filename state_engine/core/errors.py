@@ -28,6 +28,7 @@ StatelakeError
 │   └── UnsafeStoreError      a store loses commits of two runners: set its log store, or have one writer
 ├── MissingFilesError         files that a checkpoint needs are gone or differ: restore from a savepoint
 │   └── DamagedFileError      a file is not what was written: put it back, or restore what does not need it
+├── InternalError             the engine, or what it works with, failed as nobody foresaw: report it with the traceback
 ├── InvariantError            a commit would have broken what must hold, and was not made: report it with the message
 ├── PartitionOrderError       a partition was run out of order: run the earlier one first
 ├── SinkError                 the sink cannot take these rows: repair it, or restore to the parent
@@ -284,6 +285,10 @@ class StorageError(StatelakeError, OSError):
 
 class LockTimeoutError(StatelakeError):
     """The lock of a table was not free in time; or others took over a directory of files, where nobody can lock."""
+
+
+class InternalError(StatelakeError):
+    """An exception that the engine did not foresee, its cause; what was committed is kept."""
 
 
 class InvariantError(StatelakeError):

@@ -9,7 +9,6 @@ Guarantees nothing about Spark: what is set here is data; ``session.py`` makes c
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import re
 import tomllib
@@ -21,6 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from state_engine.core.errors import SettingsError
+from state_engine.core.json_text import parsed_json
 from state_engine.storage.object_stores import StoreAccess
 from state_engine.storage.state.copy_directory import LocalCopies
 
@@ -154,11 +154,14 @@ def load(*, environ: Mapping[str, str], directory: Path) -> LoadedSettings:
     file = _settings_file(environ=environ, directory=directory)
     data: dict[str, Any] = {}
     origins: dict[str, str] = {}
-    if file is not None:
-        _merge(data, _read_toml(file), origins=origins, origin=str(file))
-    for name in sorted(key for key in environ if key.startswith(PREFIX)):
-        _merge(data, _from_variable(name, environ[name]), origins=origins, origin=f"${name}")
-    settings = _validated(data, origins)
+    of_file = _read_toml(file) if file is not None else {}
+    try:
+        _merge(data, of_file, origins=origins, origin=str(file))
+        for name in sorted(key for key in environ if key.startswith(PREFIX)):
+            _merge(data, _from_variable(name, environ[name]), origins=origins, origin=f"${name}")
+        settings = _validated(data, origins)
+    except RecursionError:
+        raise SettingsError(f"{file or PREFIX}: tables or lists are nested too deeply for settings") from None
     # A path in a file is relative to that file, so that a job finds its state from any directory.
     base = file.parent if file is not None and origins.get("root") == str(file) else directory
     settings = settings.model_copy(update={"root": _absolute(settings.root, base)})
@@ -184,7 +187,7 @@ def _settings_file(*, environ: Mapping[str, str], directory: Path) -> Path | Non
 def _read_toml(file: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{file} cannot be read as TOML: {error}") from error
 
 
@@ -203,8 +206,8 @@ def _value(path: list[str], text: str) -> Any:
     """Lists, tables and job parameters are JSON; other values stay text, which their type then reads."""
     if text.startswith(("[", "{")) or path[:2] == ["jobs", "parameters"]:
         try:
-            return json.loads(text)
-        except json.JSONDecodeError:
+            return parsed_json(text)
+        except ValueError:
             return text
     return [part.strip() for part in text.split(",")] if path in _LISTS else text
 

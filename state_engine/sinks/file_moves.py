@@ -79,7 +79,7 @@ def moves_of(look: Look) -> list[Move]:
     moves = []
     for name, path in look.aside.items():
         if name.startswith((_MOVING, _MOVED)) and name.endswith(".json"):
-            note = look.at.inside(path).read_json()
+            note = look.at.inside(path).read_json(files=list, withdrawn=list)
             moves.append(Move(_number(name), name.startswith(_MOVED), note["files"], note["withdrawn"]))
     return sorted(moves, key=lambda m: m.checkpoint_id)
 
@@ -116,7 +116,8 @@ def newest_published(look: Look) -> int:
 def read_note(look: Look) -> Note | None:
     """What ``Mover.publish`` noted last; None where it never did."""
     paths = [path for name, path in look.aside.items() if name.startswith(_NOTE) and name.endswith(".json")]
-    notes = (Note(**look.at.inside(path).read_json()) for path in paths)
+    read = (look.at.inside(path).read_json(checkpoint_id=int, before=int, files=str) for path in paths)
+    notes = (Note(one["checkpoint_id"], one["before"], one["files"]) for one in read)
     return max(notes, key=lambda note: note.checkpoint_id, default=None)
 
 

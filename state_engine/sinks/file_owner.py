@@ -179,7 +179,7 @@ def _first_owner(at: Location) -> str:
     """What the names of all owners' directories begin with; empty where the sink has had none."""
     if not at.inside(_MARKER).is_file():
         return ""
-    first: str = at.inside(_MARKER).read_json()["first"]
+    first: str = at.inside(_MARKER).read_json(first=str)["first"]
     return first
 
 

@@ -310,5 +310,5 @@ def _read_identity(uri: str) -> dict[str, str] | None:
     at = open_location(join(uri, _IDENTITY))
     if not at.is_file():
         return None
-    identity: dict[str, str] = at.read_json()
+    identity: dict[str, str] = at.read_json(id=str, app=str)
     return identity

@@ -74,8 +74,7 @@ def read_note(uri: str) -> dict[str, Any] | None:
     at = open_location(uri)
     if not at.is_file():
         return None
-    note: dict[str, Any] = at.read_json()
-    return note
+    return at.read_json()
 
 
 def record_target(uri: str, target: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors.exceptions.captured import CapturedException
 
+from state_engine.core import errors
 from state_engine.core.errors import (
     MemoryLimitError,
     RootError,
@@ -45,6 +46,8 @@ _NO_MEMORY = {
     "a task that read or routed rows": re.compile(r"^(?:pyarrow\.lib\.Arrow)?MemoryError\b", re.MULTILINE),
 }
 """Who asked for memory in vain, and what Spark says then."""
+_OURS = re.compile(r"\bstate_engine\.core\.errors\.(\w+): (.+)")
+"""How Python prints an error of ours, as which it leaves a task."""
 _STORE_PATH = re.compile(r"\bs3a?://[^\s:]+")
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known. One that answers with an exception has not hung up."""
@@ -56,7 +59,8 @@ def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
     """What an error of an operation stands for; None where it says that itself."""
     if not isinstance(error, StatelakeError):
         return (
-            unfit_workers(error, session=session, job=job)
+            of_a_task(error, job=job)
+            or unfit_workers(error, session=session, job=job)
             or without_memory(error, job=job)
             or lost_process(error, session=session, job=job)
             or unresolved_host(error, job=job)
@@ -64,6 +68,19 @@ def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
         )
     if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
         return unresolved_host(error, job=job)
+    return None
+
+
+def of_a_task(error: Exception, *, job: str) -> StatelakeError | None:
+    """The error of ours that code in a Spark task raised; None for any other error."""
+    for one in _causes(error):
+        if isinstance(one, Py4JJavaError | CapturedException):
+            sign = _OURS.search("\n".join(messages(one)))
+            kind = getattr(errors, sign[1], None) if sign else None
+            if sign and getattr(kind, "__init__", None) is StatelakeError.__init__:
+                where = f"job '{job}': " if job and f"job '{job}'" not in sign[2] else ""
+                made: StatelakeError = kind(where + sign[2])
+                return made
     return None
 
 

@@ -9,7 +9,6 @@ error and never data. Decisions 0021 and 0026.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +27,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from state_engine.core.errors import ConfigurationError, DamagedFileError
+from state_engine.core.json_text import parsed_json
 from state_engine.storage import durability
 from state_engine.storage.object_stores import S3_SCHEMES, s3_file_system
 from state_engine.storage.storage_errors import storage_errors
@@ -140,20 +140,27 @@ class Location:
             content: bytes = stream.read()
             return content
 
-    def read_json(self) -> Any:
-        """The content of a small file that the engine wrote.
+    def read_json(self, **fields: type) -> dict[str, Any]:
+        """The content of a small file that the engine wrote, an object.
+
+        Args:
+            fields: what it must have, and of which type.
 
         Raises:
-            DamagedFileError: it is empty or cut.
+            DamagedFileError: it is empty or cut, or something else.
         """
         content = self.read()
         try:
-            return json.loads(content)
-        except ValueError as error:
+            made = parsed_json(content)
+            wrong = [n for n, kind in fields.items() if type(made[n]) is not kind]
+            if not isinstance(made, dict) or wrong:
+                raise ValueError(f"it has {wrong or 'fields'} of other types")
+        except (ValueError, LookupError, TypeError) as error:
             raise DamagedFileError(
-                f"{self.path} is empty or cut ({error}): nothing was done. Run again; if it stays so, put the file "
-                "back from a backup"
+                f"{self.path} is empty, cut, or not what was written ({type(error).__name__}: {error}): nothing was "
+                "done. Run again; if it stays so, put the file back from a backup"
             ) from None
+        return made
 
     @contextmanager
     def reading(self) -> Iterator[pa.NativeFile]:

@@ -20,6 +20,7 @@ import pyarrow.fs as pafs
 
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION, newer, older
 from state_engine.core.errors import RootError
+from state_engine.core.json_text import parsed_json
 from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import is_local, join, open_location
 from state_engine.storage.layout import JobLayout
@@ -79,7 +80,7 @@ def read_marker(uri: str) -> dict[str, str] | None:
     if not at.is_file():
         return None
     try:
-        marker: dict[str, str] = json.loads(at.read())
+        marker: dict[str, str] = parsed_json(at.read())
     except ValueError as error:
         raise RootError(f"{uri}/{MARKER} is damaged ({error}): {REPAIR_HINT}") from None
     if not isinstance(marker, dict) or not {"root_id", "format"} <= set(marker):

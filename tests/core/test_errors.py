@@ -65,6 +65,7 @@ def test_setting_rows_aside_is_proposed_only_where_it_helps(can_be_set_aside: bo
     assert ("set on_error='dead_letter'" in str(error)) is can_be_set_aside
 
 
+@pytest.mark.internal_errors
 def test_errors_can_be_pickled() -> None:
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, errors.StatelakeError) and cls is not errors.UserFunctionError:

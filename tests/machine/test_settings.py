@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -157,3 +158,43 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 def test_load_settings_takes_the_directory_and_environment_it_is_given(tmp_path: Path) -> None:
     settings = load_settings(environ={"STATELAKE__ROOT": "here"}, directory=tmp_path)
     assert settings.root == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"root = " + b"[" * 5000 + b"]" * 5000,
+        b"[" + b".".join([b"a"] * 5000) + b"]\nb = 1\n",
+        b"[jobs.parameters." + b".".join([b"a"] * 3000) + b"]\nb = 1\n",
+        b"root = 'caf\xe9'",
+        b"\xff\xfe\x00",
+        b"root = 1" + b"0" * 6000,
+        b"root = 1\nroot = 2",
+        b"spark = 3",
+        b"[spark]\noptions = [1]",
+        b"[storage]\nendpoint = 9e999",
+        b"[local_copies]\nmax_size = -1",
+        b"[jobs]\nmodules = {a = 1}",
+    ],
+    ids=itertools.count(),
+)
+def test_whatever_stands_in_the_file_is_an_error_of_settings(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "statelake.toml").write_bytes(content)
+    with pytest.raises(SettingsError):
+        load(environ={}, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("JOBS__PARAMETERS", "[" * 100_000),
+        ("__".join(["JOBS"] * 2000), "1"),
+        ("SPARK__OPTIONS", "[1, 2]"),
+        ("STORAGE", "[]"),
+        ("LOGGING__LEVEL", "1" * 5000),
+    ],
+    ids=itertools.count(),
+)
+def test_whatever_stands_in_a_variable_is_an_error_of_settings(tmp_path: Path, name: str, text: str) -> None:
+    with pytest.raises(SettingsError):
+        load(environ={f"STATELAKE__{name}": text}, directory=tmp_path)

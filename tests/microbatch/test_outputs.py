@@ -10,11 +10,12 @@ import pyarrow as pa
 import pytest
 
 from state_engine import FileSink, SqlSink
+from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.history import History
-from state_engine.core.errors import MissingFilesError
+from state_engine.core.errors import CommitFailedError, MissingFilesError
 from state_engine.job.graph import SinkNode
 from state_engine.microbatch.attempt_outputs import Outputs, OutputsOfJob
-from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.microbatch.subtask.output_files import order_fields, read_exchange, write_sink_file
 from state_engine.publication.publication import Publication
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.files import open_location
@@ -77,3 +78,16 @@ def test_an_attempt_that_is_given_up_leaves_what_others_wrote(of_job: OutputsOfJ
     given_up.give_up()
     assert (files_of(FIRST, tmp_path), files_of(SECOND, tmp_path)) == (before, [])
     assert len(kept.stage(checkpoint(1), History()).sinks) == 2
+
+
+def test_a_file_between_operators_that_was_collected(tmp_path: Path) -> None:
+    """A runner that stood still for a day finds its attempt's files gone, as the first thing that it does."""
+    gone = DataFile(f"file://{tmp_path}/exchange/out.parquet", 100, 3, 0)
+    for reading in (
+        lambda: read_exchange([gone, gone]),
+        lambda: order_fields([[gone, gone]], ["_statelake_order_0"]),
+    ):
+        with pytest.raises(
+            CommitFailedError, match=r"out.parquet, which one operator hands .* is gone.*run again"
+        ):
+            reading()

@@ -20,8 +20,14 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
-from state_engine.core.errors import SetupError, SparkLostError, StatelakeError, SubtaskLostError
-from state_engine.spark.lost_spark import lost_process, unresolved_host
+from state_engine.core.errors import (
+    CommitFailedError,
+    SetupError,
+    SparkLostError,
+    StatelakeError,
+    SubtaskLostError,
+)
+from state_engine.spark.lost_spark import lost_process, outside, unresolved_host
 from tests.support.tiny import Site
 
 pytestmark = pytest.mark.spark_tasks
@@ -210,3 +216,23 @@ def _main(directory: Path) -> None:
 
 if __name__ == "__main__":
     _main(Path(sys.argv[1]))
+
+
+def test_an_error_of_ours_in_a_task_is_that_error(spark: SparkSession) -> None:
+    def fails(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+        from state_engine.core.errors import CommitFailedError
+
+        raise CommitFailedError("a file that one operator hands to another is gone; run again")
+
+    for action in (
+        spark.range(1).mapInArrow(fails, "id long").collect,
+        spark.sparkContext.parallelize([1], 1).mapPartitions(fails).collect,
+    ):
+        with pytest.raises(Exception, match="is gone") as failed:
+            action()
+        assert not isinstance(failed.value, StatelakeError)
+        error = outside(failed.value, spark, "totals")
+        assert type(error) is CommitFailedError
+        assert str(error).startswith(
+            "job 'totals': a file that one operator hands to another is gone; run again"
+        )

@@ -18,16 +18,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
+
+import pyarrow as pa
 
 from state_engine.core.checkpoints import format_versions
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.checkpoints.table_names import OPERATOR_STATE, operator_directory
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
+from state_engine.core.json_text import parsed_json
+from state_engine.core.state.ttl import Lifetime
 from state_engine.core.types.json_values import from_json, to_json
 
 FORMAT_VERSION = 2
@@ -161,10 +165,10 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         MissingFilesError: it is not what was written.
     """
     try:
-        content = json.loads(text)
-    except ValueError:
-        raise _damaged(where, "it is not JSON") from None
-    if not isinstance(content, dict) or not isinstance(content.get("format"), int):
+        content = parsed_json(text)
+    except ValueError as error:
+        raise _damaged(where, f"it is not JSON ({error})") from None
+    if not isinstance(content, dict) or type(content.get("format")) is not int:
         raise _damaged(where, "it names no format")
     if content["format"] > FORMAT_VERSION:
         raise RootError(
@@ -176,6 +180,9 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         steps = format_versions.steps_from(content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where)
         row_text = json.dumps(format_versions.upgraded_row(content["checkpoint"], steps))
         (row,) = from_json(ROW_TYPE, [row_text])
+        _check_nulls(row)
+        for state in (state for operator in row.operators for state in operator.states):
+            Lifetime.recorded(state.ttl)
         return SavepointManifest(
             name=str(content["name"]),
             job=str(content["job"]),
@@ -185,8 +192,22 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         )
     except ConfigurationError:
         raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError, pa.ArrowException) as error:
         raise _damaged(where, f"it lacks what a manifest holds ({type(error).__name__}: {error})") from None
+
+
+def _check_nulls(value: Any) -> None:
+    """Refuse null where a part of a row has a value: columns may be null, whatever the row declares."""
+    if is_dataclass(value):
+        for part in fields(value):
+            if getattr(value, part.name) is None and "None" not in str(part.type):
+                raise ValueError(f"'{part.name}' is null")
+            _check_nulls(getattr(value, part.name))
+    elif isinstance(value, list | tuple):
+        if None in value:
+            raise ValueError("a list has a null")
+        for one in value:
+            _check_nulls(one)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.json_text import parsed_json
 from state_engine.core.state.ttl_cleanup import TtlCleanup
 from state_engine.core.types.durations import Duration, Time, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
@@ -81,7 +82,7 @@ class Lifetime:
         """From what ``StateTtlConfig.to_json`` made; None where nothing expires."""
         if not text:
             return None
-        config = json.loads(text)
+        config = parsed_json(text)
         return cls(
             ttl_ms=int(config["ttl_ms"]),
             by_event_time=config.get("time") == TtlTime.EventTime.name,

@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.json_text import parsed_json
 from state_engine.core.types.ddl import ddl_text
 
 Write = Callable[[Any], bytes]
@@ -60,7 +61,7 @@ def record_fields(schema: str, *, of: str) -> dict[str, Any]:
         {'user': 'string'}
     """
     try:
-        parsed = json.loads(schema)
+        parsed = parsed_json(schema)
         if parsed["type"] == "record":
             return {field["name"]: field["type"] for field in parsed["fields"]}
     except (ValueError, LookupError, TypeError):

@@ -11,11 +11,11 @@ from functools import partial
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import CommitFailedError, StatelakeError
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import TaskRows
 from state_engine.storage.files import is_local, join, write_csv, write_parquet
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.parquet_reading import OpenParquet, open_recorded
 
 _EXCHANGE = "outputs on their way to a chained operator"
 
@@ -51,8 +51,19 @@ def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field
     if not pairs:
         return [pa.field(n, pa.int64()) for n in names]
     order = pairs[0][1]
-    schema = open_recorded(order.path, order, of=_EXCHANGE).schema
+    schema = _opened(order).schema
     return [pa.field(n, schema.field(n).type) for n in names]
+
+
+def _opened(file: DataFile) -> OpenParquet:
+    try:
+        return open_recorded(file.path, file, of=_EXCHANGE)
+    except FileNotFoundError:
+        raise CommitFailedError(
+            f"{file.path}, which one operator hands to another, is gone: this runner stood still for so long that a "
+            "vacuum took its attempt for an abandoned one, or somebody deleted the file. Nothing of this micro-batch "
+            "was committed; run again"
+        ) from None
 
 
 def read_exchange(pair: Sequence[DataFile], schema: pa.Schema | None = None) -> pa.Table:
@@ -61,7 +72,7 @@ def read_exchange(pair: Sequence[DataFile], schema: pa.Schema | None = None) -> 
     Args:
         schema: the columns that are wanted; None for all, as they are stored.
     """
-    files = [open_recorded(file.path, file, of=_EXCHANGE) for file in pair]
+    files = [_opened(file) for file in pair]
     if len({file.metadata.num_rows for file in files}) > 1:
         raise StatelakeError(f"{[file.path for file in pair]} have different numbers of rows")
     stored = pa.unify_schemas([file.schema for file in files])

@@ -24,12 +24,20 @@ from state_engine.core.checkpoints.savepoint_manifest import (
     MatchedState,
     SavepointFile,
     SavepointManifest,
+    _digest,
     matched,
     parse_manifest,
 )
-from state_engine.core.errors import ConfigurationError, MissingFilesError, RootError, StateMigrationError
+from state_engine.core.errors import (
+    ConfigurationError,
+    MissingFilesError,
+    RootError,
+    StatelakeError,
+    StateMigrationError,
+)
 from tests.core.checkpoints.histories import History, histories
 from tests.core.checkpoints.rows import checkpoint, operator
+from tests.support.altered_json import altered, as_text
 
 FILES = [
     SavepointFile("operators/counter/base/b.parquet", 10, "ab"),
@@ -159,3 +167,18 @@ def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
     assert (parsed.name, parsed.job, parsed.checkpoint.kind) == ("carried", "everything", "checkpoint")
     assert ROW_TYPE.normalise(parsed.checkpoint) == parsed.checkpoint  # nothing is null that must not be
     assert parse(parsed.to_text()) == parsed
+
+
+@given(st.data())
+def test_whatever_stands_in_a_manifest_is_refused_by_name(data: st.DataObject) -> None:
+    """Whoever writes a savepoint can compute digests: what a manifest holds is judged, and is no raw exception."""
+    content = json.loads(manifest().to_text())
+    del content["digest"]
+    changed = data.draw(altered(content))
+    text = as_text({"digest": _digest(changed), **changed})
+    try:
+        read = parse(text)
+        read.check_form()
+        matched(read, ["counter", "events", "sink", "listener"], allow_non_restored_state=True)
+    except StatelakeError:
+        pass

@@ -1,0 +1,104 @@
+"""What reaches a caller of the engine: errors of ours, those of his own functions, and interrupts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import state_engine
+from state_engine.core.errors import InternalError, SourceError
+from state_engine.engine.guard import guarded
+
+ENGINE = Path(state_engine.__file__).parent
+
+
+def of_engine(source: str, **names: Any) -> Callable[..., Any]:
+    """A function ``work`` whose code is the engine's own."""
+    exec(compile(source, str(ENGINE / "sources" / "some_code.py"), "exec"), names)
+    work: Callable[..., Any] = names["work"]
+    return work
+
+
+def engine_of(work: Callable[..., Any]) -> Any:
+    """Something that users call, whose one method ``run`` is the engine's code."""
+
+    @contextmanager
+    def call() -> Iterator[None]:
+        yield
+
+    cls = guarded(type("Engine", (), {"run": of_engine("def work(self, job): return do(job)", do=work)}))
+    engine: Any = cls()
+    engine.context = SimpleNamespace(root="file:///root", session=None, call=call)
+    return engine
+
+
+RAW = {
+    "KeyError": "{}['x']",
+    "RecursionError": "work(job)",
+    "FileNotFoundError": "open('/nowhere/at/all')",
+    "OverflowError": "(2**80).to_bytes(2, 'big')",
+    "JSONDecodeError": "json.loads('{')",
+    "UnicodeDecodeError": "b'\\xff'.decode()",
+    "AttributeError": "job.nothing",
+    "AssertionError": "exec('assert False')",
+}
+"""Statements of an engine with a defect, by the exception that they raise."""
+
+
+@pytest.mark.internal_errors
+@pytest.mark.parametrize("kind", RAW)
+def test_what_nobody_foresaw_is_an_error_of_ours(kind: str) -> None:
+    engine = engine_of(of_engine(f"import json\ndef work(job): return {RAW[kind]}"))
+    with pytest.raises(
+        InternalError, match=rf"job 'totals': {kind}: .*report it with this\s+traceback"
+    ) as failed:
+        engine.run("totals")
+    assert type(failed.value.__cause__).__name__ == kind
+
+
+def test_errors_of_ours_stay_what_they_are() -> None:
+    engine = engine_of(of_engine("def work(job): raise error", error=SourceError("the topic is gone")))
+    with pytest.raises(SourceError, match="the topic is gone"):
+        engine.run("totals")
+
+
+@pytest.mark.parametrize("text", ["{", "{}"])
+def test_a_function_of_the_user_fails_as_it_does(text: str) -> None:
+    """Whether his code raises, or a library that it calls."""
+
+    def of_user(job: str) -> Any:
+        return json.loads(text)["x"]
+
+    engine = engine_of(of_engine("def work(job): return of_user(job)", of_user=of_user))
+    with pytest.raises((KeyError, json.JSONDecodeError)):
+        engine.run("totals")
+
+
+def test_arguments_that_do_not_fit_are_pythons_own_error() -> None:
+    engine = engine_of(of_engine("def work(job): return job"))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'jbo'"):
+        engine.run(jbo="totals")
+
+
+def test_an_interrupt_stays_one() -> None:
+    """Also where cleaning up failed because of it."""
+    cleaning = "def work(job):\n    try:\n        raise KeyboardInterrupt\n    finally:\n        {}['x']"
+    for source in ("def work(job): raise KeyboardInterrupt", cleaning):
+        with pytest.raises(KeyboardInterrupt):
+            engine_of(of_engine(source)).run("totals")
+
+
+@pytest.mark.internal_errors
+def test_an_interrupt_that_the_caller_handles_is_not_ours() -> None:
+    engine = engine_of(of_engine("def work(job): return {}['x']"))
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        with pytest.raises(InternalError):
+            engine.run("totals")
