@@ -78,7 +78,7 @@ def _unforeseen(error: Exception, job: str) -> InternalError | None:
     where = f"job '{job}': " if job else ""
     return InternalError(
         f"{where}{type(error).__name__}: {error}. This is a defect of Statelake, or of something that it works with. "
-        "What was committed is kept, and nothing else is visible. Run again; if it stays so, report it with this "
+        "Committed rows stay, and nothing else is visible. Run again; if it stays so, report it with this "
         "traceback"
     )
 

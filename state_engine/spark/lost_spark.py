@@ -76,7 +76,7 @@ def of_a_task(error: Exception, *, job: str) -> StatelakeError | None:
     for one in _causes(error):
         if isinstance(one, Py4JJavaError | CapturedException):
             sign = _OURS.search("\n".join(messages(one)))
-            kind = getattr(errors, sign[1], None) if sign else None
+            kind: Any = getattr(errors, sign[1], None) if sign else None
             if sign and getattr(kind, "__init__", None) is StatelakeError.__init__:
                 where = f"job '{job}': " if job and f"job '{job}'" not in sign[2] else ""
                 made: StatelakeError = kind(where + sign[2])

@@ -40,6 +40,7 @@ def test_an_entry_names_the_class_that_it_is_a_kind_of(name: str) -> None:
     assert linked is None or linked[2] == base.lower()
 
 
+@pytest.mark.internal_errors
 @pytest.mark.parametrize("name", [*CLASSES, "StatelakeError"])
 def test_a_note_below_every_message_links_its_entry(name: str) -> None:
     kind = getattr(errors, name)

@@ -175,16 +175,15 @@ def test_threads_may_open_and_read_at_once(tmp_path: Path) -> None:
         file.touch()
     kept, first, before = KeptFiles(), Rows(), sys.getswitchinterval()
     opening: Any = Rows
+
+    def open_all(half: list[Path]) -> list[OpenParquet]:
+        return [kept.opened(f"file://{file}", (), opening) for file in half]
+
     kept.opened(f"file://{files[0]}", (), lambda: cast("OpenParquet", first))
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(3) as threads:
-            opened = [
-                threads.submit(
-                    lambda half=half: [kept.opened(f"file://{file}", (), opening) for file in half]
-                )
-                for half in (files[1::2], files[2::2])
-            ]
+            opened = [threads.submit(open_all, half) for half in (files[1::2], files[2::2])]
             while not all(one.done() for one in opened):
                 assert first.may_keep(1)
             assert sum(len(one.result()) for one in opened) == len(files) - 1

@@ -60,7 +60,7 @@ def _opened(file: DataFile) -> OpenParquet:
         return open_recorded(file.path, file, of=_EXCHANGE)
     except FileNotFoundError:
         raise CommitFailedError(
-            f"{file.path}, which one operator hands to another, is gone: this runner stood still for so long that a "
+            f"{file.path}, which one operator hands to another, is gone: this runner stood still until a "
             "vacuum took its attempt for an abandoned one, or somebody deleted the file. Nothing of this micro-batch "
             "was committed; run again"
         ) from None

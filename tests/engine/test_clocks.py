@@ -1,0 +1,52 @@
+"""A clock that is years ahead is refused; where it was recorded, status says so, and there is a way back."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine.core.errors import SetupError
+from state_engine.monitoring.job_status import JobStatus, status_of
+from tests.support.tiny import Site
+
+DAY_MS = 86_400_000
+
+
+def status(site: Site, now_ms: int) -> JobStatus:
+    with site.engine() as engine:
+        path = engine.context.history("tiny").path(engine.checkpoints("tiny")[-1].checkpoint_id)
+    return status_of("tiny", path, unpublished=[], lag=None, now_ms=now_ms, stuck_after=timedelta(days=1))
+
+
+def test_ten_years_ahead_and_back(
+    tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, now_ms = Site(tmp_path, spark), time.time_ns() // 1_000_000
+    ahead_ms = now_ms + 3650 * DAY_MS
+    job = site.put({"k": ["a"], "v": [1]}, "0").job()
+    with site.engine() as engine:
+        engine.run(job, clock=now_ms)
+        site.put({"k": ["a"], "v": [2]}, "1")
+        with pytest.raises(
+            SetupError, match=r"3,6\d\d days later, and max_clock_jump of the job is 366.*Correct"
+        ):
+            engine.run(job, clock=ahead_ms)
+        assert [row.clock_ms for row in engine.checkpoints(job)] == [now_ms]
+
+        engine.run(job, clock=ahead_ms, accept_clock=True)
+        site.put({"k": ["a"], "v": [3]}, "2")
+        engine.run(job, clock=now_ms + 5)
+        assert [row.clock_ms for row in engine.checkpoints(job)] == [now_ms, ahead_ms, ahead_ms]
+        assert "processing time stands at" in caplog.text
+    stands = status(site, now_ms)
+    assert stands.clock_ahead_s == 3650 * 86_400
+    with site.engine() as engine:
+        engine.restore(job, checkpoint_id=1)
+        engine.run(job, clock=now_ms + 9)
+        assert engine.checkpoints(job)[-1].clock_ms == now_ms + 9
+        assert site.state() == {"a": 6}
+    assert status(site, now_ms).clock_ahead_s is None
