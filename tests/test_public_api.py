@@ -104,6 +104,7 @@ SIGNATURES = {
         "parameters",
         "requested_by",
         "drain",
+        "accept_clock",
         "register",
         "on_progress",
     ],

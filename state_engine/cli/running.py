@@ -69,6 +69,10 @@ def run(
     drain: Annotated[
         bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
     ] = False,
+    accept_clock: Annotated[
+        bool,
+        typer.Option("--accept-clock", help="The clock is right, however far ahead of the last checkpoint."),
+    ] = False,
     register: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +84,11 @@ def run(
     """Run micro-batches until the sources have nothing new; if Dagster launched this, do what its run requests."""
     with launched_run() as launched:
         if launched is not None:
-            _check_call(launched.call, job, options=bool(partition or max_batches or drain or register))
+            _check_call(
+                launched.call,
+                job,
+                options=bool(partition or max_batches or drain or accept_clock or register),
+            )
         code = declared(job)
         with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
             if launched is not None:
@@ -94,6 +102,7 @@ def run(
                     partition=partition,
                     max_batches=max_batches,
                     drain=drain,
+                    accept_clock=accept_clock,
                     register=register,
                     on_progress=on_progress,
                 )

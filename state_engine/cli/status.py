@@ -25,6 +25,7 @@ from state_engine.cli.tables import table
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
+from state_engine.core.time.clock_jumps import standing_time
 from state_engine.job.job import StatefulJob
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
@@ -116,6 +117,9 @@ def notes(one: JobStatus) -> list[str]:
         waiting.append(f"waits: {counted(len(one.files_waiting) - _MOST_FILES, 'more file')}")
     if one.timers_due:
         waiting.append(f"{timers_due(one)}: run the job, and they fire")
+    if one.clock_ahead_s is not None:
+        now_ms = time.time_ns() // 1_000_000
+        waiting.append(standing_time(now_ms, now_ms + round(one.clock_ahead_s * 1000)))
     waiting += [
         f"sink {sink} at {path} is left alone: the code no longer has it"
         for sink, path in one.left_alone.items()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -131,6 +132,7 @@ class StateEngine:
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
         drain: bool = False,
+        accept_clock: bool = False,
         register: str | None = None,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> RunReport:
@@ -147,17 +149,21 @@ class StateEngine:
             requested_by: recorded with every checkpoint; user and host by default.
             drain: the input has ended for good: when all is read, every event-time timer fires, in a last micro-batch.
                 Timers of processing time wait for their time, as in Flink; the watermark stays, so the job can go on.
+            accept_clock: the clock is right, even if it is further ahead of the last checkpoint than the job's
+                ``max_clock_jump``.
             register: ``schema`` or ``catalog.schema``, in which the job is registered when the run has come to its end,
                 see ``register``.
             on_progress: called after every committed and published batch.
 
         Raises:
+            SetupError: the clock jumps, see ``accept_clock``.
             PartitionOrderError: another partition is to be run first, or the asked one was run already.
             UserFunctionError, SourceError, SinkError, StateMigrationError, CommitError, …: see ``core.errors``;
                 nothing of the failing batch is visible, and what was committed before stays.
         """
         code_of(job, "run").check()
         options = self._options(clock, parameters, requested_by, drain=drain)
+        options = replace(options, accept_clock=accept_clock)
         place = place_of(register) if register else None
         done = running.run(
             self.context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress

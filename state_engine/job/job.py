@@ -19,6 +19,7 @@ from state_engine.core.functions.source_function import SourceFunction
 from state_engine.core.keys.key_groups import check_parallelism, default_max_parallelism
 from state_engine.core.names import check_name, check_text_name
 from state_engine.core.operator_state.checkpointed import has_operator_state
+from state_engine.core.time.clock_jumps import MAX_JUMP
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
@@ -62,6 +63,8 @@ class StatefulJob:
             ``engine.compact`` is called, or scheduled, by itself.
         partitions: slices of event time, each of which is one micro-batch; None for a continuous job, which takes
             what comes.
+        max_clock_jump: how far ahead of the last checkpoint the clock of a run may be; beyond, it is refused. None:
+            however far.
 
     Example:
         >>> StatefulJob("plane_delays", parallelism=2).max_parallelism
@@ -80,6 +83,7 @@ class StatefulJob:
         compaction: CompactionPolicy | None = CompactionPolicy(),  # noqa: B008 - it is frozen
         partitions: TimePartitions | None = None,
         max_dead_letters: DeadLetterLimit | int | None = None,
+        max_clock_jump: Span | None = MAX_JUMP,
     ) -> None:
         self.name = check_name(name, what="job")
         self.parallelism = parallelism
@@ -88,6 +92,7 @@ class StatefulJob:
         self.max_dead_letters = limit_of(max_dead_letters)
         if self.max_dead_letters is not None and on_error != "dead_letter":
             raise ConfigurationError("max_dead_letters needs on_error='dead_letter'")
+        self.max_clock_jump_ms = None if max_clock_jump is None else to_milliseconds(max_clock_jump)
         self._code_version = code_version
         if compaction is not None and not isinstance(compaction, CompactionPolicy):
             raise ConfigurationError(f"compaction must be a CompactionPolicy or None, not {compaction!r}")

@@ -37,6 +37,7 @@ from state_engine.core.errors import (
     InvariantError,
     StateMigrationError,
 )
+from state_engine.core.time.clock_jumps import check_jump
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
@@ -84,6 +85,7 @@ class RunOptions:
         begin_id: what the first batch of a branch continues; None for nothing.
         script: plans the batches of a replay, or of time partitions, in place of the sources and the clock.
         backfill: the backfill that the run belongs to, as text.
+        accept_clock: whether the clock is right, however far ahead of the last checkpoint it is.
     """
 
     clock: Callable[[], int]
@@ -95,6 +97,7 @@ class RunOptions:
     begin_id: int | None = None
     script: Script | None = None
     backfill: str = ""
+    accept_clock: bool = False
 
 
 class CheckpointCoordinator:
@@ -253,6 +256,7 @@ class CheckpointCoordinator:
             if path and planned.rescaled is not None:
                 path = [*path[:-1], replace(path[-1], rescaled=planned.rescaled)]
             parent = path[-1] if path else None
+            self._check_clock(planned.clock_ms, parent)
             known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
             timed = [n for n, node in self._job.sources.items() if node.timed]
             cut = cut_of(planned.slices, parent)
@@ -275,6 +279,13 @@ class CheckpointCoordinator:
                 time=planned.time,
             )
             return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id), spent)
+
+    def _check_clock(self, clock_ms: int, parent: CheckpointRow | None) -> None:
+        """Refuse a jump of the clock; those of a replay were recorded before."""
+        bound_ms = self._job.max_clock_jump_ms
+        if bound_ms is not None and self._options.branch == MAIN and not self._options.accept_clock:
+            machine_ms = time.time_ns() // 1_000_000
+            check_jump(clock_ms, parent, machine_ms=machine_ms, bound_ms=bound_ms, job=self._job.name)
 
     def _positions_before(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""

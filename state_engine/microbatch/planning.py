@@ -10,6 +10,7 @@ A run, a run of time partitions, a replay and a backfill differ in their steps o
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.time.clock_jumps import is_behind, standing_time
 from state_engine.core.time.partitions import Partition
 from state_engine.core.time.time_plan import PlannedSource, TimePlan, plan_time
 from state_engine.job.job import StatefulJob
@@ -97,6 +99,8 @@ class Step:
         return False
 
 
+_LOG = logging.getLogger(__name__)
+
 Steps = Callable[[list[CheckpointRow], Callable[[], int]], Step | None]
 """What comes after a path, given also the clock of processing time; None where there is nothing more."""
 
@@ -127,6 +131,7 @@ class InputPlanner:
         self._clock, self._repeats_times = clock, repeats_times
         self._exhausted: set[str] = set()
         self._begin_id: int | None = None
+        self._warned = False
 
     def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
         now = cache(self._clock)
@@ -136,7 +141,11 @@ class InputPlanner:
         slices = self._slices(path, step)
         row, parent = step.repeats, path[-1] if path else None
         before_ms = parent.clock_ms if parent else 0
-        clock_ms = max(before_ms, row.clock_ms if row is not None and self._repeats_times else now())
+        repeated = row.clock_ms if row is not None and self._repeats_times else None
+        clock_ms = max(before_ms, now() if repeated is None else repeated)
+        if repeated is None and is_behind(now(), parent) and not self._warned:
+            self._warned = True
+            _LOG.warning("job '%s': %s", self._job.name, standing_time(now(), before_ms))
         drain = step.drain and not slices
         time = self._time(step, parent, slices, clock_ms)
         idle = step.optional and not slices

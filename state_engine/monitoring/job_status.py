@@ -17,6 +17,7 @@ from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
+from state_engine.core.time.clock_jumps import is_behind
 from state_engine.job.job import StatefulJob
 from state_engine.monitoring.due_timers import DueTimers, due_timers
 from state_engine.monitoring.job_history import JobHistory
@@ -62,6 +63,8 @@ class JobStatus:
         files_waiting: files that no batch reads yet, each with the source and the reason.
         timers_due: how many timers a run now would fire although no row came.
         timers_due_s: since when the first of them is due.
+        clock_ahead_s: how far the recorded processing time is ahead of this machine's clock, where it is by an hour or
+            more: until then it stands still.
         problem: what could not be looked at, and why.
         left_alone: sinks and published tables that the code does not have any more, by name, and where they are;
             nobody looks at them.
@@ -88,6 +91,7 @@ class JobStatus:
     files_waiting: tuple[str, ...] = ()
     timers_due: int = 0
     timers_due_s: float | None = None
+    clock_ahead_s: float | None = None
     problem: str = ""
     left_alone: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[TableStatus, ...] = ()
@@ -158,6 +162,7 @@ def status_of(
         refused=batch.rows_refused if batch else 0,
         timers_due=due.count if due else 0,
         timers_due_s=due_s,
+        clock_ahead_s=(head.clock_ms - now_ms) / 1000 if is_behind(now_ms, head) else None,
     )
 
 
