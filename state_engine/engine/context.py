@@ -105,7 +105,9 @@ class EngineContext:
             yield
         finally:
             _IN_CALL.reset(token)
-            started = None if had_spark or self.session is None else self.session._jsparkSession
+            started = None
+            if not had_spark and self.session is not None and has_spark(self.session):
+                started = self.session._jsparkSession
             with suppress(Py4JError, ConnectionError):  # Spark may have died meanwhile
                 activate(before or started)
 
