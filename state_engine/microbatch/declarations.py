@@ -22,11 +22,13 @@ from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.stored_states import StoredStates, earlier_states
+from state_engine.core.types.column_names import check_delta_names
 from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import function_for
 from state_engine.microbatch.stored_keys import check_stored_key
 from state_engine.microbatch.unasked_states import UnaskedStates
+from state_engine.published.delta import DeltaStateTable
 from state_engine.published.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)
@@ -81,7 +83,9 @@ def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[
         )
     key = declared_key(operator)
     if key is not None:
-        TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
+        form = TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
+        if isinstance(node.table, DeltaStateTable):
+            check_delta_names(form.columns.schema, what=f"job '{job.name}', table '{node.name}'")
 
 
 def _check(

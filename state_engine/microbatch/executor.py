@@ -77,7 +77,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.sources.parquet.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.row_kinds import KIND_FIELD
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.spark.execution import collected
+from state_engine.spark.execution import collected, mapped_in_arrow
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.shipped_code import running_driver_code
 from state_engine.spark.task_attempts import attempt_here, runs_in_this_process
@@ -365,7 +365,7 @@ class GraphExecutor:
         else:
             rows = frame.rows.select([F.col(quoted(c)) for c in columns])
             reports = self._sink_reports(
-                sink, frame, rows.mapInArrow(sink_writer(spec), REPORT_SCHEMA), batch
+                sink, frame, mapped_in_arrow(rows, sink_writer(spec), REPORT_SCHEMA), batch
             )
         for name, refused in frame.refused:
             if name in known:

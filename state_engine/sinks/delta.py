@@ -25,6 +25,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.types.column_names import check_delta_names
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
     DROP_ROWS,
@@ -69,6 +70,8 @@ from state_engine.storage.files import join, open_location
 
 _LOG = "_delta_log"
 _FIRST = "00000000000000000000"
+
+_MAPPED = ", or create the table before the first run, with the property delta.columnMapping.mode = 'name'"
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class DeltaSink(Sink):
                 kernel.forget(uri)
                 facts = None
         if facts is None:
+            check_delta_names(schema, what=f"sink '{request.name}'", otherwise=_MAPPED)
             kernel.create_table(uri, schema)
             facts = kernel.facts(uri)
             assert facts is not None

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
@@ -467,7 +468,8 @@ def _fields(schema: Schema) -> list[pa.Field]:
 def _is_whole(schema: T.StructType) -> Column:
     """True for every row, and needs all columns: one that is pruned away is not parsed, so its bad values go unseen."""
     columns = [
-        F.to_json(F.struct(f"`{f.name}`")) if _has_map(f.dataType) else F.col(f"`{f.name}`") for f in schema
+        F.to_json(F.struct(F.col(quoted(f.name)))) if _has_map(f.dataType) else F.col(quoted(f.name))
+        for f in schema
     ]
     return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
 

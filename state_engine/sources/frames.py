@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.types.column_names import RESERVED, check_not_reserved
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
@@ -44,7 +45,7 @@ from state_engine.spark.spark_names import F, T
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-HIDDEN = "_statelake_"
+HIDDEN = RESERVED
 """Prefix of all columns of ours."""
 EVENT_TIME = HIDDEN + "event_ms"
 SOURCE = HIDDEN + "source"
@@ -215,6 +216,7 @@ class StreamFrame:
         if not isinstance(made, DataFrame):
             raise ConfigurationError(f"{code} returned {type(made).__name__}, not a DataFrame")
         made = own_frame(made, self.spark, what=code)
+        check_not_reserved(made.columns, what=code)
         if step.output_type is not None:
             made = _as_declared(made, step.output_type, what=code)
         placed = with_places(made, given, hidden, what=code)
@@ -376,7 +378,13 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
 
     Raises:
         SourceError: the source says that it changes, and its rows have no kinds.
+        ConfigurationError: a column has a name of ours.
     """
+    own = list(read.rows.schema.names)
+    for name in (*PLACE_COLUMNS, ROW_KIND):
+        if name in own:
+            own.remove(name)
+    check_not_reserved(own, what=f"source '{source}'")
     if changing and ROW_KIND not in read.rows.schema.names:
         raise SourceError(
             f"source '{source}': it says that it changes, and its rows have no column {ROW_KIND} with their kinds: add "

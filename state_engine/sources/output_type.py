@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from state_engine.core.types.column_names import check_not_reserved
 from state_engine.core.types.every_type import StructType, TypeInformation
 
 SCALAR_COLUMN = "value"
@@ -26,6 +27,7 @@ class OutputType:
     def of(cls, declared: TypeInformation) -> OutputType:
         """A record's own columns; or one column for scalars."""
         if isinstance(declared, StructType):
+            check_not_reserved(declared.names, what="output_type")
             return cls(StructType(declared.names, declared.types, declared.made_by), scalar=False)
         return cls(StructType([SCALAR_COLUMN], [declared]), scalar=True)
 

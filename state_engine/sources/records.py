@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from state_engine.core.types.ddl import quoted
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
 from state_engine.spark.spark_names import F, T
 
@@ -41,7 +42,7 @@ def text_columns(schema: T.StructType, *, as_bytes: bool, inside: str = "") -> l
     """
     columns = []
     for field in schema.fields:
-        column = F.col(f"{inside}`{field.name}`")
+        column = F.col(inside + quoted(field.name))
         if as_bytes and isinstance(field.dataType, T.StringType):
             column = F.encode(column, BYTE_BY_BYTE).cast("string").alias(field.name)
         columns.append(column)
@@ -72,7 +73,7 @@ def parsed_records(
     own = {name: value for name, value in options.items() if name.lower() not in _OF_FILES}
     own |= {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT}
     text = F.decode("record", BYTE_BY_BYTE) if as_bytes else F.col("record").cast("string")
-    ddl = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in kept.fields)
+    ddl = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in kept.fields)
     parsed = F.from_json(text, ddl, own) if format_ == "json" else F.from_csv(text, ddl, own)
     table = pa.table(
         {"record": pa.array(records, pa.binary()), FILE_COLUMN: pa.array(range(len(records)), pa.int32())}

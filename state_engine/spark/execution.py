@@ -15,9 +15,20 @@ from state_engine.spark.read_failures import reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What ``mapInArrow`` takes."""
+
+
+def mapped_in_arrow(rows: DataFrame, run: ArrowFunction, schema: StructType | str) -> DataFrame:
+    """``mapInArrow`` for columns of any name: that of PySpark takes a dot or a backtick for SQL's."""
+    names = rows.columns
+
+    def run_with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run(batch.rename_columns(names) for batch in batches)
+
+    return rows.toDF(*[f"c{at}" for at in range(len(names))]).mapInArrow(run_with_names, schema)
 
 
 @contextmanager

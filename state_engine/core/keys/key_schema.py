@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.keys.canonical import decode_keys, storage_type
+from state_engine.core.types.column_names import storable_names
 from state_engine.core.types.ddl import ddl_text, parse_ddl
 from state_engine.core.types.type_parsing import arrow_type
 
@@ -50,12 +51,12 @@ class KeySchema:
             ('k__2',)
         """
         schema, columns = cls.declared(key_type or key_schema), parse_ddl(key_schema).arrow.names
-        return replace(schema, stored=() if tuple(columns) == schema.names else tuple(columns))
+        return replace(schema, stored=() if tuple(columns) == schema.columns else tuple(columns))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns in storage."""
-        return self.stored or self.names
+        return self.stored or storable_names(self.names)
 
     @property
     def declared_text(self) -> str:

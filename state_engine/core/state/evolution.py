@@ -14,7 +14,7 @@ it was dropped gets a column of its own, so that its old values do not come back
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -22,6 +22,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.types.column_names import unused
 from state_engine.core.types.every_type import DictType, ListType, StructType
 from state_engine.core.types.scalar_types import DecimalType, FloatType, IntegerType, TimestampType
 from state_engine.core.types.stored_form import conform, grown
@@ -262,21 +263,13 @@ def _bound_fields(
     for name, kind in zip(new.names, new.types, strict=True):
         if name not in was:
             changes.append(f"'{_inside(at, name)}' is added")
-            types[name], columns[name] = kind, unused(name, taken, lambda name, n: f"{name}__{n}")
+            column = new.stored[new.names.index(name)]
+            types[name], columns[name] = kind, unused(column, taken, lambda name, n: f"{name}__{n}")
             taken.add(columns[name].lower())
     stored = [columns[name] for name in new.names]
     return StructType(
         new.names, [types[n] for n in new.names], new.made_by, stored=stored, aliases=new.aliases
     )
-
-
-def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) -> str:
-    """The name, or where it is taken the first of the others that is not."""
-    candidate, n = name, 1
-    while candidate.lower() in taken:
-        n += 1
-        candidate = other(name, n)
-    return candidate
 
 
 def _former(name: str, old: StructType, new: StructType, at: str) -> str | None:

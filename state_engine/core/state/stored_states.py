@@ -16,7 +16,8 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StateSchema
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.core.state.evolution import evolve_state, unused, value_type_of
+from state_engine.core.state.evolution import evolve_state, value_type_of
+from state_engine.core.types.column_names import unused
 
 
 @dataclass(frozen=True)

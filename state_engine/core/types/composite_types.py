@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.types.column_names import storable_names
 from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind, row_class
 from state_engine.core.types.type_information import TypeInformation
 
@@ -112,7 +113,7 @@ class StructType(TypeInformation):
         aliases: Mapping[str, str] | None = None,
     ) -> None:
         self.names, self.types, self.made_by = tuple(names), tuple(types), made_by
-        self.stored = self.names if stored is None else tuple(stored)
+        self.stored = storable_names(self.names) if stored is None else tuple(stored)
         self.aliases = dict(aliases or {})
         if len(set(self.names)) != len(self.names):
             raise ConfigurationError(f"field names must be unique, not {list(self.names)}")

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.column_names import storable_names
 from state_engine.core.types.every_type import (
     BooleanType,
     BytesType,
@@ -112,7 +113,7 @@ class _DdlReader:
         names, stored, kinds = [], [], []
         while True:
             names.append(self.name())
-            stored.append(self.name() if self.stored_names and self.accept("as") else names[-1])
+            stored.append(self.name() if self.stored_names and self.accept("as") else None)
             self.accept(":")
             kinds.append(self.type())
             if self.accept("not"):
@@ -123,7 +124,8 @@ class _DdlReader:
                 break
         if end:
             self.take(end)
-        return StructType(names, kinds, "row", stored=stored)
+        columns = [at or usual for at, usual in zip(stored, storable_names(names), strict=True)]
+        return StructType(names, kinds, "row", stored=columns)
 
     def name(self) -> str:
         name = self.take()

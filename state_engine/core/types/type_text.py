@@ -12,6 +12,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.types.column_names import storable_names
 from state_engine.core.types.ddl import ddl_text, list_text, map_text, parse_ddl, quoted, record_text
 from state_engine.core.types.every_type import (
     BigIntegerType,
@@ -85,7 +86,8 @@ def type_to_text(kind: TypeInformation) -> str:
     if isinstance(kind, DictType):
         return map_text(type_to_text(kind.key), type_to_text(kind.value))
     if isinstance(kind, StructType):
-        return record_text(map(_named, kind.names, kind.stored), map(type_to_text, kind.types))
+        names = map(_named, kind.names, kind.stored, storable_names(kind.names))
+        return record_text(names, map(type_to_text, kind.types))
     if type(kind) in _WORDS:
         return _WORDS[type(kind)]
     if type(kind) in _PLAIN:
@@ -139,10 +141,10 @@ def _shown(kind: TypeInformation, like: TypeInformation | None) -> TypeInformati
             taken.add(shown)
             names.append(shown)
             types.append(_shown(inner, inner_like))
-        return StructType(names, types, kind.made_by)
+        return StructType(names, types, kind.made_by, stored=names)
     return kind
 
 
-def _named(name: str, stored: str) -> str:
-    """A field, with the name of its column where that is another one: the field was renamed, or came back."""
-    return quoted(name) if name == stored else f"{quoted(name)} as {quoted(stored)}"
+def _named(name: str, stored: str, usual: str) -> str:
+    """A field, with the name of its column where that is an unusual one: the field was renamed, or came back."""
+    return quoted(name) if stored == usual else f"{quoted(name)} as {quoted(stored)}"

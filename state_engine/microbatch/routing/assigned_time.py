@@ -31,7 +31,7 @@ from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
 from state_engine.sources.row_kinds import with_kinds_of
 from state_engine.sources.stream_columns import in_arrow, in_spark
-from state_engine.spark.execution import ArrowFunction
+from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
 from state_engine.spark.spark_names import T
 
 Timed = tuple[pa.Array, pa.Array]
@@ -68,7 +68,7 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     types = [pa.field(f.name, to_type(f.dataType, parameter=f.name).arrow) for f in kept]
     schema = pa.schema([*types, *_ADDED])
     assign_there = _sent(given, declared, payload, scalar=node.scalar)
-    rows = timed.rows.mapInArrow(assign_there, T.StructType.fromJson(spark_schema(schema)))
+    rows = mapped_in_arrow(timed.rows, assign_there, T.StructType.fromJson(spark_schema(schema)))
     return _timed(frame, rows, node.name)
 
 

@@ -42,7 +42,7 @@ from state_engine.microbatch.routing.selected_key import KeyFunction
 from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
 from state_engine.sources.stream_columns import in_arrow
-from state_engine.spark.execution import ArrowFunction
+from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
 from state_engine.spark.shipped_code import shipped
 
 Collect = Callable[[DataFrame], Sequence[Any]]
@@ -292,7 +292,7 @@ def _where_read(frame: StreamFrame, edge: Edge, run: ArrowFunction, schema: str)
     given, names = frame.given, edge.needs
     if isinstance(given, TaskRows):
         return given.mapped(frame.spark, run, schema, columns=names)
-    return frame.rows.select(*[F.col(quoted(name)) for name in names]).mapInArrow(run, schema)
+    return mapped_in_arrow(frame.rows.select(*[F.col(quoted(name)) for name in names]), run, schema)
 
 
 def _watermark_steps(

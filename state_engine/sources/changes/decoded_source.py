@@ -33,6 +33,7 @@ from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.partition_rows import as_frame
 from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.spark.execution import mapped_in_arrow
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _in_tasks(rows: DataFrame, decode: Decode, given: pa.Schema) -> DataFrame:
             if batch.num_rows:
                 yield from decode(pa.Table.from_batches([batch])).cast(given).to_batches()
 
-    return rows.mapInArrow(decode_there, T.StructType.fromJson(spark_schema(given)))
+    return mapped_in_arrow(rows, decode_there, T.StructType.fromJson(spark_schema(given)))
 
 
 def _good(source: DecodedSource, keep_refused: bool, rows: pa.Table) -> pa.Table:

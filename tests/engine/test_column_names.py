@@ -1,0 +1,268 @@
+"""Columns of any name: in sources, keys, orders, states and sinks they work, or are refused before anything runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from state_engine import (
+    DataStream,
+    DeltaSink,
+    DeltaSource,
+    DeltaStateTable,
+    FileSink,
+    FileSource,
+    KeyedProcessFunction,
+    Row,
+    SqlSink,
+    StateEngine,
+    StatefulJob,
+    Types,
+    ValueStateDescriptor,
+)
+from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.types.ddl import quoted
+from state_engine.sources.base import Source
+
+pytestmark = pytest.mark.spark
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+PLAIN = [
+    "a.b",
+    "a`b",
+    'a"b',
+    "a'b",
+    "a%b",
+    "a/b",
+    "a\\b",
+    "$a",
+    "-",
+    "é😀",
+    "key",
+    "value",
+    "state",
+    "op",
+    "x" * 200,
+]
+NOT_IN_DELTA = ["bill city", " lead", "a;b", "a,b", "a=b", "a(b)", "a{b}", "a\nb", "a\tb", "100 %"]
+NAMES = [*PLAIN, *NOT_IN_DELTA]
+ROWS = [("k1", 1), ("k2", 2), ("k1", 3)]
+TIMES = [datetime(2026, 1, 1, 0, 0, n, tzinfo=UTC) for n in range(3)]
+
+
+class Copies(KeyedProcessFunction):
+    """Keeps the last row in a record with the name, and gives the rows back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def open(self, runtime_context: Any) -> None:
+        kind = Types.ROW_NAMED([self.name, "n"], [Types.STRING(), Types.LONG()])
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", kind))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        row = (value[0], value[1])
+        self.last.update(row)
+        yield row
+
+
+def table(name: str) -> pa.Table:
+    columns = {
+        name: [k for k, _ in ROWS],
+        "n": [n for _, n in ROWS],
+        "at": pa.array(TIMES, pa.timestamp("us", "UTC")),
+    }
+    return pa.table(columns)
+
+
+def source(form: str, name: str, at: Path) -> Source:
+    """The rows as another program writes them."""
+    schema = f"{quoted(name)} string, n bigint, at timestamp"
+    if form == "delta":
+        write_deltalake(str(at), table(name))
+        return DeltaSource(str(at))
+    at.mkdir()
+    if form == "parquet":
+        pq.write_table(table(name), at / "0.parquet")
+        return FileSource(str(at), format="parquet")
+    texts = [[k, n, t.isoformat()] for (k, n), t in zip(ROWS, TIMES, strict=True)]
+    with (at / f"0.{form}").open("w", newline="") as file:
+        if form == "json":
+            file.write("\n".join(json.dumps(dict(zip([name, "n", "at"], one, strict=True))) for one in texts))
+            return FileSource(str(at), format="json", schema=schema)
+        csv.writer(file).writerows([[name, "n", "at"], *texts])
+    return FileSource(str(at), format="csv", schema=schema, options={"header": "true", "multiLine": "true"})
+
+
+def job_of(name: str, at: Path, form: str = "parquet") -> tuple[StatefulJob, DataStream]:
+    """The name in a source, a transform, an order, a key, a record of state, and an output."""
+    job = StatefulJob("named", parallelism=1)
+    rows = job.source("rows", source(form, name, at / "in"), order_by=["n", name], event_time="at")
+    rows = rows.transform(lambda frame: frame.withColumn("n", F.col("n") + 0))
+    kind = Types.ROW_NAMED([name, "n"], [Types.STRING(), Types.LONG()])
+    return job, rows.key_by(name).process(Copies(name), uid="copies", output_type=kind)
+
+
+def built_and_run(job: StatefulJob, at: Path, spark: SparkSession, build: Callable[[], Any]) -> None:
+    """What is refused may be so by the job or by its first run."""
+    build()
+    run(job, at, spark).close()
+
+
+def run(job: StatefulJob, at: Path, spark: SparkSession) -> StateEngine:
+    engine = StateEngine(at / "root", spark)
+    engine.run(job)
+    return engine
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_name_works_from_a_file_to_state_and_files(
+    tmp_path: Path, spark: SparkSession, name: str
+) -> None:
+    job, rows = job_of(name, tmp_path)
+    rows.sink("parquet", FileSink(str(tmp_path / "parquet"))).sink(
+        "csv", FileSink(str(tmp_path / "csv"), "csv")
+    )
+    rows.sink("sql", SqlSink(f"sqlite:///{tmp_path}/rows.db", "rows"))
+    rows.sink("latest", SqlSink(f"sqlite:///{tmp_path}/rows.db", "latest", key=[name]))
+    with run(job, tmp_path, spark) as engine:
+        state = engine.read_state("named", "copies", "last").toArrow().to_pylist()
+        assert sorted((row[name], row["value"][name], row["value"]["n"]) for row in state) == [
+            ("k1", "k1", 3), ("k2", "k2", 2)
+        ]  # fmt: skip
+        pq.write_table(table(name).slice(1, 1), tmp_path / "in" / "1.parquet")
+        engine.run(job)
+        engine.compact("named")
+        assert engine.read_state("named", "copies", "last").count() == 2
+    written = ds.dataset(tmp_path / "parquet", partitioning="hive").to_table().select([name, "n"])
+    assert sorted(map(tuple, zip(*written.to_pydict().values(), strict=True))) == sorted([*ROWS, ROWS[1]])
+    files = [pa_csv.read_csv(path, parse_options=pa_csv.ParseOptions(newlines_in_values=True)).column_names
+             for path in (tmp_path / "csv").rglob("*.csv")]  # fmt: skip
+    assert files
+    assert all(names[:2] == [name, "n"] for names in files)
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
+        assert sorted(database.execute("SELECT * FROM latest").fetchall()) == [("k1", 3), ("k2", 2)]
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "delta"])
+def test_any_name_works_in_other_sources(tmp_path: Path, spark: SparkSession, form: str) -> None:
+    names = [*PLAIN, *NOT_IN_DELTA] if form != "delta" else PLAIN
+    for place, name in enumerate(names):
+        at = tmp_path / str(place)
+        at.mkdir()
+        job, _ = job_of(name, at, form)
+        with run(job, at, spark) as engine:
+            assert engine.read_state("named", "copies", "last").count() == 2, name
+
+
+@pytest.mark.parametrize("name", [*PLAIN[:4], PLAIN[-1]])
+def test_a_name_that_delta_can_have_works_in_its_tables(
+    tmp_path: Path, spark: SparkSession, name: str
+) -> None:
+    job, rows = job_of(name, tmp_path)
+    rows.sink("all", DeltaSink(str(tmp_path / "all"))).sink(
+        "latest", DeltaSink(str(tmp_path / "latest"), key=[name])
+    )
+    with run(job, tmp_path, spark):
+        for directory, count in (("all", 3), ("latest", 2)):
+            assert (
+                DeltaTable(str(tmp_path / directory)).to_pyarrow_table().select([name, "n"]).num_rows == count
+            )
+
+
+DELTA_SINKS: dict[str, Callable[[DataStream, Path, str], Any]] = {
+    "a sink": lambda rows, at, name: rows.sink("out", DeltaSink(str(at / "out"))),
+    "a keyed sink": lambda rows, at, name: rows.sink("out", DeltaSink(str(at / "out"), key=["n"])),
+    "a state": lambda rows, at, name: rows.publish_state("last", DeltaStateTable(str(at / "out"))),
+}
+
+
+@pytest.mark.parametrize("what", DELTA_SINKS)
+def test_a_name_that_delta_cannot_have_is_refused_before_anything_is_committed(
+    tmp_path: Path, spark: SparkSession, what: str
+) -> None:
+    for place, name in enumerate(NOT_IN_DELTA if what == "a sink" else NOT_IN_DELTA[:2]):
+        at = tmp_path / str(place)
+        at.mkdir()
+        job, rows = job_of(name, at)
+        with pytest.raises(
+            ConfigurationError, match=r"a Delta table cannot have columns .*Rename them in a map"
+        ):
+            built_and_run(
+                job, at, spark, lambda rows=rows, at=at, name=name: DELTA_SINKS[what](rows, at, name)
+            )
+        assert not (at / "out").exists()
+        assert not list((at / "root").rglob("checkpoints/*.parquet"))
+
+
+def test_a_table_with_column_mapping_takes_any_name(tmp_path: Path, spark: SparkSession) -> None:
+    spark.sql(
+        f"CREATE TABLE delta.`{tmp_path / 'out'}` (`bill city` string, n bigint) USING delta "
+        "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')"
+    )
+    job, rows = job_of("bill city", tmp_path)
+    rows.sink("out", DeltaSink(str(tmp_path / "out")))
+    with run(job, tmp_path, spark):
+        assert spark.read.format("delta").load(str(tmp_path / "out")).count() == 3
+
+
+def test_names_that_differ_by_case_are_two_in_state(tmp_path: Path, spark: SparkSession) -> None:
+    kind = Types.ROW_NAMED(["id", "Id"], [Types.LONG(), Types.LONG()])
+
+    class Both(KeyedProcessFunction):
+        def open(self, runtime_context: Any) -> None:
+            self.both = runtime_context.get_state(ValueStateDescriptor("both", kind))
+
+        def process_element(self, value: Any, ctx: Any) -> Any:
+            before = self.both.value()
+            self.both.update(Row(id=value.n, Id=-value.n))
+            return [] if before is None else [before.Id]
+
+    job = StatefulJob("cases")
+    rows = job.from_collection(ROWS, "k string, n bigint", max_rows_per_batch=1)
+    rows.key_by("k").process(Both(), uid="both", output_type=int).sink("out", FileSink(str(tmp_path / "out")))
+    with run(job, tmp_path, spark) as engine:
+        state = engine.read_state("cases", "both", "both").select("value").toArrow().to_pylist()
+    assert sorted(tuple(row["value"].values()) for row in state) == [(2, -2), (3, -3)]
+    assert ds.dataset(tmp_path / "out", partitioning="hive").to_table()["value"].to_pylist() == [-1]
+
+
+RESERVED: dict[str, Callable[[StatefulJob, Path], Any]] = {
+    "a file": lambda job, at: job.source("rows", source("parquet", "_statelake_x", at / "in")).sink(
+        "out", FileSink(str(at / "out"))
+    ),
+    "a place": lambda job, at: job.source("rows", source("parquet", "_Statelake_Row", at / "in")).sink(
+        "out", FileSink(str(at / "out"))
+    ),
+    "a transform": lambda job, at: job.from_collection(ROWS, "k string, n bigint")
+    .transform(lambda frame: frame.withColumnRenamed("k", "_statelake_k")).sink("out", FileSink(str(at / "out"))),
+    "an output": lambda job, at: job.from_collection(ROWS, "k string, n bigint").map(
+        lambda row: row, "`_statelake_k` string, n bigint"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RESERVED)
+def test_names_of_the_engine_are_refused(tmp_path: Path, spark: SparkSession, what: str) -> None:
+    job = StatefulJob("reserved")
+    with pytest.raises(
+        StatelakeError, match=r"names that begin with _statelake_ are the engine's own.*rename them"
+    ):
+        built_and_run(job, tmp_path, spark, lambda: RESERVED[what](job, tmp_path))
