@@ -15,12 +15,15 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.functions.runtime_context import TaskInfo
+from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.evolution import column_type_of, recorded_schema
 from state_engine.core.state.stored_states import StoredStates, earlier_states
 from state_engine.core.types.column_names import check_delta_names
 from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
@@ -62,6 +65,18 @@ def check_declarations(
     return frozenset(not_opened)
 
 
+def check_key_names(job: StatefulJob, operator: OperatorNode, key: KeySchema) -> None:
+    """Refuse names of a key that a published table of the operator's cannot have.
+
+    Raises:
+        ConfigurationError: names table and columns.
+    """
+    fields = [pa.field(name, kind) for name, kind in zip(key.names, key.types, strict=True)]
+    for node in job.published.values():
+        if node.operator is operator and isinstance(node.table, DeltaStateTable):
+            check_delta_names(fields, what=f"job '{job.name}', table '{node.name}'")
+
+
 def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[str, str]) -> None:
     """Refuse a table of a state that is none of its operator's, before a micro-batch is committed without it."""
     operator = node.operator
@@ -81,11 +96,12 @@ def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[
             f"function declares {sorted(one.name for one in trial.states)} in open. Correct the name in publish_state, "
             "or declare the state in open"
         )
+    if isinstance(node.table, DeltaStateTable):
+        fields = [pa.field("value", column_type_of(state).arrow)]
+        check_delta_names(fields, what=f"job '{job.name}', table '{node.name}'")
     key = declared_key(operator)
     if key is not None:
-        form = TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
-        if isinstance(node.table, DeltaStateTable):
-            check_delta_names(form.columns.schema, what=f"job '{job.name}', table '{node.name}'")
+        TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
 
 
 def _check(

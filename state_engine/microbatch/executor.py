@@ -41,6 +41,7 @@ from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.dead_letters import LettersSlice
+from state_engine.microbatch.declarations import check_key_names
 from state_engine.microbatch.judged_outputs import set_broken_aside
 from state_engine.microbatch.operator_run import main_output_type, run_subtasks, subtask_spec
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
@@ -272,6 +273,7 @@ class GraphExecutor:
         layout = routed.layout
         key_schema = checked_key(job, operator, layout, batch)
         if key_schema is not None:
+            check_key_names(job, operator, key_schema)
             done.key_schemas[uid] = key_schema
         outputs = self._outputs(operator, inputs, done)
         spec = subtask_spec(

@@ -127,7 +127,7 @@ class PythonDataSource(Source):
         _, reader, partitions = part.detail
         fields = [*kind.columns.arrow, pa.field(FILE_COLUMN, pa.int32()), pa.field(ROW_COLUMN, pa.int64())]
         schema = pa.schema(fields)
-        sent = shipped((reader, partitions), reader)
+        sent = shipped((reader, partitions), reader, what="the reader of a Python data source")
         return SourceFrame(
             TaskRows(schema, len(partitions), partial(_read_partition, sent, kind.columns, schema))
         )

@@ -34,6 +34,7 @@ from state_engine.core.errors import CodeVersionError, SetupError
 from state_engine.spark.code_digests import CodeDigests
 from state_engine.spark.loaded_modules import MAIN, is_as_in_file, is_own, modules_of
 from state_engine.spark.missing_modules import missing_module, module_error, place_of_task, placed
+from state_engine.spark.pickled_code import not_sendable, pickled
 from state_engine.spark.read_failures import messages
 
 T = TypeVar("T")
@@ -95,24 +96,26 @@ class _Sent:
 _SENT = _Sent()
 
 
-def shipped(thing: T, code: Any) -> ShippedCode:
+def shipped(thing: T, code: Any, *, what: str) -> ShippedCode:
     """Pack an object for workers.
 
     Args:
         thing: what they are sent.
         code: the parts of it, or it itself, that hold user code.
+        what: the operator or source whose code it is, for messages.
 
     Raises:
-        CodeVersionError: the code cannot be pickled, neither by name nor by value.
+        ConfigurationError: something in it cannot travel.
+        CodeVersionError: the code must be sent by value, and cannot be pickled so.
     """
     digests = _digests(code)
     kept = {n: d for n, d in digests.by_name.items() if not _by_value(n)}
     key = hashlib.sha256(repr(sorted(kept.items())).encode()).hexdigest()
     try:
-        packed = cloudpickle.dumps((thing, code))
+        packed = pickled((thing, code))
     except Exception as error:  # an object's own code runs here, and may raise anything
         if not _SENT.by_value:
-            raise
+            raise not_sendable(code, error, what=what) from error
         raise CodeVersionError(
             f"workers do not have the code that this process has of {sorted(_SENT.by_value)}, and it cannot be sent "
             f"to them: {type(error).__name__}: {error}"

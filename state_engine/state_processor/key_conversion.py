@@ -122,7 +122,7 @@ def key_maker(
         convert: gives the new key.
         key: what it gives.
     """
-    sent = shipped((convert, key), [convert, key])
+    sent = shipped((convert, key), [convert, key], what="change_key_type")
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         convert, key = sent.unpacked()

@@ -459,6 +459,17 @@ Late rows of a source that changes are not diverted
   misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted
 A transform that makes rows without kinds is refused
   microbatch/test_row_kinds_on_spark::test_a_transform_that_makes_rows_without_kinds_is_refused
+Names of columns that the engine has itself, or that a Delta table cannot have, are refused before anything is committed
+  engine/test_column_names::test_names_of_the_engine_are_refused
+  engine/test_column_names::test_a_name_that_delta_cannot_have_is_refused_before_anything_is_committed
+A function that holds what cannot be sent to subtasks is refused with its place, for few rows as for many
+  spark/test_pickled_code::test_the_place_of_what_cannot_travel_is_named
+  spark/test_pickled_code::test_the_kind_of_what_cannot_travel_is_named
+  spark/test_pickled_code::test_every_function_is_refused_in_memory
+  spark/test_pickled_code::test_few_rows_are_refused_as_many_are
+A value that would lose something as its declared type is refused, alone and in a column
+  core/types/test_nothing_is_lost::test_what_would_lose_something_is_refused
+  core/types/test_nothing_is_lost::test_a_column_that_would_lose_something_is_refused
 A transform that looks at other rows of the micro-batch, or at when and where it runs, is refused
   sources/test_row_by_row::test_what_looks_at_other_rows_or_at_the_run_is_refused
   sources/test_row_by_row::test_a_hidden_column_of_spark_is_refused

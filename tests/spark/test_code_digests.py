@@ -202,7 +202,7 @@ def test_another_process_computes_the_same(load: Callable[..., ModuleType]) -> N
 
 def test_a_worker_with_other_code_refuses(load: Callable[..., ModuleType]) -> None:
     module = load()
-    sent = shipped(module.Double(), module.Double())
+    sent = shipped(module.Double(), module.Double(), what="the code")
     load(("LIMIT = 10", "LIMIT = 11"))  # as a worker that imported another version
     with pytest.raises(CodeVersionError, match=f"another version of it: {module.__name__}.LIMIT"):
         sent.unpacked()

@@ -25,6 +25,7 @@ from state_engine.core.types.every_type import (
     StringType,
     StructType,
     TimestampType,
+    TimeType,
     TypeInformation,
 )
 
@@ -33,6 +34,17 @@ _PLAIN = (
     TimestampType,
 )  # fmt: skip
 """Types whose values a cast of Arrow checks; subclasses have rules of their own."""
+
+
+_FAMILIES = (
+    ("integer", pa.types.is_integer), ("float", pa.types.is_floating), ("decimal", pa.types.is_decimal),
+    ("text", lambda t: pa.types.is_string(t) or pa.types.is_large_string(t) or pa.types.is_string_view(t)),
+    ("bytes", lambda t: pa.types.is_binary(t) or pa.types.is_large_binary(t) or pa.types.is_fixed_size_binary(t)
+     or pa.types.is_binary_view(t)),
+    ("date", pa.types.is_date),
+)  # fmt: skip
+_EXACT = {("integer", "float"), ("integer", "decimal")}
+"""From one kind of value to another, as single values go, too: nothing else that Arrow can cast does."""
 
 
 def in_form(
@@ -100,19 +112,50 @@ def _single(array: pa.Array, kind: TypeInformation, wanted: pa.DataType, *, stor
 
 
 def _cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Array:
-    if isinstance(kind, FloatType) and wanted == pa.float32() and pa.types.is_floating(array.type):
+    if isinstance(kind, TimeType) and pa.types.is_time(array.type):
+        return _arrow_cast(array, kind, pa.time64("us")).cast(wanted)
+    family = _family(array.type), _family(wanted)
+    if family[0] != family[1] and family not in _EXACT:
+        raise ValueTypeError(f"a column of {array.type} is not one of type {kind}")
+    if family == ("integer", "float"):
+        return _floats(array, kind, wanted)
+    if wanted == pa.float32() and family[0] == "float":
         made = array.cast(wanted, safe=False)
         if pc.any(pc.and_(pc.is_inf(made), pc.is_finite(array))).as_py():
             raise ValueTypeError(f"a value of a column of {array.type} is too large for type {kind}")
         return made
-    numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    text = isinstance(kind, StringType) and any(is_one(array.type) for is_one in numbers)
-    if text or (pa.types.is_boolean(array.type) != pa.types.is_boolean(wanted)):
-        raise ValueTypeError(f"a column of {array.type} is not one of type {kind}")
+    if family == ("integer", "decimal"):  # Arrow asks for room for every number of the type
+        array = _arrow_cast(array, kind, pa.decimal128(38, wanted.scale))
+    return _arrow_cast(array, kind, wanted)
+
+
+def _arrow_cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Array:
     try:
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise ValueTypeError(f"a column of {array.type} is not one of type {kind}: {error}") from None
+
+
+def _floats(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Array:
+    """Whole numbers as floats; ValueTypeError where one has more digits than fit."""
+    made = array.cast(wanted, safe=False)
+    try:
+        lost = pc.not_equal(made.cast(array.type), array)
+    except pa.ArrowInvalid as error:
+        raise ValueTypeError(f"a column of {array.type} is not one of type {kind}: {error}") from None
+    if pc.any(lost).as_py():
+        value = array.filter(lost)[0].as_py()
+        raise ValueTypeError(f"{value} of a column of {array.type} has more digits than fit type {kind}")
+    return made
+
+
+def _family(kind: pa.DataType) -> str:
+    """What a value of an Arrow type is, however wide it is."""
+    if pa.types.is_dictionary(kind):
+        return _family(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return "instant" if kind.tz else "local time"
+    return next((name for name, is_one in _FAMILIES if is_one(kind)), str(kind))
 
 
 def _nulls(array: pa.Array) -> pa.Array | None:

@@ -6,7 +6,7 @@ Mirrors ``ListTypeInfo``, ``MapTypeInfo``, ``TupleTypeInfo`` and ``RowTypeInfo``
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, Set
 from typing import Any
 
 import pyarrow as pa
@@ -28,10 +28,20 @@ class ListType(TypeInformation):
         self.arrow, self.storage = pa.list_(element.arrow), pa.list_(element.storage)
 
     def normalise(self, value: Any) -> list[Any]:
-        if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
+            value, Iterable
+        ):
             raise self._refuse(value)
+        if isinstance(value, Set) and not isinstance(value, KeysView | ItemsView):
+            raise self._refuse(
+                value, ": its elements have no order, and those of a list do: give sorted(...)"
+            )
+        try:
+            elements = iter(value)
+        except TypeError:  # an array of numpy without dimensions
+            raise self._refuse(value) from None
         each = self.element.normalise
-        return [None if v is None else each(v) for v in value]
+        return [None if v is None else each(v) for v in elements]
 
     def copy(self, value: Any) -> Any:
         each = self.element.copy
@@ -65,7 +75,10 @@ class DictType(TypeInformation):
         if None in value:
             raise self._refuse(value, ": its keys must not be None")
         key, each = self.key.normalise, self.value.normalise
-        return {key(k): None if v is None else each(v) for k, v in value.items()}
+        made = {key(k): None if v is None else each(v) for k, v in value.items()}
+        if len(made) < len(value):
+            raise self._refuse(value, ": two of its keys become one")
+        return made
 
     def copy(self, value: Any) -> Any:
         each = self.value.copy
@@ -202,6 +215,10 @@ class StructType(TypeInformation):
                 plain = tuple(value)
                 return [plain[fields.index(n)] for n in self.names]
             if len(value) == len(self.names):
+                if any(n in fields and fields.index(n) != at for at, n in enumerate(self.names)):
+                    raise self._refuse(
+                        value, f": it has the fields {list(fields)}, {list(self.names)} are declared"
+                    )
                 return value
             raise self._refuse(
                 value, f": it has {counted(len(value), 'field')}, {len(self.names)} are declared"

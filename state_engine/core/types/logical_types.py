@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.types.durations import Instant
-from state_engine.core.types.scalar_types import IntegerType, StringType
+from state_engine.core.types.scalar_types import FINER, IntegerType, StringType
 from state_engine.core.types.type_information import TypeInformation
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -87,7 +87,7 @@ class InstantType(TypeInformation):
         seconds += value.seconds
         micros, rest = divmod(nanos, 1_000)
         if rest:
-            raise self._refuse(value, ": it is finer than a microsecond")
+            raise self._refuse(value, f": {FINER}")
         if not _FIRST_US <= seconds * 1_000_000 + micros <= _LAST_US:
             raise self._refuse(value, ": its year must be between 1 and 9999")
         return Instant(seconds, nanos)

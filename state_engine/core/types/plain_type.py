@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.scalar_types import FINER, is_boolean
 
 
 class PlainType(TypeInformation):
@@ -37,16 +38,23 @@ class PlainType(TypeInformation):
     def normalise(self, value: Any) -> Any:
         if value is None or isinstance(value, bool):
             return value
+        if is_boolean(value):
+            return bool(value)
         if type(value) in _CONTAINERS:
             return _CONTAINERS[type(value)](self.normalise, value)
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, bytes | bytearray):
             return bytes(value)
-        if isinstance(value, float | Decimal | date):
-            return _scalar(value)
-        if hasattr(value, "__index__"):
-            return int(value.__index__())
+        if getattr(value, "nanosecond", 0):
+            raise self._refuse(value, f": {FINER}")
+        try:
+            if isinstance(value, float | Decimal | date):
+                return _scalar(value)
+            if hasattr(value, "__index__"):
+                return int(value.__index__())
+        except (TypeError, ValueError):  # an array of numpy, NaT of pandas
+            pass
         raise self._refuse(
             value, ": declare the type of the elements, for example state_type = int in the class"
         )

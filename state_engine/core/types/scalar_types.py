@@ -20,6 +20,14 @@ _EPOCH, _EPOCH_UTC = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
 
+FINER = "it is finer than a microsecond"
+
+
+def is_boolean(value: Any) -> bool:
+    """Whether a value is True or False, of Python or of numpy."""
+    return isinstance(value, bool | np.bool_)
+
+
 class IntegerType(TypeInformation):
     """Whole numbers of 8 to 64 bits."""
 
@@ -33,9 +41,12 @@ class IntegerType(TypeInformation):
         return f"(type({var}) is int and {self._low} <= {var} <= {self._high})"
 
     def normalise(self, value: Any) -> int:
-        if isinstance(value, bool) or not hasattr(value, "__index__"):
+        if is_boolean(value) or not hasattr(value, "__index__"):
             raise self._refuse(value)
-        number = value.__index__()
+        try:
+            number = value.__index__()
+        except TypeError:  # an array of numbers
+            raise self._refuse(value) from None
         if not self._low <= number <= self._high:
             raise self._refuse(value, f": it must be between {self._low} and {self._high}")
         return int(number)
@@ -49,7 +60,7 @@ class IntegerType(TypeInformation):
 
 
 class FloatType(TypeInformation):
-    """Floating-point numbers of 32 or 64 bits; whole numbers are accepted and become floats."""
+    """Floating-point numbers of 32 or 64 bits; whole numbers are accepted and become floats, if all digits fit."""
 
     storage = pa.float64()
 
@@ -61,13 +72,18 @@ class FloatType(TypeInformation):
         return None if self._single else f"type({var}) is float"
 
     def normalise(self, value: Any) -> float:
-        if isinstance(value, bool | str | bytes | Decimal) or not hasattr(value, "__float__"):
+        if is_boolean(value) or isinstance(value, str | bytes | Decimal) or not hasattr(value, "__float__"):
             raise self._refuse(value)
         try:
             number = float(value)
-            return struct.unpack("<f", struct.pack("<f", number))[0] if self._single else number
+            made = struct.unpack("<f", struct.pack("<f", number))[0] if self._single else number
         except OverflowError:
             raise self._refuse(value, ": it is too large") from None
+        except TypeError:  # an array, a date of numpy
+            raise self._refuse(value) from None
+        if number == number and (number != value or (hasattr(value, "__index__") and made != value)):
+            raise self._refuse(value, f": it has more digits than fit, and would become {made!r}")
+        return float(made)
 
     from_arrow = IntegerType.from_arrow
 
@@ -91,7 +107,7 @@ class BooleanType(TypeInformation):
         return f"({var} is True or {var} is False)"
 
     def normalise(self, value: Any) -> bool:
-        if isinstance(value, bool) or type(value).__name__ in ("bool_", "bool"):
+        if is_boolean(value):
             return bool(value)
         raise self._refuse(value)
 
@@ -111,7 +127,7 @@ class StringType(TypeInformation):
             value.encode()
         except UnicodeEncodeError as error:
             raise self._refuse(value, f": {error}") from None
-        return str(value)
+        return str.__str__(value)  # a member of an enum is its value, whatever it prints as
 
 
 class BytesType(TypeInformation):
@@ -162,6 +178,8 @@ class TimestampType(TypeInformation):
         if (value.utcoffset() is not None) != self._aware:
             need = "a datetime with a time zone" if self._aware else "a datetime without a time zone"
             raise self._refuse(value, f": {need} is needed")
+        if getattr(value, "nanosecond", 0):
+            raise self._refuse(value, f": {FINER}")
         plain = datetime(*value.timetuple()[:6], value.microsecond, fold=value.fold)
         if not self._aware:
             return plain

@@ -67,7 +67,7 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     kept = [f for f in timed.schema.fields if f.name != EVENT_TIME]
     types = [pa.field(f.name, to_type(f.dataType, parameter=f.name).arrow) for f in kept]
     schema = pa.schema([*types, *_ADDED])
-    assign_there = _sent(given, declared, payload, scalar=node.scalar)
+    assign_there = _sent(given, declared, payload, scalar=node.scalar, name=node.name)
     rows = mapped_in_arrow(timed.rows, assign_there, T.StructType.fromJson(spark_schema(schema)))
     return _timed(frame, rows, node.name)
 
@@ -78,11 +78,12 @@ def _sent(
     payload: list[str],
     *,
     scalar: bool,
+    name: str,
 ) -> ArrowFunction:
     """What adds the columns in a task to rows with the source's own times, with the code of the driver."""
     from state_engine.spark.shipped_code import shipped  # PySpark is imported on first use
 
-    sent = shipped((given, declared), [given, declared])
+    sent = shipped((given, declared), [given, declared], what=f"source '{name}'")
 
     def assign_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         there, kind = sent.unpacked()
@@ -94,7 +95,9 @@ def _sent(
 def _assigned_in_tasks(frame: StreamFrame, given: TaskRows, node: SourceNode, payload: list[str]) -> TaskRows:
     """Rows that tasks read, with the columns that are added, where they are read."""
     assert node.timestamps is not None
-    assign_there = _sent(node.timestamps, _declared(node, payload), payload, scalar=node.scalar)
+    assign_there = _sent(
+        node.timestamps, _declared(node, payload), payload, scalar=node.scalar, name=node.name
+    )
     own, names, read = frame.event_ms("a source"), tuple(given.schema.names), given.read
 
     def with_own_time(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -131,10 +134,10 @@ def _declared(node: SourceNode, payload: list[str]) -> StructType | None:
 
 def _assigned_here(table: pa.Table, node: SourceNode, payload: list[str]) -> pa.Table:
     """The columns that are added to a table with the source's own times; by a copy of the function, as in a task."""
-    from pyspark import cloudpickle
+    from state_engine.spark.pickled_code import copied  # PySpark is imported on first use
 
-    copied = cloudpickle.loads(cloudpickle.dumps(node.timestamps))
-    assign = _assigner(copied, payload, scalar=node.scalar, declared=_declared(node, payload))
+    own = copied(node.timestamps, what=f"source '{node.name}'")
+    assign = _assigner(own, payload, scalar=node.scalar, declared=_declared(node, payload))
     batches = list(_run(assign, table.to_batches()))
     return pa.Table.from_batches([b.select(_ADDED.names) for b in batches], _ADDED)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -43,6 +42,7 @@ from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
 from state_engine.sources.stream_columns import in_arrow
 from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
+from state_engine.spark.pickled_code import copied
 from state_engine.spark.shipped_code import shipped
 
 Collect = Callable[[DataFrame], Sequence[Any]]
@@ -192,7 +192,7 @@ class Router:
         (edge,), layout = planned([ready], operator)
         function, max_parallelism = KeyFunction.of(ready, operator), self._max_parallelism
         order = [(name, "ascending") for name in edge.order]
-        sent = shipped(function, [] if function is None else function.code)
+        sent = shipped(function, [] if function is None else function.code, what=f"operator '{operator.uid}'")
 
         def find(rows: pa.Table, function: KeyFunction | None) -> pa.RecordBatch:
             keyed = rows if function is None else function.add_to(rows)
@@ -211,8 +211,7 @@ class Router:
                 yield find(rows, own)
 
         if ready.frame.table is not None:
-            copied = cloudpickle.loads(cloudpickle.dumps(function))
-            blocks = pa.Table.from_batches([find(ready.frame.table, copied)])
+            blocks = pa.Table.from_batches([find(ready.frame.table, sent.unpacked())])
         else:
             blocks = _where_read(ready.frame, edge, find_there, _BLOCKS_SCHEMA).toArrow()
         rows = unpacked(blocks[BLOCK].to_pylist())
@@ -226,14 +225,13 @@ class Router:
         """Rows that the driver has, routed here."""
         if one.key is not None:
             # A copy, as a task would have: what the function remembers ends with the batch.
-            copied = cloudpickle.loads(cloudpickle.dumps(one.key))
-            rows = copied.add_to(rows)
+            rows = copied(one.key, what="key_by").add_to(rows)
         return routed_rows(rows, one.edge, parallelism=parallelism, max_parallelism=self._max_parallelism)
 
     def _blocks(self, one: _Input, layout: RoutedLayout, parallelism: int) -> DataFrame:
         """Blocks of the rows of one input, made by the tasks that read them."""
         edge, key, max_parallelism = one.edge, one.key, self._max_parallelism
-        sent = shipped(key, [] if key is None else key.code)
+        sent = shipped(key, [] if key is None else key.code, what="key_by")
 
         def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             function = sent.unpacked()

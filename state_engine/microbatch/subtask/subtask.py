@@ -45,7 +45,9 @@ def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
     """What runs each subtask of an operator, with the code that this process has."""
     outputs = [o.kind for o in spec.outputs] + [o.tag for o in spec.outputs]
     inputs = [one.declared for one in spec.routed.inputs]
-    sent = shipped(spec, [spec.function, spec.backend, *outputs, *inputs, spec.key_form])
+    sent = shipped(
+        spec, [spec.function, spec.backend, *outputs, *inputs, spec.key_form], what=f"operator '{spec.uid}'"
+    )
 
     def run(rows: pa.Table | None, attempt: TaskAttempt) -> str:
         try:
