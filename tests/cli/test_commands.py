@@ -79,9 +79,10 @@ MOVE = {"outputs": "withdraw", "leave_alone": (), "dry_run": False}
 @pytest.mark.parametrize(
     ("line", "call", "options"),
     [
-        ("run sums", "run", {"partition": None, "max_batches": None, "drain": False, "register": None}),
-        ("run sums --max-batches 2 --drain", "run",
-         {"partition": None, "max_batches": 2, "drain": True, "register": None}),
+        ("run sums", "run",
+         {"partition": None, "max_batches": None, "drain": False, "accept_clock": False, "register": None}),
+        ("run sums --max-batches 2 --drain --accept-clock", "run",
+         {"partition": None, "max_batches": 2, "drain": True, "accept_clock": True, "register": None}),
         ("publish-pending sums --from-checkpoint 3 --dry-run", "publish_pending",
          {"from_checkpoint": 3, "dry_run": True}),
         ("restore sums 7 --dry-run", "restore",

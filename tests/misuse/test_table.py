@@ -49,6 +49,11 @@ What an orchestrator is given (schedule, owners, suites, options) is checked whe
 Advice for columns of a Delta table that changed helps
   misuse/test_advice::test_what_is_said_of_a_renamed_column_helps
   misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps
+A transform that returns a DataFrame of a session with other options is refused with these
+  spark/test_engine_session::test_a_step_that_begins_with_a_frame_of_the_session[America/New_York]
+A clock that is years ahead of the last checkpoint is refused before it is recorded
+  core/time/test_clock_jumps::test_a_jump_beyond_the_bound_is_refused
+  engine/test_clocks::test_ten_years_ahead_and_back
 A row without event time is named with its column, where a function needs one
   misuse/test_rows_without_event_time::test_the_error_names_the_column_and_what_to_do
 
