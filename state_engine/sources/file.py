@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import islice
+from itertools import accumulate, islice
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
@@ -75,6 +75,8 @@ _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__glob
 no patterns."""
 
 
+_MOST_FILES, _MOST_CUT, _MOST_BYTES = 10_000, 1000, 2**32
+"""What a batch holds where nobody says how much: Spark plans many small files in seconds, and many bytes are enough."""
 _NAMELESS = "bytes that are no UTF-8, or a character that an object store's URIs cannot have (%, ?, #)"
 Schema: TypeAlias = "str | T.StructType"
 """As it is declared."""
@@ -101,7 +103,8 @@ class FileSource(Source):
             that end as the name of a file that is being copied (``.tmp``, ``.part``, ``._COPYING_``, …) only where the
             pattern ends so too.
         max_rows_per_batch: bound of rows in a batch (Parquet only).
-        max_files_per_batch: bound of files in a batch.
+        max_files_per_batch: bound of files in a batch; by default 10,000 (with ``max_rows_per_batch`` 1,000), or as
+            many as have 4 GiB together.
         options: Spark reader options, for example ``{"header": "true", "nullValue": "NA"}``.
         on_change: ``fail``, or ``ignore`` a consumed file that changed.
         on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
@@ -119,7 +122,7 @@ class FileSource(Source):
     format: Literal["parquet", "csv", "json"] = "parquet"
     pattern: str = "*"
     max_rows_per_batch: int | None = None
-    max_files_per_batch: int = 1000
+    max_files_per_batch: int | None = None
     options: Mapping[str, str] = field(default_factory=dict)
     on_change: Literal["fail", "ignore"] = "fail"
     on_bad_file: Literal["fail", "dead_letter"] = "fail"
@@ -142,7 +145,7 @@ class FileSource(Source):
         check_choice(self.on_change, ("fail", "ignore"), what="on_change")
         check_choice(self.on_bad_file, ("fail", "dead_letter"), what="on_bad_file")
         check_choice(self.missing, ("null", "refuse"), what="missing")
-        if self.max_files_per_batch < 1:
+        if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
             raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))
 
@@ -155,7 +158,7 @@ class FileSource(Source):
         if not (ranges or bad):
             return None
         # one listing looks at no more files than a batch may hold, where that is the only bound
-        full = self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch
+        full = self.max_rows_per_batch is None and len(pending) >= self._most_files
         more = full or ranges != [r for r in pending if r not in bad]
         return replace(self._slice(elements, ranges, schema, bad=bad), more=more)
 
@@ -310,9 +313,9 @@ class FileSource(Source):
                 self._changed(uri, "before it was read to its end")
         pending: list[FileRange] = []
         wanted = (one for one in listed if not one.copied and self._is_pending(one, consumed.get(one.uri)))
-        for some in batched(wanted, self.max_files_per_batch):
+        for some in batched(wanted, self._most_files):
             pending += [part for part in self._ranges_of(some, consumed) if part is not None]
-            if self.max_rows_per_batch is None and len(pending) >= self.max_files_per_batch:
+            if self.max_rows_per_batch is None and len(pending) >= self._most_files:
                 break
         return pending
 
@@ -374,11 +377,24 @@ class FileSource(Source):
         """What a batch takes of pending files, and those that cannot be read, where they are set aside."""
         bad: dict[FileRange, BadFile] = {}
         while True:
-            some = [r for r in pending if r not in bad][: self.max_files_per_batch]
+            some = self._first_files([r for r in pending if r not in bad])
             more = self._unreadable(some, schema)
             if not more:
                 return some if self.max_rows_per_batch is None else cut(some, self.max_rows_per_batch), bad
             bad |= more
+
+    @property
+    def _most_files(self) -> int:
+        # each micro-batch reads the footers of those that a bound of rows may cut
+        return self.max_files_per_batch or (_MOST_FILES if self.max_rows_per_batch is None else _MOST_CUT)
+
+    def _first_files(self, pending: list[FileRange]) -> list[FileRange]:
+        """As many as a batch may hold; one at least."""
+        some = pending[: self._most_files]
+        if self.max_files_per_batch is None:
+            sums = accumulate(r.size for r in some)
+            some = some[: max(sum(bytes_ <= _MOST_BYTES for bytes_ in sums), 1)]
+        return some
 
     def _unreadable(self, ranges: Sequence[FileRange], schema: Schema | None) -> dict[FileRange, BadFile]:
         """The files that cannot be read, as their paths and footers show, where such files are set aside.

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.sources import file
 from state_engine.sources.base import Element, Slice
 from state_engine.sources.file_ranges import FileRange, cut, last_ranges
 from state_engine.sources.files.file_ends import file_ends
@@ -407,3 +408,21 @@ def test_the_last_range_of_a_file_counts_however_the_position_grew() -> None:
     assert last_ranges(at_once)["file:///a"].start == 5
     assert last_ranges(at_once[:1])["file:///a"].start == 0
     assert last_ranges([]) == {}
+
+
+def test_without_a_bound_a_batch_holds_so_many_bytes_or_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        write_ids(tmp_path / f"{number}.parquet", number, 1)
+    size = (tmp_path / "0.parquet").stat().st_size
+    source = FileSource(str(tmp_path), schema="id bigint")
+    for most_files, most_bytes, expected in [(9, 2 * size, 2), (9, 1, 1), (3, 9 * size, 3), (9, 9 * size, 5)]:
+        monkeypatch.setattr(file, "_MOST_FILES", most_files)
+        monkeypatch.setattr(file, "_MOST_BYTES", most_bytes)
+        part = plan(source)
+        assert part is not None
+        assert (len(part.labels), part.more) == (expected, expected < 5)
+    bounded = plan(FileSource(str(tmp_path), schema="id bigint", max_files_per_batch=4))
+    assert bounded is not None
+    assert len(bounded.labels) == 4
