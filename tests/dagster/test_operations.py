@@ -17,6 +17,8 @@ from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.errors import MissingFilesError
 from state_engine.dagster.naming import checkpoint_key, operation_key
 from state_engine.microbatch.coordinator import CheckpointCoordinator
+from state_engine.operations.head_operations import HeadOperations
+from state_engine.state_processor.operator_drop import OperatorDrop
 from tests.dagster.sites import JOB, Site, failure_of
 
 pytestmark = pytest.mark.spark
@@ -128,6 +130,27 @@ def test_layout_follows_the_declaration_or_what_it_is_reported(site: Site, spark
     site.run("__rescale", operators={JOB: 2}, max_parallelism=64)
     head = StateEngine(site.settings.root, spark).checkpoints(JOB)[-1]
     assert (head.operators[0].parallelism, head.operators[0].max_parallelism) == (2, 64)
+
+
+@pytest.mark.long
+def test_layout_lets_operators_leave(
+    site: Site, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.run()
+    refused = site.run("__rescale", drop_operators=[JOB], raise_on_error=False)
+    assert f"its code still has operators ['{JOB}']" in failure_of(refused)
+
+    def without_code(job: str, operations: HeadOperations, _: object, dry_run: bool) -> OperatorDrop:
+        return OperatorDrop(job, operations, (), dry_run)  # as if the code had it no longer
+
+    monkeypatch.setattr("state_engine.engine.state_processor.OperatorDrop", without_code)
+    site.run("__rescale", drop_operators=[JOB])  # a dry run by default
+    assert kinds(site, spark) == ["checkpoint"] * 3
+    assert site.shown(operation_key(JOB, "layout"))["subtasks"] == 1
+    site.run("__rescale", drop_operators=[JOB], dry_run=False)
+    assert kinds(site, spark)[3:] == ["transform"]
+    assert site.shown(operation_key(JOB, "layout"))["subtasks"] == 0
+    assert site.shown(CHECKPOINT)["kind"] == "transform"
 
 
 @pytest.mark.long
