@@ -143,6 +143,8 @@ def run_lines(done: RunReport) -> Iterator[str]:
         yield f"{done.job}: {problem}"
     for text in done.files_waiting:
         yield f"{done.job}: waits: {text}"
+    for text in done.outages:
+        yield f"{done.job}: {text}"
 
 
 def publish_pending(

@@ -38,6 +38,7 @@ _STYLES = {
     "unpublished": "red",
     "changed": "red",
     "refusing": "red",
+    "waiting": "red",
     "never_ran": "yellow",
     "unknown": "yellow",
 }
@@ -115,6 +116,7 @@ def notes(one: JobStatus) -> list[str]:
     waiting = [f"waits: {text}" for text in one.files_waiting[:_MOST_FILES]]
     if len(one.files_waiting) > _MOST_FILES:
         waiting.append(f"waits: {counted(len(one.files_waiting) - _MOST_FILES, 'more file')}")
+    waiting += one.outages
     if one.timers_due:
         waiting.append(f"{timers_due(one)}: run the job, and they fire")
     if one.clock_ahead_s is not None:

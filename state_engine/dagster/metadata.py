@@ -91,6 +91,7 @@ def run_metadata(
     caught_up: bool,
     published_pending: Sequence[int],
     waiting: Sequence[str] = (),
+    outages: Sequence[str] = (),
 ) -> Metadata:
     """What is true of the whole run, beside its last checkpoint."""
     seconds = sum(batch.seconds for batch in batches)
@@ -103,6 +104,7 @@ def run_metadata(
         "caught_up": caught_up,
         "published_for_earlier_runs": dg.MetadataValue.json(list(published_pending)),
         "files_waiting": dg.MetadataValue.json(list(waiting)),
+        "outages": dg.MetadataValue.json(list(outages)),
     }
 
 

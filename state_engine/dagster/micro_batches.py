@@ -220,6 +220,8 @@ def run_micro_batches(
         progress.failed()
         show_stopped_commit(context, dagster_job, error)
         raise
+    for outage in report.outages:
+        context.log.warning(f"job '{job.name}': {outage}")
     if not report.batches and not report.published_pending and not progress.moved_elsewhere:
         progress.show_elsewhere()
         context.log.info(f"job '{job.name}': the sources have nothing new since the last checkpoint")
@@ -243,6 +245,7 @@ def _results(
         caught_up=report.caught_up,
         published_pending=report.published_pending,
         waiting=report.files_waiting,
+        outages=report.outages,
     )
     path = recorded.path(head.checkpoint_id)
     shown = checkpoint_metadata(head, progress.last, recorded)

@@ -68,6 +68,7 @@ def run(
         coordinator.files_waiting(),
         left_alone=_left_alone(context, job, path),
         tables_pending=tables,
+        outages=coordinator.outages(),
     )
 
 

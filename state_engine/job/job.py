@@ -127,6 +127,7 @@ class StatefulJob:
         idle_after: Span | None = None,
         watermark: Literal["rows", "clock"] = "rows",
         clock_delay: Span | None = None,
+        stale_after: Span | None = None,
         output_type: TypeLike | None = None,
         max_rows_per_batch: int | None = None,
         late_to: OutputTag | None = None,
@@ -146,6 +147,9 @@ class StatefulJob:
             watermark: ``rows``: only rows move it; ``clock``: at the end of a micro-batch it is at least the clock less
                 ``clock_delay``, also where no row came. Time does not pass rows that a bound leaves to a later batch.
             clock_delay: how long after its event time a row may come, beside ``watermark="clock"``.
+            stale_after: after this time without a row, by the clock of the micro-batches, the source is not quiet but
+                down: event time waits for it. It is not idle then, and its watermark does not follow the clock until
+                its rows have caught up. None: silence means nothing.
             output_type: of what a ``SourceFunction`` collects.
             max_rows_per_batch: after this many rows a ``SourceFunction`` must stop.
             late_to: side output that late elements go to: each operator that reads the source, directly or through
@@ -187,7 +191,7 @@ class StatefulJob:
                 f"source '{name}': late_to takes an OutputTag with the type of the elements, not {late_to!r}"
             )
         node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared, late_to=late_to)
-        node.time_policy = time_policy(name, idle_after, watermark, clock_delay, self.partitions)
+        node.time_policy = time_policy(name, idle_after, watermark, clock_delay, stale_after, self.partitions)
         self.sources[name] = node
         return DataStream(self, node)
 

@@ -17,6 +17,7 @@ def time_policy(
     idle_after: Span | None,
     watermark: str,
     clock_delay: Span | None,
+    stale_after: Span | None,
     partitions: TimePartitions | None,
 ) -> TimePolicy:
     """What ``StatefulJob.source`` declares.
@@ -36,9 +37,15 @@ def time_policy(
             f"{where}: watermark='clock' is for continuous jobs: in time partitions, which may be run long after, time "
             "ends with each partition. Leave watermark and clock_delay out"
         )
+    if stale_after is not None and partitions is not None:
+        raise ConfigurationError(
+            f"{where}: stale_after is for continuous jobs: a time partition runs when it is over. "
+            "Leave it out"
+        )
     return TimePolicy(
         _milliseconds(where, "idle_after", idle_after, least_ms=1, must="must be above zero"),
         _milliseconds(where, "clock_delay", clock_delay, least_ms=0, must="must not be negative"),
+        _milliseconds(where, "stale_after", stale_after, least_ms=1, must="must be above zero"),
     )
 
 
@@ -47,8 +54,8 @@ def check_time_policies(sources: Iterable[SourceNode]) -> None:
     for node in sources:
         if node.time_policy != NO_POLICY and not node.timed:
             raise ConfigurationError(
-                f"source '{node.name}': idle_after and watermark='clock' need event time: name its column, "
-                "event_time='…', or give the stream a WatermarkStrategy"
+                f"source '{node.name}': idle_after, stale_after and watermark='clock' need event time: name its "
+                "column, event_time='…', or give the stream a WatermarkStrategy"
             )
 
 

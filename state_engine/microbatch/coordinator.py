@@ -52,6 +52,7 @@ from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_
 from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
 from state_engine.microbatch.planning import InputPlanner, new_input
+from state_engine.microbatch.quiet_time import outages
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.microbatch.unasked_states import UnaskedStates
@@ -230,6 +231,13 @@ class CheckpointCoordinator:
         if self._waiting is not None:
             return self._waiting
         return self._waiting_after(self._path(self._log.history))
+
+    def outages(self) -> list[str]:
+        """For which sources event time waits after the last micro-batch, because they are down."""
+        if all(node.time_policy.stale_after_ms is None for node in self._job.sources.values()):
+            return []
+        path = self._path(self._log.history)
+        return outages(self._job, path[-1] if path else None, clock_ms=self._options.clock())
 
     def _waiting_after(self, path: Sequence[CheckpointRow]) -> list[str]:
         return self._positions.waiting(path, {n: node.source for n, node in self._job.sources.items()})

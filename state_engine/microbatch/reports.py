@@ -141,6 +141,7 @@ class RunReport:
         files_waiting: files that no batch reads yet, each with the source and the reason.
         left_alone: sinks that earlier code published to and today's does not have, by name, and where they are.
         tables_pending: what published tables got before the first batch, because they did not show the head.
+        outages: for which sources event time waits because they are down (``stale_after``), and since when.
     """
 
     job: str
@@ -151,6 +152,7 @@ class RunReport:
     files_waiting: list[str] = field(default_factory=list)
     left_alone: dict[str, str] = field(default_factory=dict)
     tables_pending: list[TableReport] = field(default_factory=list)
+    outages: list[str] = field(default_factory=list)
 
     @property
     def tables(self) -> list[TableReport]:

@@ -69,6 +69,8 @@ def due_since(job: StatefulJob, parent: CheckpointRow, *, now_ms: int) -> int | 
         now_ms: in milliseconds since 1970.
     """
     sources = waiting_sources(job, parent)
+    if not any_timer_due(job, parent, clock_ms=now_ms, time=plan_time(sources, clock_ms=now_ms), drain=False):
+        return None  # also where an earlier run would have fired them, and now time waits for a source
     delays = [s.policy.clock_delay_ms for s in sources.values() if s.policy.clock_delay_ms is not None]
     clocks = {parent.clock_ms, *turns(sources.values())}
     for operator in parent.operators:

@@ -19,12 +19,15 @@ from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
 from state_engine.core.time.clock_jumps import is_behind
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.quiet_time import outages
 from state_engine.monitoring.due_timers import DueTimers, due_timers
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles
 from state_engine.monitoring.shown_tables import TableStatus
 
-State = Literal["ok", "damaged", "stuck", "unpublished", "changed", "refusing", "never_ran", "unknown"]
+State = Literal[
+    "ok", "damaged", "stuck", "unpublished", "changed", "refusing", "waiting", "never_ran", "unknown"
+]
 _EXIT_CODES: dict[State, int] = {
     "ok": 0,
     "damaged": 1,
@@ -32,6 +35,7 @@ _EXIT_CODES: dict[State, int] = {
     "unpublished": 1,
     "changed": 1,
     "refusing": 1,
+    "waiting": 1,
     "never_ran": 2,
     "unknown": 2,
 }
@@ -46,7 +50,8 @@ class JobStatus:
         state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, or
             timers are due, and no micro-batch was committed for too long; ``unpublished``: a sink has not seen one of
             the head's path; ``changed``: somebody else changed a published table; ``refusing``: all rows of the newest
-            micro-batch became dead letters; ``never_ran``; ``unknown``: its history cannot be read.
+            micro-batch became dead letters; ``waiting``: event time waits for a source that is down; ``never_ran``;
+            ``unknown``: its history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
@@ -61,6 +66,7 @@ class JobStatus:
         restorable_id: the newest checkpoint on the head's path whose files are all there, by name and size.
         missing_files: what the head needs and is gone, or of another size than recorded.
         files_waiting: files that no batch reads yet, each with the source and the reason.
+        outages: for which sources event time waits because they are down (``stale_after``), and since when.
         timers_due: how many timers a run now would fire although no row came.
         timers_due_s: since when the first of them is due.
         clock_ahead_s: how far the recorded processing time is ahead of this machine's clock, where it is by an hour or
@@ -89,6 +95,7 @@ class JobStatus:
     restorable_id: int | None = None
     missing_files: tuple[str, ...] = ()
     files_waiting: tuple[str, ...] = ()
+    outages: tuple[str, ...] = ()
     timers_due: int = 0
     timers_due_s: float | None = None
     clock_ahead_s: float | None = None
@@ -98,7 +105,7 @@ class JobStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: damaged, stuck, unpublished, changed or refusing; 2: it never ran, or its health is unknown."""
+        """0: fine; 1: damaged, stuck, unpublished, changed, refusing, waiting; 2: it never ran, or nobody knows."""
         return _EXIT_CODES[self.state]
 
     @property
@@ -185,6 +192,7 @@ def status_of_history(
     left_alone: dict[str, str] = {}
     tables: list[TableStatus] = []
     due: DueTimers | None = None
+    down: list[str] = []
     problem = ""
     try:
         present = PresentFiles(history.layout)
@@ -197,12 +205,15 @@ def status_of_history(
             files_waiting = history.waiting(job)
             lag = _lag(job, history, now_ms)
             due = due_timers(job, history, now_ms=now_ms)
+            unread = [source for source, new in lag.items() if new]
+            down = outages(job, history.head, clock_ms=now_ms, unread=unread)
     except (StatelakeError, OSError) as error:
         problem = str(error)
     status = status_of(
         name, history.path, unpublished=unpublished, lag=lag, now_ms=now_ms, stuck_after=stuck_after, due=due
     )
     state: State = "changed" if status.state == "ok" and any(one.changed for one in tables) else status.state
+    state = "waiting" if down and state == "ok" else state
     state = "unknown" if problem and state == "ok" else state
     return replace(
         status,
@@ -210,6 +221,7 @@ def status_of_history(
         restorable_id=restorable,
         missing_files=tuple(missing),
         files_waiting=tuple(files_waiting),
+        outages=tuple(down),
         problem=problem,
         left_alone=left_alone,
         tables=tuple(tables),

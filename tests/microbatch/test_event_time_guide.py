@@ -6,4 +6,4 @@ from tests.support.guides import GUIDES, run_examples
 
 
 def test_the_code_of_the_guide_runs() -> None:
-    run_examples(GUIDES / "event_time.md", blocks=3)
+    run_examples(GUIDES / "event_time.md", blocks=4)

@@ -221,6 +221,9 @@ Timers need a key
   core/time/test_timers::test_timers_need_a_key
 A timer's time is a whole number of milliseconds
   misuse/test_keys_and_timers::test_a_time_that_is_none_is_refused
+A time after which a source counts as down is positive, needs event time, and is not for time partitions
+  microbatch/test_outages::test_what_cannot_be_declared
+  microbatch/test_outages::test_time_partitions_have_no_outages
 Timers that set each other without end are refused, with operator, key and timer
   microbatch/test_timers_that_set_timers::test_without_an_end
   microbatch/test_timers_that_set_timers::test_in_memory_nothing_is_committed

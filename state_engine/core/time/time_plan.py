@@ -1,5 +1,7 @@
 """``TimePlan``: what moves event time in a micro-batch besides its rows: idle sources, the clock, ends of partitions.
 
+A source that is silent for too long to be just quiet is *stale*: neither idleness nor the clock moves time past it.
+
 It is decided when the micro-batch is planned, from the clock that its checkpoint records, and is recorded itself. So a
 replay fires the same timers in the same places. Mirrors Flink's ``WatermarksWithIdleness``, which asks the clock of the
 machine again and again, and ``StatusWatermarkValve``. Decision 0056.
@@ -20,10 +22,12 @@ class TimePolicy:
     Attributes:
         idle_after_ms: it is idle after so long without a row, and holds back no other source; None: it never is.
         clock_delay_ms: its watermark follows the clock by so much; None: only rows move it.
+        stale_after_ms: after so long without a row something upstream has failed; None: silence means nothing.
     """
 
     idle_after_ms: int | None = None
     clock_delay_ms: int | None = None
+    stale_after_ms: int | None = None
 
 
 NO_POLICY = TimePolicy()
@@ -38,12 +42,35 @@ class PlannedSource:
         unread: whether it gives rows to the micro-batch, or has rows that wait for a later one.
         more: whether rows wait for a later one: then time must not pass them.
         last_rows_ms: clock of the micro-batch that had its last rows, or that knew it first; None where none did.
+        newest_ms: its newest event time, where nothing but rows moved its watermark in the last micro-batch; else None.
     """
 
     policy: TimePolicy
     unread: bool
     more: bool
     last_rows_ms: int | None
+    newest_ms: int | None = None
+
+    def is_stale(self, clock_ms: int) -> bool:
+        """Whether its silence means an outage, or its rows are still behind the clock after one.
+
+        Example:
+            >>> policy = TimePolicy(clock_delay_ms=10, stale_after_ms=30)
+            >>> silent = PlannedSource(policy, unread=False, more=False, last_rows_ms=100)
+            >>> [silent.is_stale(clock) for clock in (129, 130)]
+            [False, True]
+            >>> back = PlannedSource(policy, unread=True, more=False, last_rows_ms=100, newest_ms=95)
+            >>> [back.is_stale(clock) for clock in (124, 130)]
+            [False, True]
+        """
+        stale_ms, delay_ms = self.policy.stale_after_ms, self.policy.clock_delay_ms
+        if stale_ms is None:
+            return False
+        silent = (
+            not self.unread and self.last_rows_ms is not None and clock_ms - self.last_rows_ms >= stale_ms
+        )
+        behind = delay_ms is not None and self.newest_ms is not None
+        return silent or (behind and clock_ms - (self.newest_ms or 0) >= max(stale_ms, delay_ms or 0))
 
 
 @dataclass(frozen=True)
@@ -91,7 +118,7 @@ def plan_time(
     floors_ms = {}
     for name, source in sources.items():
         floors = [] if partition_end_ms is None else [partition_end_ms - 1]
-        if source.policy.clock_delay_ms is not None and not source.more:
+        if source.policy.clock_delay_ms is not None and not source.more and not source.is_stale(clock_ms):
             floors.append(clock_ms - source.policy.clock_delay_ms - 1)
         if floors:
             floors_ms[name] = max(floors)
@@ -107,7 +134,7 @@ def turns(sources: Iterable[PlannedSource]) -> list[int]:
 
 def _is_idle(source: PlannedSource, clock_ms: int) -> bool:
     from_ms = _idle_from(source)
-    return not source.unread and from_ms is not None and clock_ms >= from_ms
+    return not source.unread and from_ms is not None and clock_ms >= from_ms and not source.is_stale(clock_ms)
 
 
 def _idle_from(source: PlannedSource) -> int | None:

@@ -239,9 +239,9 @@ class TimerQueue:
         else:
             remedy = "Set the next one later than the one that fires, or only on a condition that ends"
         return TimerChainError(
-            f"operator '{self._operator}': on_timer of key {self._context.key!r} sets {place_of(timer)}. It is the last "
-            f"of {CHAIN_LIMIT:,} in a row: each was set by the one before and fires in this micro-batch, which would "
-            f"never end. {remedy}"
+            f"operator '{self._operator}': on_timer of key {self._context.key!r} sets {place_of(timer)}. It is the "
+            f"last of {CHAIN_LIMIT:,} in a row: each was set by the one before and fires in this micro-batch, which "
+            f"would never end. {remedy}"
         )
 
     def _later(self, timer: Timer) -> Entry:

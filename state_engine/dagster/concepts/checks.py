@@ -76,7 +76,7 @@ def _moves_on(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         name=MOVES_ON,
         asset=dagster_job.key(checkpoint_key(dagster_job.name)),
-        description="Nothing waits: outputs are published, and no source has had new data for three intervals.",
+        description="Outputs are published, no source has had new data for three intervals, and none is down.",
     )
     def moves_on() -> dg.AssetCheckResult:
         return verdict_on(dagster_job)
@@ -92,7 +92,7 @@ def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
         )
-    severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing")
+    severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing", "waiting")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),
