@@ -80,6 +80,7 @@ from state_engine.sources.row_kinds import KIND_FIELD
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.execution import collected, mapped_in_arrow
 from state_engine.spark.no_spark import has_spark
+from state_engine.spark.read_failures import reading
 from state_engine.spark.shipped_code import running_driver_code
 from state_engine.spark.task_attempts import attempt_here, runs_in_this_process
 from state_engine.storage.files import join, write_parquet
@@ -213,7 +214,8 @@ class GraphExecutor:
     def _rows_of_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
         part, keep = batch.slices.get(node.name), self._job.on_error == "dead_letter"
         if batch.letters is not None and batch.letters.source == node.name:
-            sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
+            with reading(node.name, job=self._job.name, into="the driver"):
+                sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
             again = from_source(
                 self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
                 labels=batch.letters.labels, small=True, changing=node.source.changing,
@@ -221,7 +223,8 @@ class GraphExecutor:
             return with_assigned_time(again, node)
         if part is None:
             return None
-        read = node.source.read(self._spark, part, keep_refused=keep)
+        with reading(node.name, job=self._job.name, into="the driver"):
+            read = node.source.read(self._spark, part, keep_refused=keep)
         frame = from_source(
             self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
             labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,

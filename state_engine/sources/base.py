@@ -30,6 +30,12 @@ FILE_COLUMN = "_statelake_file"
 ROW_COLUMN = "_statelake_row"
 """Hidden column (bigint): place of the row in its file."""
 
+PLACES = pa.schema([(FILE_COLUMN, pa.int32()), (ROW_COLUMN, pa.int64())])
+"""The hidden columns of a slice."""
+REFUSED_ROWS = pa.schema([("record", pa.binary()), *PLACES, ("reason", pa.string()), ("shown", pa.string())])
+"""Rows that cannot be read: all that it takes to read one again, its place, why, and the row for people where that is
+not the record itself."""
+
 Element = dict[str, Any]
 """One element of a position: JSON-able, with the keys ``split`` and ``position``. Nobody changes one that he got."""
 
@@ -140,8 +146,7 @@ class SourceFrame:
 
     Attributes:
         rows: the rows, with the hidden columns FILE_COLUMN and ROW_COLUMN, wherever they are read.
-        refused: the rows that could not be parsed: their text, FILE_COLUMN and ROW_COLUMN; where there is more to say,
-            also the error, and the row for people. None where there can be none.
+        refused: the rows that cannot be read, with the columns REFUSED_ROWS; None where there can be none.
     """
 
     rows: Rows

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
-from state_engine.core.types.ddl import quoted
+from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
@@ -54,21 +54,15 @@ from state_engine.sources.local_listing import InputFile
 from state_engine.sources.parquet.file_types import check_columns, inferred
 from state_engine.sources.parquet.parquet_files import footer
 from state_engine.sources.parquet.parquet_rows import parquet_rows
-from state_engine.sources.records import (
-    BYTE_BY_BYTE,
-    REFUSED_TEXT,
-    parsed_records,
-    reads_as_bytes,
-    text_columns,
-    with_refused_text,
-)
 from state_engine.sources.row_places import place_columns, scan_uris, scanned
+from state_engine.sources.text.options import text_options
+from state_engine.sources.text.text_rows import TextRows, directory_of
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.files import normal_uri
 from state_engine.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
 """What a session may say otherwise: rows would be lost silently. The last, as Spark's own file stream has it: names are
@@ -105,12 +99,14 @@ class FileSource(Source):
         max_rows_per_batch: bound of rows in a batch (Parquet only).
         max_files_per_batch: bound of files in a batch; by default 10,000 (with ``max_rows_per_batch`` 1,000), or as
             many as have 4 GiB together.
-        options: Spark reader options, for example ``{"header": "true", "nullValue": "NA"}``.
+        options: of the reader, by Spark's names, for example ``{"header": "true", "nullValue": "NA"}``. Those of
+            CSV and JSON are checked here; our defaults are not all Spark's.
         on_change: ``fail``, or ``ignore`` a consumed file that changed.
         on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
             and the others are read.
         missing: what a declared column is that a file does not have: ``null``, or ``refuse`` for a file that cannot be
-            read (see ``on_bad_file``). Columns that are not declared are not read.
+            read (see ``on_bad_file``); of JSON, each object is asked, and a row is refused (see ``on_error``). Columns
+            that are not declared are not read.
 
     Example:
         >>> FileSource("/data/events", schema="k bigint, v double", max_rows_per_batch=100_000).format
@@ -148,6 +144,8 @@ class FileSource(Source):
         if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
             raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))
+        if self.format != "parquet" and self.schema is not None:
+            self._text(self.schema)
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = last_ranges(elements)
@@ -210,34 +208,12 @@ class FileSource(Source):
         schema = self._declared() or wanted.schema
         assert schema is not None
         values = PathValues.of([r.uri for r in wanted.ranges], self.path, _fields(schema))
-        files = self._of_files(spark, wanted.ranges, values.left_to_files(schema), keep_refused=keep_refused)
-        return replace(files, rows=values.added_to(files.rows, schema))
-
-    def _of_files(
-        self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType, *, keep_refused: bool
-    ) -> SourceFrame:
-        """The rows with what the files themselves hold."""
+        left = values.left_to_files(schema)
         if self.format == "parquet":
-            return SourceFrame(self._parquet_rows(spark, ranges, schema))
-        kept = with_refused_text(schema) if keep_refused else schema
-        mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT} if keep_refused else {
-            "mode": "FAILFAST"}  # fmt: skip
-        as_bytes = reads_as_bytes(self.format, self.options)
-        options = {**self.options, **({"encoding": BYTE_BY_BYTE} if as_bytes else {})}
-        if not schema.fields:
-            raise SourceError(
-                f"{self.path}: the directories give all declared columns: declare one of the files, too"
-            )
-        reader = spark.read.format(self.format).schema(kept).options(**options, **mode, **_STRICT)
-        reader = reader.option("columnPruning", "false")
-        uris = [r.uri for r in ranges]
-        columns = text_columns(kept, as_bytes=as_bytes) + place_columns(uris, F.monotonically_increasing_id())
-        frame = scanned(uris, lambda some: reader.load(some).where(_is_whole(schema)).select(*columns))
-        if not keep_refused:
-            return SourceFrame(frame)
-        good = frame.where(F.col(REFUSED_TEXT).isNull()).drop(REFUSED_TEXT)
-        bad = frame.where(F.col(REFUSED_TEXT).isNotNull())
-        return SourceFrame(good, bad.select(REFUSED_TEXT, FILE_COLUMN, ROW_COLUMN))
+            files = SourceFrame(self._parquet_rows(spark, wanted.ranges, left))
+        else:
+            files = self._text(left).of_files(spark, wanted.ranges, keep_refused=keep_refused)
+        return replace(files, rows=values.added_to(files.rows, schema))
 
     def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
         ranges: list[FileRange] = part.detail.ranges
@@ -255,17 +231,24 @@ class FileSource(Source):
 
     def parse(self, spark: SparkSession, records: Sequence[bytes], *, keep_refused: bool) -> SourceFrame:
         schema = self._declared()
-        if schema is None or self.format == "parquet":
+        if self.format == "parquet" or schema is None:
             raise SourceError(
                 f"{self.path}: rows of Parquet files are not parsed, so none can be parsed again"
             )
-        good, bad = parsed_records(spark, records, format_=self.format, schema=schema, options=self.options)
-        if not keep_refused and (first := bad.first()) is not None:
-            raise SourceError(
-                f"the dead letter {first[0]!r} does not fit the declared schema. Nothing of this micro-batch was "
-                "committed. Repair the schema, or set on_error='dead_letter' on the job to keep it aside"
-            )
-        return SourceFrame(good, bad)
+        places: dict[str, list[int]] = {}  # letters of one directory have the same values of its path
+        for place, record in enumerate(records):
+            places.setdefault(directory_of(record), []).append(place)
+        parts = []
+        for directory, some in places.items():
+            values = PathValues.of([f"{directory}/"] * len(records), self.path, _fields(schema))
+            text = self._text(values.left_to_files(schema))
+            part = text.of_letters({place: records[place] for place in some}, keep_refused=keep_refused)
+            parts.append(replace(part, rows=values.added_to(part.rows, schema)))
+        refused = [part.refused for part in parts if part.refused is not None]
+        return SourceFrame(
+            pa.concat_tables([part.rows for part in parts]).combine_chunks(),
+            pa.concat_tables(refused).combine_chunks() if refused else None,
+        )
 
     def confirm(self, part: Slice) -> None:
         for one in part.detail.ranges:
@@ -464,6 +447,18 @@ class FileSource(Source):
                 return T.StructType.fromJson(spark_schema(pa.schema(list(columns.values()))))
         return None
 
+    def _text(self, schema: Schema) -> TextRows:
+        """Reads columns of its files of text."""
+        assert self.format != "parquet"
+        columns = to_type(schema, parameter=f"schema of {self.path}")
+        if not isinstance(columns, StructType):
+            raise ConfigurationError(f"schema of {self.path} must name columns, for example 'k bigint'")
+        if not columns.names:
+            raise SourceError(
+                f"{self.path}: the directories give all declared columns: declare one of the files, too"
+            )
+        return TextRows(self.format, columns, text_options(self.format, self.options, missing=self.missing))
+
     def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):
             return _parsed(self.schema)
@@ -472,8 +467,8 @@ class FileSource(Source):
 
 @lru_cache
 def _parsed(ddl: str) -> T.StructType:
-    """A schema, which Java parses."""
-    return cast(T.StructType, T.StructType.fromDDL(ddl))
+    """A schema, read without Java."""
+    return T.StructType.fromJson(spark_schema(pa.schema(_fields(ddl))))
 
 
 def _fields(schema: Schema) -> list[pa.Field]:
@@ -481,21 +476,8 @@ def _fields(schema: Schema) -> list[pa.Field]:
     return list(to_type(schema, parameter="schema of a FileSource").arrow)
 
 
-def _is_whole(schema: T.StructType) -> Column:
-    """True for every row, and needs all columns: one that is pruned away is not parsed, so its bad values go unseen."""
-    columns = [
-        F.to_json(F.struct(F.col(quoted(f.name)))) if _has_map(f.dataType) else F.col(quoted(f.name))
-        for f in schema
-    ]
-    return F.pmod(F.xxhash64(*columns), F.lit(1)) == 0
-
-
 def batched(values: Iterable[InputFile], size: int) -> Iterator[list[InputFile]]:
     """Lists of at most so many, in order."""
     several = iter(values)
     while some := list(islice(several, size)):
         yield some
-
-
-def _has_map(kind: T.DataType) -> bool:
-    return '"map"' in kind.json()

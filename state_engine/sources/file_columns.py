@@ -7,12 +7,9 @@ for Spark cannot tell them apart. What a file has besides is not read.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
-from state_engine.core.errors import BadFileError
-
-Missing = Literal["null", "refuse"]
-"""What a declared column is that a file does not have."""
+from state_engine.core.errors import BadFileError, ValueTypeError
+from state_engine.sources.text.text_values import Missing, given_names
 
 
 def names_in_file(
@@ -34,28 +31,7 @@ def names_in_file(
         >>> names_in_file("a.csv", ["ID", "city"], ["id", "zip"], missing="null")
         {'id': 'ID'}
     """
-    alike: dict[str, list[str]] = {}
-    for name in there:
-        alike.setdefault(name.lower(), []).append(name)
-    names: dict[str, str] = {}
-    for name in declared:
-        several = alike.get(name.lower(), [])
-        if len(several) > 1:
-            raise BadFileError(
-                f"{uri}: the columns {several} differ in the case of letters only, or not at all, and "
-                f"'{inside}{name}' is declared: rename all but one in the file",
-                uri,
-            )
-        if several:
-            names[name] = several[0]
-    absent = [name for name in declared if name not in names]
-    if absent and missing == "refuse":
-        further = [name for name in there if name not in names.values()]
-        lacking = ", ".join(repr(inside + name) for name in absent)
-        raise BadFileError(
-            f"{uri}: the file has no column {lacking}, which missing='refuse' of its FileSource asks for; it has "
-            f"{further} that are not declared. Add or rename the column in the file, or set missing='null', or "
-            "on_bad_file='dead_letter'",
-            uri,
-        )
-    return names
+    try:
+        return given_names(there, declared, missing=missing, what="the file", inside=inside)
+    except ValueTypeError as error:
+        raise BadFileError(f"{uri}: {error}", uri) from None

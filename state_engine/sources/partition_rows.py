@@ -5,6 +5,7 @@ Works on tables that the driver holds and on DataFrames alike. Values without a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -81,7 +82,8 @@ def file_times(
             [("at", "min"), ("at", "max")]).select(["file", "at_min", "at_max"]).to_pylist()]  # fmt: skip
         inside = pc.and_(pc.greater_equal(times_ms, late[0]), pc.less(times_ms, late[1]))
         counts = pc.sum(inside).as_py() or 0, times_ms.null_count
-        refused = dict[int, int]()
+        bad = read.refused
+        refused = dict(Counter(bad[FILE_COLUMN].to_pylist() if isinstance(bad, pa.Table) else []))
     else:
         at = _frame_ms(rows, column)
         inside_col = (at >= F.lit(late[0])) & (at < F.lit(late[1]))

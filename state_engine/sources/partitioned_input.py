@@ -32,6 +32,7 @@ from state_engine.sources.delta import DeltaSlice
 from state_engine.sources.file import FileSlice
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.partition_rows import FileTimes, between, file_times, joined
+from state_engine.spark.read_failures import reading
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
@@ -207,7 +208,8 @@ class PartitionedSource(Source):
         """What is new in the source, looked through once."""
         late_from_ms, late_to_ms = self.partitions.first().start_ms, partition.start_ms
         if part.labels:
-            read = self.source.read(spark, part, keep_refused=self._keep_refused)
+            with reading(self.name, job=self._job, into="the driver"):
+                read = self.source.read(spark, part, keep_refused=self._keep_refused)
             times, late, without = file_times(
                 spark,
                 read,

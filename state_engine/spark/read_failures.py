@@ -15,12 +15,14 @@ from state_engine.core.errors import BadFileError, SourceError, StorageError
 from state_engine.storage.storage_errors import java_storage_error, storage_error
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
-_RECORD = re.compile(r"\[MALFORMED_RECORD_IN_PARSING[^]]*\].*?: (\[.*?\])\.\s", re.DOTALL)
 _KAFKA = ("org.apache.spark.sql.kafka010.", "org.apache.kafka.")
 """Begin the names of what Spark's reader of Kafka, or Kafka's client in it, raises."""
 _IN_TASK = re.compile(r"^state_engine\.core\.errors\.SourceError: (.+)$", re.MULTILINE)
 """What the code of a source raised in a task."""
 _FILE_IN_TASK = re.compile(r"^state_engine\.spark\.read_failures\.UnreadFileError: (\{.+\})$", re.MULTILINE)
+_RECORD_IN_TASK = re.compile(
+    r"^state_engine\.spark\.read_failures\.RefusedRecordError: (\{.+\})$", re.MULTILINE
+)
 _STATE = re.compile(r"\s+SQLSTATE: \w+$")
 _WAY_OUT = "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource"
 _RENAME = (
@@ -29,6 +31,23 @@ _RENAME = (
 )
 _NAME = "Relative path in absolute URI"
 """What Hadoop raises for a name that it takes for a URI."""
+_RECORD_WAY_OUT = (
+    "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
+)
+
+
+class RefusedRecordError(Exception):
+    """What is raised where a record does not fit and is not kept aside: JSON, which ``reading`` understands."""
+
+    @classmethod
+    def of(cls, place: str, problem: str) -> RefusedRecordError:
+        """The error of a record.
+
+        Args:
+            place: the file, or what else holds the record.
+            problem: which row of it, and why.
+        """
+        return cls(json.dumps({"file": place, "problem": problem}))
 
 
 class UnreadFileError(Exception):
@@ -42,6 +61,9 @@ def reading_file(uri: str) -> Iterator[None]:
         yield
     except MemoryError:  # no fault of the file
         raise
+    except BadFileError as error:
+        cause = str(error).removeprefix(f"{uri}: ")
+        raise UnreadFileError(json.dumps({"file": uri, "cause": cause, "storage": False})) from error
     except (OSError, pa.ArrowException) as error:
         refused = storage_error(error, uri, "read") if isinstance(error, OSError) else None
         cause = " ".join(str(refused or error).split())
@@ -66,6 +88,10 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
 
     try:
         yield
+    except UnreadFileError as error:  # of this very process
+        raise _unread(json.loads(error.args[0]), source=source, job=job, into=into) from error
+    except RefusedRecordError as error:
+        raise _refused(json.loads(error.args[0]), source=source, job=job, into=into) from error
     except (Py4JJavaError, CapturedException) as error:
         texts = messages(error)
         raised = next((m.group(1) for text in texts if (m := _IN_TASK.search(text))), None)
@@ -76,23 +102,17 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
         unread = next((m.group(1) for text in texts if (m := _FILE_IN_TASK.search(text))), None)
         if unread is not None:
             raise _unread(json.loads(unread), source=source, job=job, into=into) from error
+        record = next((m.group(1) for text in texts if (m := _RECORD_IN_TASK.search(text))), None)
+        if record is not None:
+            raise _refused(json.loads(record), source=source, job=job, into=into) from error
         match = next((m for text in texts if (m := _FILE.search(text + " "))), None)
         if match is None:
             raise
-        record = next((m.group(1) for text in texts if (m := _RECORD.search(text + " "))), None)
-        refused = java_storage_error("\n".join(texts), match.group(1)) if record is None else None
+        refused = java_storage_error("\n".join(texts), match.group(1))
         if refused is not None:  # the file may be whole
             raise refused from error
         cause = _STATE.sub("", texts[-1])
-        if record is None:
-            raise _bad_file(match.group(1), cause, source=source, job=job, into=into) from error
-        problem = f"the record {record} does not fit the declared schema ({cause})"
-        way_out = (
-            "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
-        )
-        raise SourceError(
-            _message(match.group(1), problem, way_out, source=source, job=job, into=into)
-        ) from error
+        raise _bad_file(match.group(1), cause, source=source, job=job, into=into) from error
 
 
 def _of_kafka(error: Any, *, source: str | None, job: str, into: str) -> SourceError | None:
@@ -112,6 +132,12 @@ def _unread(what: dict[str, Any], *, source: str | None, job: str, into: str) ->
     if what["storage"]:
         return StorageError(what["cause"], path=what["file"])
     return _bad_file(what["file"], what["cause"], source=source, job=job, into=into)
+
+
+def _refused(what: dict[str, str], *, source: str | None, job: str, into: str) -> SourceError:
+    """The error for a record that does not fit."""
+    text = _message(what["file"], what["problem"], _RECORD_WAY_OUT, source=source, job=job, into=into)
+    return SourceError(text)
 
 
 def _bad_file(uri: str, cause: str, *, source: str | None, job: str, into: str) -> BadFileError:

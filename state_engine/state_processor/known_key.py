@@ -31,6 +31,7 @@ from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.queries.state_rows import key_schema_of
 from state_engine.sources.frames import StreamFrame, from_source, order_name, united
 from state_engine.sources.output_type import OutputType
+from state_engine.spark.read_failures import reading
 
 
 def known_key(
@@ -79,7 +80,8 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
         part = node.source.plan(spark, [])
         if part is None:
             return None
-        read = node.source.read(spark, part, keep_refused=job.on_error == "dead_letter")
+        with reading(node.name, job=job.name, into="the driver"):
+            read = node.source.read(spark, part, keep_refused=True)
         frame = from_source(
             spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=(),
             changing=node.source.changing,

@@ -259,6 +259,11 @@ Delivery guarantees
 
 A row that cannot be parsed is reported with its job, source and file
   sources/test_file::test_rows_that_cannot_be_parsed
+  sources/test_text_tasks::test_a_job_over_tasks
+A text is the value that was written, or it is refused with its column
+  sources/test_text_files::test_a_header_that_does_not_say_what_is_where
+Options of a reader are checked when they are given
+  sources/test_text_files::test_options_are_checked_when_they_are_given
 A function that raises fails the batch, with job, operator, key, position and cause
   microbatch/test_bad_input::test_under_fail_nothing_is_committed_and_all_is_reported[raises]
   microbatch/test_bad_input::test_a_failure_in_a_chained_operator_names_that_operator

@@ -54,12 +54,6 @@ def test_of_what_spark_cannot_read_the_storage_may_be_the_cause() -> None:
     assert not isinstance(refused.value, SourceError)
     with pytest.raises(StorageError, match="too many files are open"):
         spark_raises("/feed/a.parquet (Too many open files)")
-    with pytest.raises(SourceError, match=r"the record .* does not fit") as record:
-        spark_raises(
-            "[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: "
-            "[Permission denied]. Parse Mode: FAILFAST"
-        )
-    assert not isinstance(record.value, BadFileError)
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_a_colon_is_read_or_one_letter(tmp_path: Path, spark: SparkSession, form
     write(feed / "b:c", 2, form)
     options = {"schema": "id bigint", **FORMATS[form]}
     run = SourceRun(spark, tmp_path, FileSource(str(feed), **options))
-    if form == "parquet":
+    if form != "parquet by spark":
         run.run()
         assert run.ids() == [1, 2]
         return

@@ -7,11 +7,9 @@ part of Flink's format ``debezium-json`` and its like, which make ``UPDATE_BEFOR
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -22,13 +20,15 @@ from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import StructType
-from state_engine.core.types.foreign_json import json_value
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_parsing import to_type
+from state_engine.sources.text.text_values import Reader, TextRules, json_decoder, json_reader
 
 _INSERT, _BEFORE, _AFTER, _DELETE = (kind.value for kind in RowKind)
 _UNKNOWN = -1
 _DEBEZIUM = {"c": _INSERT, "r": _INSERT, "u": _AFTER, "d": _DELETE}
+_RULES = TextRules(zone=None, numbers="days")
+"""Debezium has days for dates, and a number of several units for times."""
 _TRUNCATE = (
     "a truncate (op 't') deletes rows without saying which: delete them one by one, or begin with empty state"
 )
@@ -337,11 +337,12 @@ def _parsed(
     after: list[Any] = []
     ops: list[str | None] = []
     problems: dict[int, str] = {}
+    read = json_reader(kind, _RULES)
     for place, text in enumerate(texts):
         old = new = op = None
         try:
             if text is not None:
-                old, new, op = _envelope(text, kind)
+                old, new, op = _envelope(text, read)
         except ValueTypeError as error:
             problems[place] = str(error)
         before.append(old)
@@ -355,10 +356,10 @@ def _parsed(
     )
 
 
-def _envelope(text: bytes, kind: StructType) -> tuple[Any, Any, str | None]:
+def _envelope(text: bytes, read: Reader) -> tuple[Any, Any, str | None]:
     """Row before, row after and operation of one envelope."""
     try:
-        envelope = json.loads(text.decode(), parse_float=Decimal)
+        envelope = json_decoder().decode(text.decode())
     except (ValueError, RecursionError) as error:
         raise ValueTypeError(f"the envelope is not JSON: {error}") from None
     if isinstance(envelope, dict) and "op" not in envelope and isinstance(envelope.get("payload"), dict):
@@ -368,7 +369,7 @@ def _envelope(text: bytes, kind: StructType) -> tuple[Any, Any, str | None]:
     images = []
     for name in ("before", "after"):
         try:
-            images.append(json_value(envelope.get(name), kind))
+            images.append(read(envelope.get(name)))
         except ValueTypeError as error:
             raise ValueTypeError(f"'{name}': {error}") from None
     op = envelope.get("op")

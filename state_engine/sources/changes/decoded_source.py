@@ -21,7 +21,8 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
     FILE_COLUMN,
-    ROW_COLUMN,
+    PLACES,
+    REFUSED_ROWS,
     BadFile,
     Element,
     Slice,
@@ -41,10 +42,7 @@ if TYPE_CHECKING:
 
 _RECORD = b"\xffstatelake row\xff"
 """Begins the record of a row that could not be decoded; no text that a source parses begins so."""
-_PLACES = pa.schema([(FILE_COLUMN, pa.int32()), (ROW_COLUMN, pa.int64())])
 _KIND = pa.field(ROW_KIND, pa.int8())
-REFUSED_ROWS = pa.schema([("record", pa.binary()), *_PLACES, ("reason", pa.string()), ("shown", pa.string())])
-"""Rows that could not be decoded: all that it takes to decode one again, its place, why, and the row for people."""
 Decode = Callable[[pa.Table], pa.Table]
 
 
@@ -92,14 +90,11 @@ class DecodedSource(Source):
         if own is not None and not texts:
             return self._decoded(spark, SourceFrame(own), keep_refused)
         parsed = self.source.parse(spark, [records[p] for p in texts], keep_refused=keep_refused)
-        place = F.element_at(F.lit(texts), F.col(FILE_COLUMN) + 1).cast("int")
-        good = as_frame(spark, parsed.rows).withColumn(FILE_COLUMN, place)
-        if own is not None:
-            good = good.unionByName(as_frame(spark, own), allowMissingColumns=True)
-        bad = parsed.refused
-        assert bad is None or not isinstance(bad, pa.Table)
-        moved = None if bad is None else bad.withColumn(FILE_COLUMN, place)
-        return self._decoded(spark, SourceFrame(good, moved), keep_refused)
+        good, bad = (
+            None if rows is None else _moved(rows, texts)
+            for rows in (frame_or_table(spark, parsed.rows), parsed.refused)
+        )
+        return self._decoded(spark, SourceFrame(_together(spark, good, own), bad), keep_refused)
 
     def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
         return self.source.set_aside(part, bad)
@@ -124,15 +119,16 @@ class DecodedSource(Source):
         if isinstance(rows, pa.Table):
             self.format.decoded(_feed(rows).schema)
             refused_rows = bad(rows) if keep_refused else REFUSED_ROWS.empty_table()
-            return SourceFrame(good(rows), refused_rows if refused_rows.num_rows else None)
+            more = refused_rows if refused_rows.num_rows else None
+            return SourceFrame(good(rows), _together(spark, read.refused, more))
         fields = [
             pa.field(f.name, to_type(f.dataType, parameter=f"column '{f.name}'").arrow)
             for f in rows.schema.fields
             if not f.name.startswith(HIDDEN)
         ]
-        given = pa.schema([*self.format.decoded(pa.schema(fields)), *_PLACES, _KIND])
+        given = pa.schema([*self.format.decoded(pa.schema(fields)), *PLACES, _KIND])
         refused = _in_tasks(rows, bad, REFUSED_ROWS) if keep_refused else None
-        return SourceFrame(_in_tasks(rows, good, given), _both(read.refused, refused))
+        return SourceFrame(_in_tasks(rows, good, given), _together(spark, read.refused, refused))
 
 
 def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
@@ -172,7 +168,7 @@ def _good(source: DecodedSource, keep_refused: bool, rows: pa.Table) -> pa.Table
             "committed. Repair the feed, or set on_error='dead_letter' on the job to keep such rows aside"
         )
     decoded = changes.rows
-    for field in _PLACES:
+    for field in PLACES:
         decoded = decoded.append_column(field, rows[field.name].take(pa.array(changes.origins)))
     return decoded.append_column(_KIND, pa.array(changes.kinds, pa.int8())).combine_chunks()
 
@@ -181,23 +177,30 @@ def _bad(source: DecodedSource, rows: pa.Table) -> pa.Table:
     """The rows that cannot be decoded."""
     feed, letters = _feed(rows), []
     for row, why in sorted(source.format.decode(feed).problems.items()):
-        places = [rows[name][row].as_py() for name in _PLACES.names]
+        places = [rows[name][row].as_py() for name in PLACES.names]
         error = f"SourceError: {why}"
         letters.append((_record_of(feed, row), *places, error, _shown(feed, row)))
     named = [dict(zip(REFUSED_ROWS.names, letter, strict=True)) for letter in letters]
     return pa.Table.from_pylist(named, REFUSED_ROWS)
 
 
-def _both(above: DataFrame | pa.Table | None, below: DataFrame | None) -> DataFrame | pa.Table | None:
-    """Rows that the source refused, and those that could not be decoded."""
+def _moved(rows: DataFrame | pa.Table, places: Sequence[int]) -> DataFrame | pa.Table:
+    """The rows of some records as those of all of them, among which these have the given places."""
+    if isinstance(rows, pa.Table):
+        moved = pa.array(places, pa.int32()).take(rows[FILE_COLUMN].combine_chunks())
+        return rows.set_column(rows.schema.get_field_index(FILE_COLUMN), FILE_COLUMN, moved)
+    return rows.withColumn(FILE_COLUMN, F.element_at(F.lit(list(places)), F.col(FILE_COLUMN) + 1).cast("int"))
+
+
+def _together(
+    spark: SparkSession, above: DataFrame | pa.Table | None, below: DataFrame | pa.Table | None
+) -> Any:
+    """The rows of both; a table where both are, and None where neither is there."""
     if above is None or below is None:
         return below if above is None else above
-    assert not isinstance(above, pa.Table), "who refuses a table of rows gives one, too"
-    text, file, row = above.schema.names
-    nothing = F.lit(None).cast("string")
-    record = F.col(text).cast("binary").alias("record")
-    parsed = above.select(record, file, row, nothing.alias("reason"), nothing.alias("shown"))
-    return parsed.union(below)
+    if isinstance(above, pa.Table) and isinstance(below, pa.Table):
+        return pa.concat_tables([above, below], promote_options="permissive").combine_chunks()
+    return as_frame(spark, above).unionByName(as_frame(spark, below), allowMissingColumns=True)
 
 
 def _feed(rows: pa.Table) -> pa.Table:
@@ -220,6 +223,6 @@ def _row_of(record: bytes, place: int) -> pa.Table:
     """A row that could not be decoded, as a file of its own."""
     one = pa.ipc.open_stream(record[len(_RECORD) :]).read_all()
     values = (place, 0)
-    for field, value in zip(_PLACES, values, strict=True):
+    for field, value in zip(PLACES, values, strict=True):
         one = one.append_column(field, pa.array([value], field.type))
     return one

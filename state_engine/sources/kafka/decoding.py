@@ -11,17 +11,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.ddl import quoted
+from state_engine.core.types.every_type import StructType
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
-from state_engine.sources.changes.decoded_source import REFUSED_ROWS
-from state_engine.sources.records import REFUSED_TEXT, with_refused_text
+from state_engine.core.types.type_parsing import to_type
+from state_engine.sources.base import FILE_COLUMN, REFUSED_ROWS, ROW_COLUMN, SourceFrame
 from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.text.json_records import JsonDialect
+from state_engine.sources.text.options import TextOptions
+from state_engine.sources.text.text_columns import ColumnReader, csv_column, json_column
+from state_engine.sources.text.text_values import FieldNames, TextRules
 from state_engine.spark.kafka.cluster import Format
 from state_engine.spark.spark_names import F, T
 
@@ -44,6 +50,14 @@ _LETTER = b"\xffstatelake kafka\xff"
 """Begins a record that did not fit."""
 _DECODED = "_statelake_decoded"
 _OK = "_statelake_ok"
+REFUSED_TEXT = "_statelake_problem"
+"""Column with the reason why a record does not fit."""
+_RULES = TextRules()
+_UNFIT = "its value does not fit the declared schema"
+_NO_VALUE = (
+    "it has no value, so it deletes the row of its key: read the topic with changes=True, or take such records "
+    "out of it"
+)
 _SOURCE_ERROR = "\nstate_engine.core.errors.SourceError: "
 """As Python's tracebacks begin the line that names an error, which is where it is looked for."""
 
@@ -78,8 +92,7 @@ class Decoding:
         if self.format == "raw":
             columns = [F.col(name) for name, _ in RECORD_FIELDS]
             return SourceFrame(records.select(*columns, *self._hidden()))
-        value = self._parsed().alias(_DECODED)
-        frame = records.select("*", value).withColumn(REFUSED_TEXT, self._problem())
+        frame = self._with_rows(records)
         problem = F.col(REFUSED_TEXT)
         if keep_refused:
             good, bad = frame.where(problem.isNull()), frame.where(problem.isNotNull())
@@ -125,61 +138,22 @@ class Decoding:
 
     def _rows(self, frame: DataFrame) -> DataFrame:
         """The columns of records that fit."""
-        keys = {name: self._key_column(name) for name in self.key}
-        columns = []
-        for field in self.declared.fields:
-            column = F.col(f"{_DECODED}.{quoted(field.name)}")
-            if field.name in keys:
-                column = F.when(F.col("value").isNull(), keys[field.name]).otherwise(column)
-            columns.append(column.alias(field.name))
+        columns = [F.col(f"{_DECODED}.{quoted(name)}").alias(name) for name in self.declared.names]
         added = [F.col(n.removeprefix(METADATA)).alias(n) for n in self._metadata_names()]
         return frame.select(*columns, *added, *self._hidden())
 
-    # -- what does not fit -----------------------------------------------------------------------------------------
-
-    def _problem(self) -> Column:
-        """Why a record does not fit; null where it does."""
-        value, decoded = F.col("value"), F.col(_DECODED)
-        fits = "its value does not fit the declared schema"
-        without = (
-            "it has no value, so it deletes the row of its key: read the topic with changes=True, or take such records "
-            "out of it"
+    def _with_rows(self, records: DataFrame) -> DataFrame:
+        """Records with the row of each, and why it does not fit; null where it does."""
+        columns = to_type(self.declared, parameter="schema")
+        assert isinstance(columns, StructType)
+        reader = _RecordReader(self, StructType(columns.names, columns.types))
+        given = records.select("*", self._from_avro().alias(_DECODED)) if self.format == "avro" else records
+        row = T.StructType.fromJson(
+            spark_schema(pa.schema([(_DECODED, columns.arrow), (REFUSED_TEXT, pa.string())]))
         )
-        if self.changes:
-            missing = [self._key_column(name).isNull() for name in self.key]
-            absent = missing[0]
-            for one in missing[1:]:
-                absent = absent | one
-            tombstone = F.when(absent, F.lit(f"it has no value, and its key does not hold {list(self.key)}"))
-        else:
-            tombstone = F.lit(without)
-        if self.format == "avro":
-            unfit = F.when(decoded.isNull() | decoded[_OK].isNull(), F.lit(fits))
-        else:
-            unfit = F.when(~F.is_valid_utf8(value.cast("string")), F.lit("its value is not UTF-8")).when(
-                decoded.isNull() | decoded[REFUSED_TEXT].isNotNull(), F.lit(fits)
-            )
-        return F.when(value.isNull(), tombstone).otherwise(unfit)
-
-    def _key_column(self, name: str) -> Column:
-        """A column of a record's key; null where the key does not hold it."""
-        key = F.col("key").cast("string")
-        valid = F.when(F.is_valid_utf8(key), key)
-        kinds = {field.name: field.dataType for field in self.declared.fields}
-        if self.key_format == "raw":
-            return valid.try_cast(kinds[name])
-        ddl = ", ".join(f"{quoted(one)} {kinds[one].simpleString()}" for one in self.key)
-        return F.from_json(valid, ddl)[name]
+        return given.mapInArrow(reader.batches, T.StructType([*records.schema.fields, *row.fields]))
 
     # -- formats ---------------------------------------------------------------------------------------------------
-
-    def _parsed(self) -> Column:
-        if self.format == "avro":
-            return self._from_avro()
-        kept = with_refused_text(self.declared)
-        ddl = ", ".join(f"{quoted(f.name)} {f.dataType.simpleString()}" for f in kept.fields)
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": REFUSED_TEXT}
-        return F.from_json(F.col("value").cast("string"), ddl, options)
 
     def _from_avro(self) -> Column:
         """Values by a reader's schema with one more field, which has its default value where a record fits."""
@@ -199,6 +173,118 @@ class Decoding:
         kind = frame.schema[_DECODED].dataType
         assert isinstance(kind, T.StructType)
         return T.StructType([field for field in kind.fields if field.name != _OK])
+
+
+class _RecordReader:
+    """Reads records by the rules of ``sources.text``.
+
+    Args:
+        decoding: of the records.
+        columns: that values have.
+    """
+
+    def __init__(self, decoding: Decoding, columns: StructType) -> None:
+        self._decoding, self._columns = decoding, columns
+        kinds = dict(zip(columns.names, columns.types, strict=True))
+        column = csv_column if decoding.key_format == "raw" else json_column
+        self._value = [json_column(name, kind, _RULES) for name, kind in kinds.items()]
+        self._key = [column(name, kinds[name], _RULES) for name in decoding.key]
+
+    def batches(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The records with their rows, and why they do not fit."""
+        for batch in batches:
+            rows, problems = self._values(batch)
+            deleted = batch["value"].is_null()
+            if deleted.true_count:
+                rows = self._with_keys(batch, deleted, rows, problems)
+            whole = pa.StructArray.from_arrays(rows, fields=list(self._columns.arrow))
+            texts = pa.array([problems.get(row) for row in range(len(batch))], pa.string())
+            kept = [name for name in batch.schema.names if name != _DECODED]
+            arrays = {name: batch[name] for name in kept} | {_DECODED: whole, REFUSED_TEXT: texts}
+            yield pa.record_batch(arrays)
+
+    def _values(self, batch: pa.RecordBatch) -> tuple[list[pa.Array], dict[int, str]]:
+        """The columns of values, and why values do not fit."""
+        if self._decoding.format == "avro":
+            decoded = batch[_DECODED]
+            fits = pc.and_(decoded.is_valid(), pc.struct_field(decoded, _OK).is_valid()).to_pylist()
+            problems = {row: _UNFIT for row, fit in enumerate(fits) if not fit}
+            rows = [
+                pc.struct_field(decoded, name).cast(kind.arrow)
+                for name, kind in zip(self._columns.names, self._columns.types, strict=True)
+            ]
+        else:
+            texts = batch["value"].to_pylist()
+            rows, problems = _columns_of(_objects(texts, self._columns.names), self._value)
+            problems = {row: f"{_UNFIT}: {problem}" for row, problem in problems.items()}
+        return rows, {row: problem for row, problem in problems.items() if batch["value"][row].is_valid}
+
+    def _with_keys(
+        self, batch: pa.RecordBatch, deleted: pa.Array, rows: list[pa.Array], problems: dict[int, str]
+    ) -> list[pa.Array]:
+        """The columns with what keys say of records without value; why these do not fit is added to ``problems``."""
+        names = self._decoding.key
+        places = np.flatnonzero(deleted.to_numpy(zero_copy_only=False)).tolist()
+        if not self._decoding.changes:
+            problems |= dict.fromkeys(places, _NO_VALUE)
+            return rows
+        keys = batch["key"].filter(deleted).to_pylist()
+        parsed = (
+            [(_utf8(key),) for key in keys] if self._decoding.key_format == "raw" else _objects(keys, names)
+        )
+        columns, faults = _columns_of(parsed, self._key)
+        for row, place in enumerate(places):
+            if row in faults or any(not column[row].is_valid for column in columns):
+                problems[place] = f"it has no value, and its key does not hold {list(names)}"
+        given = dict(zip(names, columns, strict=True))
+        return [
+            pc.replace_with_mask(values, deleted, given[name].cast(values.type)) if name in given else values
+            for name, values in zip(self._columns.names, rows, strict=True)
+        ]
+
+
+def _columns_of(
+    objects: Sequence[tuple[Any, ...] | str], readers: Sequence[ColumnReader]
+) -> tuple[list[pa.Array], dict[int, str]]:
+    """Columns of the values of objects, null where one is refused, and why; a text says that one is no object."""
+    nothing = (None,) * len(readers)
+    values = zip(*[nothing if isinstance(one, str) else one for one in objects], strict=True)
+    problems = {row: one for row, one in enumerate(objects) if isinstance(one, str)}
+    arrays = []
+    for reader, column in zip(readers, list(values) or [()] * len(readers), strict=True):
+        array, faults = reader.array(column)
+        arrays.append(array)
+        problems = faults | problems
+    return arrays, problems
+
+
+def _objects(texts: Sequence[bytes | None], names: tuple[str, ...]) -> list[tuple[Any, ...] | str]:
+    """The fields of JSON objects; a text that is none is why."""
+    fields, dialect = FieldNames(names, "null"), JsonDialect(TextOptions(multi_line=True))
+    objects: list[tuple[Any, ...] | str] = []
+    for text in texts:
+        line = _utf8(text)
+        if line is None:
+            objects.append("it is not there" if text is None else "it is not UTF-8")
+            continue
+        records = list(dialect.records([line]))
+        if len(records) != 1 or records[0][2]:
+            objects.append(
+                records[0][2] if len(records) == 1 else f"it holds {len(records)} objects, not one"
+            )
+            continue
+        try:
+            objects.append(fields.values(records[0][1]))
+        except ValueTypeError as error:
+            objects.append(str(error))
+    return objects
+
+
+def _utf8(text: bytes | None) -> str | None:
+    try:
+        return None if text is None else text.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def record_schema() -> T.StructType:

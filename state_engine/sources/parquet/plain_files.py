@@ -15,13 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
-
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-PLACES = pa.schema([(FILE_COLUMN, pa.int32()), (ROW_COLUMN, pa.int64())])
-"""The hidden columns of a slice."""
 _PLAIN = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),

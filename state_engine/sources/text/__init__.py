@@ -1,0 +1,1 @@
+"""Text files as rows: CSV and JSON."""

@@ -1,0 +1,126 @@
+"""The text of files, in chunks: unpacked as their names say, and decoded by the encoding of the options.
+
+Bytes that are no UTF-8 go through as they are, so that the row that holds them is refused and no other; with another
+encoding they are an error of the file. Plays the part of Hadoop's ``LineRecordReader`` with its codecs.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, cast
+
+import pyarrow as pa
+
+from state_engine.core.errors import BadFileError, StorageError
+from state_engine.storage.files import open_location
+
+PACKED = (".gz", ".bz2", ".deflate", ".zst")
+"""Ends of the names of files that are unpacked."""
+_UNREAD = (".lz4", ".snappy", ".xz", ".zip", ".7z", ".lzo")
+_CHUNK_BYTES = 2**22
+_BOM = "\ufeff"
+
+
+def is_packed(uri: str) -> bool:
+    """Whether a file is unpacked before it is read."""
+    return uri.endswith(PACKED)
+
+
+def text_chunks(uri: str, encoding: str, *, start: int = 0, end: int | None = None) -> Iterator[str]:
+    """The text of a file, or of its lines that begin within a range of bytes.
+
+    Args:
+        uri: of the file.
+        encoding: a codec of Python.
+        start, end: bytes, of a file that is not packed and whose lines end with the byte of a line end.
+
+    Raises:
+        BadFileError: it cannot be unpacked or decoded.
+        StorageError: the storage refuses to read it.
+    """
+    decode = codecs.getincrementaldecoder(encoding)(
+        errors="surrogateescape" if encoding == "utf-8" else "strict"
+    )
+    with _damage(uri), _opened(uri) as stream:
+        content = _all_of(stream) if start == 0 and end is None else _lines_of(stream, start, end)
+        first = start == 0
+        for chunk in content:
+            text = decode.decode(chunk)
+            yield text.removeprefix(_BOM) if first else text
+            first = first and not text
+        yield decode.decode(b"", final=True)
+
+
+@contextmanager
+def _damage(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        raise BadFileError(
+            f"{uri}: byte {error.start} of a part of it is not {error.encoding}: set the option encoding", uri
+        ) from error
+    except (EOFError, zlib.error, OSError) as error:
+        if not is_packed(uri) or getattr(error, "errno", None) is not None or isinstance(error, StorageError):
+            raise
+        raise BadFileError(f"{uri}: it cannot be unpacked, as its name says it can: {error}", uri) from error
+
+
+@contextmanager
+def _opened(uri: str) -> Iterator[IO[bytes]]:
+    if uri.endswith(_UNREAD):
+        end = uri.rsplit(".", 1)[-1]
+        raise BadFileError(
+            f"{uri}: files that are packed as .{end} cannot be read: pack it with gzip (.gz) or zstd (.zst)",
+            uri,
+        )
+    with open_location(uri).opened() as file:
+        if uri.endswith(".gz"):
+            yield cast("IO[bytes]", gzip.GzipFile(fileobj=file))
+        elif uri.endswith(".bz2"):
+            yield cast("IO[bytes]", bz2.BZ2File(file))
+        elif uri.endswith(".zst"):
+            yield pa.CompressedInputStream(file, "zstd")
+        elif uri.endswith(".deflate"):
+            yield cast("IO[bytes]", _Inflated(file))
+        else:
+            yield file
+
+
+class _Inflated:
+    """Bytes that zlib has packed."""
+
+    def __init__(self, file: Any) -> None:
+        self._file, self._zlib = file, zlib.decompressobj()
+
+    def read(self, size: int) -> bytes:
+        """Some bytes; none at the end."""
+        while packed := self._file.read(size):
+            if plain := self._zlib.decompress(packed):
+                return plain
+        return self._zlib.flush()
+
+
+def _all_of(stream: IO[bytes]) -> Iterator[bytes]:
+    while chunk := stream.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _lines_of(stream: IO[bytes], start: int, end: int | None) -> Iterator[bytes]:
+    """The lines that begin from ``start`` on and before ``end``."""
+    at, begun = max(start - 1, 0), start == 0
+    stream.seek(at)
+    for chunk in _all_of(stream):
+        first = 0 if begun else chunk.find(b"\n") + 1
+        begun = begun or first > 0
+        last = -1 if end is None else chunk.find(b"\n", max(end - 1 - at, 0))
+        if begun and last >= 0:
+            yield chunk[first : last + 1]
+            return
+        if begun:
+            yield chunk[first:]
+        at += len(chunk)

@@ -1,0 +1,89 @@
+"""Records of Kafka as rows, without a broker: JSON by the rules of files, keys of deleted rows, what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.sources.base import ROW_COLUMN
+from state_engine.sources.frames import ROW_KIND
+from state_engine.sources.kafka.decoding import _DECODED, REFUSED_TEXT, Decoding, _RecordReader, record_schema
+
+AT = datetime(2024, 1, 5, tzinfo=UTC)
+Message = tuple[bytes | None, bytes | None]
+
+
+def decoded(spark: SparkSession, decoding: Decoding, messages: Sequence[Message]) -> tuple[Any, Any]:
+    """Rows by offset, and errors by offset."""
+    records: list[Any] = [
+        (key, value, "t", 0, row, AT, [], 0, row) for row, (key, value) in enumerate(messages)
+    ]
+    read = decoding.decoded(spark.createDataFrame(records, record_schema()), keep_refused=True)
+    assert isinstance(read.rows, DataFrame)
+    assert isinstance(read.refused, DataFrame)
+    rows = {row[ROW_COLUMN]: row.asDict() for row in read.rows.collect()}
+    return rows, {row[ROW_COLUMN]: row["reason"] for row in read.refused.collect()}
+
+
+def test_json_is_read_by_the_rules_of_files(spark: SparkSession) -> None:
+    values = [
+        b'{"k": "a", "d": 1.50, "at": "2024-01-05T10:00:00Z", "more": 1}', b'{"K": 5}', b'{"d": 10.005}',
+        b'{"k": 1}{"k": 2}',
+        b"[1]", b"", b'{"k": "caf\xe9"}', b'{"k": 1, "k": 2}', b'{"at": 1704067200000}', None,
+    ]  # fmt: skip
+    decoding = Decoding("json", "k string, d decimal(9,2), at timestamp")
+    rows, errors = decoded(spark, decoding, [(None, value) for value in values])
+    assert [(rows[i]["k"], rows[i]["d"]) for i in sorted(rows)] == [("a", Decimal("1.50")), ("5", None)]
+    assert rows[0]["at"].astimezone(UTC) == datetime(2024, 1, 5, 10, tzinfo=UTC)
+    assert sorted(errors) == [2, 3, 4, 5, 6, 7, 8, 9]
+    fits = "SourceError: its value does not fit the declared schema: "
+    assert errors[2].startswith(fits + "column 'd': 10.005: it does not fit into the type decimal(9,2)")
+    assert errors[3] == fits + "it holds 2 objects, not one"
+    assert "1 is not an object" in errors[4]
+    assert errors[6] == fits + "it is not UTF-8"
+    assert "the key 'k' is there twice" in errors[7]
+    assert "whole seconds since 1970" in errors[8]
+    assert "changes=True" in errors[9]
+
+
+@pytest.mark.parametrize(
+    ("form", "good", "bad"), [("json", b'{"id": 7}', [b'{"id": "x"}', b"no"]), ("raw", b"7", [b"x", b" 7"])]
+)
+def test_keys_say_which_row_is_deleted(spark: SparkSession, form: Any, good: bytes, bad: list[bytes]) -> None:
+    decoding = Decoding("json", "id int, v string", key=("id",), key_format=form, changes=True)
+    messages = [(good, b'{"id": 7, "v": "a"}'), (good, None), *[(key, None) for key in bad], (None, None)]
+    rows, errors = decoded(spark, decoding, messages)
+    assert [(rows[i]["id"], rows[i]["v"], rows[i][ROW_KIND]) for i in sorted(rows)] == [
+        (7, "a", 2),
+        (7, None, 3),
+    ]
+    assert sorted(errors) == [2, 3, 4]
+    assert all("its key does not hold ['id']" in error for error in errors.values())
+
+
+def test_avro_keeps_what_spark_decoded() -> None:
+    columns = to_type("id int, at timestamp", parameter="p")
+    assert isinstance(columns, StructType)
+    reader = _RecordReader(Decoding("avro", key=("id",), changes=True), columns)
+    row = pa.array([{"id": 1, "at": AT, "_statelake_ok": 1}, None, None], pa.struct(
+        [("id", pa.int32()), ("at", pa.timestamp("us", "Europe/Berlin")), ("_statelake_ok", pa.int32())]
+    ))  # fmt: skip
+    keys, values = (
+        pa.array([None, None, b'{"id": 9}'], pa.binary()),
+        pa.array([b"a", b"b", None], pa.binary()),
+    )
+    (batch,) = reader.batches([pa.record_batch({"key": keys, "value": values, _DECODED: row})])
+    assert batch[_DECODED].to_pylist() == [
+        {"id": 1, "at": AT},
+        {"id": None, "at": None},
+        {"id": 9, "at": None},
+    ]
+    assert batch[REFUSED_TEXT].to_pylist() == [None, "its value does not fit the declared schema", None]

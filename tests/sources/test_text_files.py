@@ -1,0 +1,389 @@
+"""Rows of CSV and JSON: each is what was written, or refused with its column and value; a table of the faults.
+
+Files are as small as the driver reads them, so none of these needs Spark; ``test_text_tasks`` has the tasks.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import re
+import zlib
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from state_engine import FileSource
+from state_engine.core.errors import ConfigurationError
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.spark.no_spark import NO_SPARK
+from state_engine.spark.read_failures import UnreadFileError
+
+
+class Read(NamedTuple):
+    """What a file gives: rows without their names, and texts and reasons of what is refused."""
+
+    rows: list[tuple[Any, ...]]
+    refused: list[tuple[bytes, str]]
+
+
+def read(
+    directory: Path, content: str | bytes, schema: str, *, format: Any = "csv", name: str = "x", **given: Any
+) -> Read:
+    """Read one file, and read what it refuses again: the same is refused, for the same reason."""
+    file = directory / f"{name}.{format}" if name == "x" else directory / name
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    source = FileSource(str(directory), schema=schema, format=format, **given)
+    part = source.plan(NO_SPARK, [])
+    assert part is not None
+    frame = source.read(NO_SPARK, part, keep_refused=True)
+    rows, refused = parts(frame)
+    if refused:
+        again = source.parse(NO_SPARK, [record for record, _ in refused], keep_refused=True)
+        assert parts(again) == ([], refused)
+    return Read(rows, refused)
+
+
+def parts(frame: SourceFrame) -> Read:
+    """Rows and refused records that the driver has."""
+    rows, refused = frame.rows, frame.refused
+    assert isinstance(rows, pa.Table)
+    assert refused is None or isinstance(refused, pa.Table)
+    values = [tuple(row.values()) for row in rows.drop_columns([FILE_COLUMN, ROW_COLUMN]).to_pylist()]
+    letters = [] if refused is None else refused.select(["record", "reason"]).to_pylist()
+    return Read(values, [(one["record"], one["reason"]) for one in letters])
+
+
+HEADER = {"header": "true"}
+CSV: dict[str, tuple[str | bytes, str, dict[str, str], list[Any]]] = {
+    "columns by name": (
+        "customer,ship_city,bill_city\nA,s,b\n", "customer string, bill_city string, ship_city string", HEADER,
+        [("A", "b", "s")],
+    ),
+    "a further column": ("x,k\n1,2\n", "k int", HEADER, [(2,)]),
+    "a column that is missing": ("k\n1\n", "k int, v string", HEADER, [(1, None)]),
+    "a header in another case": ("K\n1\n", "k int", HEADER, [(1,)]),
+    "a byte-order mark": ("\ufeffk,v\n1,a\n", "v string, k int", HEADER, [("a", 1)]),
+    "a header in quotes": ('"k","a,b"\n1,2\n', "`a,b` int, k int", HEADER, [(2, 1)]),
+    "only a header": ("k,v\n", "k int, v int", HEADER, []),
+    "by position, as Spark does": ("x,y\n1,2\n", "k int, v int", {**HEADER, "enforceSchema": "true"}, [(1, 2)]),
+    "doubled quotes": ('"an inch is 1"""\n', "v string", {}, [('an inch is 1"',)]),
+    "separators and line ends in quotes": ('"a,b","c\r\nd"\n', "a string, b string", {}, [("a,b", "c\r\nd")]),
+    "empty text and null": ('"",\n', "a string, b string", {}, [("", None)]),
+    "empty quotes are no number": ('"",1\n', "a int, b int", {}, [(None, 1)]),
+    "Spark's null for empty quotes": ('"",1\n', "a string, b int", {"nullValue": ""}, [(None, 1)]),
+    "a null value": ('NA,x\n', "a string, b string", {"nullValue": "NA"}, [(None, "x")]),
+    "a quote inside of a field": ('5" pipe,a"b\n', "a string, b string", {}, [('5" pipe', 'a"b')]),
+    "Spark's escape": ('"a \\"b\\" \\\\",1\n', "a string, b int", {"escape": "\\"}, [('a "b" \\', 1)]),
+    "a backslash is a character": ('"C:\\",1\n', "a string, b int", {}, [("C:\\", 1)]),
+    "another quote": ("'a,''b',1\n", "a string, b int", {"quote": "'"}, [("a,'b", 1)]),
+    "no quote": ('"a,1\n', "a string, b int", {"quote": ""}, [('"a', 1)]),
+    "a long separator": ('a||"b||c"\n', "a string, b string", {"sep": "||"}, [("a", "b||c")]),
+    "a tab": ("a\t1\n", "a string, b int", {"sep": "\\t"}, [("a", 1)]),
+    "comments and blank lines": ("#k\n\n1,2\n#\n", "a int, b int", {"comment": "#"}, [(1, 2)]),
+    "blanks": (" 1 , a \n", "a int, b string",
+               {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}, [(1, "a")]),
+    "line ends of three systems": ("1\r\n2\r3\n4", "a int", {}, [(1,), (2,), (3,), (4,)]),
+    "another encoding": ("é,1\n".encode("latin-1"), "a string, b int", {"encoding": "ISO-8859-1"}, [("é", 1)]),
+    "UTF-16": ("é,1\n".encode("utf-16"), "a string, b int", {"encoding": "UTF-16"}, [("é", 1)]),
+    "bytes": (b"caf\xe9,1\n", "a binary, b int", {}, [(b"caf\xe9", 1)]),
+    "patterns": (
+        "05/01/2024,5 Jan 2024 1:30 PM,2024-01-05 10:00 +0200\n", "a date, b timestamp_ntz, c timestamp",
+        {"dateFormat": "dd/MM/yyyy", "timestampNTZFormat": "d MMM yyyy h:mm a",
+         "timestampFormat": "yyyy-MM-dd HH:mm Z"},
+        [(date(2024, 1, 5), datetime(2024, 1, 5, 13, 30), datetime(2024, 1, 5, 8, 0, tzinfo=UTC))],
+    ),
+    "a zone": ("2024-07-05 10:00\n", "a timestamp", {"timeZone": "Europe/Berlin"},
+               [(datetime(2024, 7, 5, 8, 0, tzinfo=UTC),)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CSV)
+def test_csv(tmp_path: Path, what: str) -> None:
+    content, schema, options, rows = CSV[what]
+    assert read(tmp_path, content, schema, options=options) == Read(rows, [])
+
+
+BAD_CSV: dict[str, tuple[str | bytes, str, dict[str, str], list[Any], list[tuple[bytes, str]]]] = {
+    "too few fields": ("1\n2,3\n", "a int, b int", {}, [(2, 3)], [(b"1", "it has 1 field, and 2 are expected")]),
+    "too many fields": ("1,2,3\n", "a int, b int", {}, [], [(b"1,2,3", "it has 3 fields, and 2 are expected")]),
+    "text behind a quote": ('"a"x,1\nb,2\n', "a string, b int", {}, [("b", 2)], [(b'"a"x,1', "closing quote")]),
+    "text of several lines behind a quote": ('"a\n1,2\nb"x,3\nc,4\n', "a string, b int", {}, [("c", 4)],
+                                             [(b'"a\n1,2\nb"x,3', "closing quote")]),
+    "a quote that is not closed": ('a,1\n"b,2\nc,3\n', "a string, b int", {}, [("a", 1)],
+                                   [(b'"b,2\nc,3\n', "not closed")]),
+    "and lines are records": ('"b,2\nc,3\n', "a string, b int", {"multiLine": "false"}, [("c", 3)],
+                              [(b'"b,2', "not closed")]),
+    "no UTF-8": (b"caf\xe9,1\nb,2\n", "a string, b int", {}, [("b", 2)], [(b"caf\xe9,1", "column 'a': .*not UTF-8")]),
+    "another null value": ("NA,1\n", "a int, b int", {}, [], [(b"NA,1", "column 'a': 'NA'")]),
+    "a column that the header names": ("b,a\nx,1\n", "a int, b int", HEADER, [], [(b"x,1", "column 'b': 'x'")]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", BAD_CSV)
+def test_csv_that_is_refused(tmp_path: Path, what: str) -> None:
+    content, schema, options, rows, refused = BAD_CSV[what]
+    given = read(tmp_path, content, schema, options=options)
+    assert given.rows == rows
+    assert [record.rpartition(b"}\n")[2] for record, _ in given.refused] == [record for record, _ in refused]
+    for (_, reason), (_, expected) in zip(given.refused, refused, strict=True):
+        assert re.search(expected, reason)
+
+
+JSON: dict[str, tuple[str, dict[str, str], list[Any], list[str]]] = {
+    "two on a line": ('{"k":"a"}{"k":"b"} {"k":"c"}', {}, [("a", None), ("b", None), ("c", None)], []),
+    "text behind one": ('{"k":"a"} x\n{"k":"b"}', {}, [("b", None)], ["it is not JSON"]),
+    "a broken one behind a whole one": ('{"k":"a"}{"k":', {}, [], ["it is not JSON"]),
+    "an array": ('[{"k":"a"},{"k":"b"}]\n[]', {}, [("a", None), ("b", None)], []),
+    "an array of which one does not fit": ('[{"k":"a"},{"k":"b","v":"x"}]', {}, [("a", None)], ["column 'v': 'x'"]),
+    "an array without an end": ('[{"k":"a"}', {}, [], ["it is not JSON"]),
+    "several lines": ('{"k":\n"a"}\n{"k":"b",\n"v":1}', {"multiLine": "true"}, [("a", None), ("b", 1)], []),
+    "an array of several lines": ('[{"k":"a"},\n{"k":"b"}]\n', {"multiLine": "true"}, [("a", None), ("b", None)], []),
+    "text behind several lines": ('{"k":\n"a"} x', {"multiLine": "true"}, [], ["it is not JSON"]),
+    "a key twice": ('{"k":"a","k":"b"}', {}, [], ["the key 'k' is there twice"]),
+    "a key twice inside": ('{"k":"a","x":{"y":1,"y":1}}', {}, [], ["the key 'y' is there twice"]),
+    "keys that differ by case": ('{"K":"a"}\n{"k":"a","K":"b"}', {}, [("a", None)], ["differ in the case"]),
+    "a further key": ('{"k":"a","w":1}', {}, [("a", None)], []),
+    "no object": ('5\nnull\n"x"\n{"k":"a"}', {}, [("a", None)], ["5 is not", "null is not", "'x' is not"]),
+    "a blank line": ('\n \n{"k":"a"}\r\n', {}, [("a", None)], []),
+    "half a character": ('{"k":"\\ud800"}', {}, [], ["column 'k': .*not UTF-8"]),
+    "half a character inside": ('{"k":{"a":"\\ud800"}}', {}, [], ["column 'k': .*not UTF-8"]),
+    "what is deep": ("[" * 100_000, {}, [], ["nested too deeply"]),
+    "a control character": ('{"k":"a\tb"}', {}, [], ["it is not JSON"]),
+    "that is allowed": ('{"k":"a\tb"}', {"allowUnquotedControlChars": "true"}, [("a\tb", None)], []),
+    "numbers as text": ('{"k":1.50}\n{"k":12345678901234567890}\n{"k":{"a":[1.0,true,null,"é"]}}', {},
+                        [("1.50", None), ("12345678901234567890", None), ('{"a":[1.0,true,null,"é"]}', None)], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", JSON)
+def test_json(tmp_path: Path, what: str) -> None:
+    content, options, rows, reasons = JSON[what]
+    given = read(tmp_path, content, "k string, v int", format="json", options=options)
+    assert given.rows == rows
+    assert len(given.refused) == len(reasons)
+    for (_, reason), expected in zip(given.refused, reasons, strict=True):
+        assert re.search(expected, reason)
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_declared_column_that_is_missing_is_refused_where_the_source_says_so(
+    tmp_path: Path, form: str
+) -> None:
+    if form == "json":
+        given = read(
+            tmp_path, '{"k":1}\n{"k":1,"v":2,"w":3}', "k int, v int", format="json", missing="refuse"
+        )
+        assert given.rows == [(1, 2)]
+        assert "has no column 'v'" in given.refused[0][1]
+    else:
+        with pytest.raises(UnreadFileError, match="has no column 'v'"):
+            read(tmp_path, "k,w\n1,2\n", "k int, v int", options=HEADER, missing="refuse")
+
+
+HEADERS = {
+    "none of the columns": ("x,y\n1,2\n", "names none of the declared columns"),
+    "one twice": ("k,k\n1,2\n", "differ in the case of letters only, or not at all"),
+    "two that differ by case": ("k,K\n1,2\n", "differ in the case"),
+    "one that does not end": ('"k\n1\n', "not closed"),
+}
+
+
+@pytest.mark.parametrize("what", HEADERS)
+def test_a_header_that_does_not_say_what_is_where(tmp_path: Path, what: str) -> None:
+    content, reason = HEADERS[what]
+    with pytest.raises(UnreadFileError, match=reason):
+        read(tmp_path, content, "k int, v int", options=HEADER)
+
+
+NULL = "null"
+VALUES: dict[str, dict[str, Any]] = {
+    "tinyint": {"127": 127, "128": None, "-128": -128},
+    "int": {"4": 4, "-0": 0, "4.0": None, "1e3": None, "2147483648": None, "1,000": None, "0x1": None},
+    "bigint": {"9223372036854775807": 2**63 - 1, "9223372036854775808": None, "9" * 5000: None},
+    "double": {"1e400": None, "1e-400": None, "0e9": 0.0, "1.5": 1.5, "9007199254740993": None,
+               "9007199254740992": 2.0**53, "12345678901234567000": 12345678901234567000.0, "1,5": None},
+    "float": {"16777217": None, "16777216": 2.0**24, "1e39": None, "1.5": 1.5},
+    "decimal(10,2)": {"10.005": None, "10.000": Decimal("10.00"), "1e2": Decimal("100.00"), "1e-3": None,
+                      "999999999": None, "1e99999999999999999999": None, "NaN": None},
+    "boolean": {"1": None},
+    "timestamp": {"1704067200": datetime(2024, 1, 1, tzinfo=UTC), "1704067200000": None, "1.5": None},
+    "timestamp_ntz": {"1704067200": None},
+    "date": {"19723": None},
+}  # fmt: skip
+"""By type, numbers as JSON has them, and their values; None for what is refused."""
+TEXTS: dict[str, dict[str, Any]] = {
+    "boolean": {"true": True, "FALSE": False, "yes": None},
+    "int": {" 4": None, "4 ": None, "1_0": None},
+    "double": {"NaN": "nan", "Infinity": float("inf"), "-inf": float("-inf"), "1d": None},
+    "date": {"2024-01-05": date(2024, 1, 5), "2024-1-5": date(2024, 1, 5), "2024-01-05T00:00:00": date(2024, 1, 5),
+             "2024-01-05 10:00": None, "2024": None, "2024-01": None, "10:00": None, "10000-01-01": None,
+             "2023-02-29": None, "20240105": None},
+    "timestamp": {
+        "2024-01-05T10:00:00Z": datetime(2024, 1, 5, 10, tzinfo=UTC), "2024-01-05": datetime(2024, 1, 5, tzinfo=UTC),
+        "2024-01-05 10:00": datetime(2024, 1, 5, 10, tzinfo=UTC),
+        "2024-01-05T10:00:00.123456+02:00": datetime(2024, 1, 5, 8, 0, 0, 123456, tzinfo=UTC),
+        "2024-07-05 10:00:00 Europe/Berlin": datetime(2024, 7, 5, 8, tzinfo=UTC),
+        "2024-01-05T10:00:00.1234567Z": None, "2024-01-05T10:00:00.1234560Z": datetime(
+            2024, 1, 5, 10, 0, 0, 123456, tzinfo=UTC),
+        "10:00": None, "2024-01": None, "2024-01-05T24:00:00Z": None, "56134-01-01T00:00:00Z": None,
+        "0001-01-01T00:00:00+05:00": None, "2024-01-05T10:00:00 Nowhere/Land": None},
+    "timestamp_ntz": {"2024-01-05T10:00:00": datetime(2024, 1, 5, 10), "2024-01-05T10:00:00Z": None},
+}  # fmt: skip
+"""By type, texts and their values."""
+
+
+def same(value: Any, expected: Any) -> bool:
+    return str(value) == "nan" if expected == "nan" else bool(value == expected)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_numbers_lose_nothing(tmp_path: Path, form: str, kind: str) -> None:
+    for text, expected in VALUES[kind].items():
+        if form == "csv" and kind.startswith("timestamp"):
+            continue  # in CSV, a number is no time
+        if form == "json" and not _is_json(text):
+            continue
+        content = f'"{text}"\n' if form == "csv" else f'{{"v":{text}}}\n'
+        given = read(tmp_path, content, f"v {kind}", format=form)
+        check(given, text, expected)
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_texts_are_complete_or_refused(tmp_path: Path, form: str, kind: str) -> None:
+    for text, expected in TEXTS[kind].items():
+        if form == "json" and kind == "boolean":
+            expected = None  # JSON has its own
+        content = f'"{text}"\n' if form == "csv" else json.dumps({"v": text})
+        check(read(tmp_path, content, f"v {kind}", format=form), text, expected)
+
+
+def check(given: Read, text: str, expected: Any) -> None:
+    if expected is None:
+        assert given.rows == []
+        assert "column 'v': " in given.refused[0][1]
+        assert text[:20] in given.refused[0][1]
+    else:
+        assert given.refused == []
+        assert same(given.rows[0][0], expected)
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text, parse_int=str)
+    except ValueError:
+        return False
+    return True
+
+
+def test_nested_values_are_refused_with_their_column(tmp_path: Path) -> None:
+    schema = "s struct<a: int, b: array<decimal(4,1)>>, m map<string, date>"
+    lines = [
+        '{"s":{"a":1,"b":[1.5,null]},"m":{"x":"2024-01-05"}}',
+        '{"s":{"b":[1.55]}}',
+        '{"m":{"x":"soon"}}',
+        '{"s":1}',
+    ]
+    given = read(tmp_path, "\n".join(lines), schema, format="json")
+    assert given.rows == [({"a": 1, "b": [Decimal("1.5"), None]}, [("x", date(2024, 1, 5))])]
+    reasons = [reason for _, reason in given.refused]
+    assert "column 's': field 'b': 1.55" in reasons[0]
+    assert "column 'm': key 'x': 'soon'" in reasons[1]
+    assert "column 's': 1 is not an object with the fields ['a', 'b']" in reasons[2]
+
+
+PACKED = {
+    "x.csv.gz": gzip.compress(b"a,1\n") + gzip.compress(b"b,2\n"),
+    "x.csv.bz2": bz2.compress(b"a,1\nb,2\n"),
+    "x.csv.deflate": zlib.compress(b"a,1\nb,2\n"),
+    "x.csv.zst": pa.compress(b"a,1\nb,2\n", "zstd").to_pybytes(),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_files_are_unpacked_as_their_names_say(tmp_path: Path, name: str) -> None:
+    assert read(tmp_path, PACKED[name], "a string, b int", name=name).rows == [("a", 1), ("b", 2)]
+    with pytest.raises(UnreadFileError, match="cannot be unpacked"):
+        read(tmp_path, b"a,1\n" * 10, "a string, b int", name=name)
+    with pytest.raises(UnreadFileError, match="cannot be unpacked"):
+        read(tmp_path, gzip.compress(bytes(range(256)))[:-20], "a string, b int", name="x.csv.gz")
+
+
+def test_files_that_nobody_here_unpacks(tmp_path: Path) -> None:
+    with pytest.raises(UnreadFileError, match=r"packed as \.snappy.*gzip"):
+        read(tmp_path, b"a,1\n", "a string, b int", name="x.csv.snappy")
+
+
+def test_bytes_that_are_not_of_the_encoding_are_an_error_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(UnreadFileError, match="is not ascii: set the option encoding"):
+        read(tmp_path, "é,1\n", "a string, b int", options={"encoding": "US-ASCII"})
+
+
+OPTIONS: dict[str, tuple[str, dict[str, str], str]] = {
+    "unknown": ("csv", {"delimeter": ";"}, "has no option 'delimeter'; did you mean 'delimiter'"),
+    "of the other format": ("json", {"header": "true"}, "a reader of json has no option 'header'"),
+    "an unknown encoding": ("csv", {"encoding": "UTF-99"}, "there is no such encoding"),
+    "an encoding that is no encoding": ("csv", {"encoding": "base64"}, "there is no such encoding"),
+    "no separator": ("csv", {"sep": ""}, "separates nothing"),
+    "a line end as a separator": ("csv", {"sep": "\n"}, "a line end ends a record"),
+    "two quotes": ("csv", {"quote": "ab"}, "a single character"),
+    "a quote that separates": ("csv", {"sep": '"'}, "must be different characters"),
+    "a flag": ("csv", {"header": "yes"}, "it must be true or false"),
+    "an unknown compression": ("csv", {"compression": "foo"}, "there is no such compression"),
+    "a compression": ("csv", {"compression": "gzip"}, "the end of its name"),
+    "a pattern": ("csv", {"dateFormat": "QQQ"}, "'QQQ' is not known"),
+    "a pattern without a year": ("csv", {"timestampFormat": "HH:mm"}, "it has no year"),
+    "a pattern with an open quote": ("csv", {"dateFormat": "yyyy'T"}, "is not closed"),
+    "a zone": ("json", {"timeZone": "Mars/Base"}, "there is no time zone"),
+    "a language": ("csv", {"locale": "de-DE"}, "in English only"),
+    "a line end": ("json", {"lineSep": "|"}, "lines end with"),
+    "rows that are dropped": ("csv", {"mode": "DROPMALFORMED"}, "is not for a FileSource"),
+    "a guess": ("csv", {"inferSchema": "true"}, "which has false"),
+    "other quotes": ("json", {"allowSingleQuotes": "true"}, "which has false"),
+    "another pattern of names": ("csv", {"pathGlobFilter": "*.csv"}, "use pattern= of FileSource"),
+}
+
+
+@pytest.mark.parametrize("what", OPTIONS)
+def test_options_are_checked_when_they_are_given(tmp_path: Path, what: str) -> None:
+    form, options, message = OPTIONS[what]
+    with pytest.raises(ConfigurationError, match=message):
+        FileSource(str(tmp_path), schema="k int", format=form, options=options)  # type: ignore[arg-type]
+
+
+def test_options_have_any_case(tmp_path: Path) -> None:
+    assert read(tmp_path, "k;v\n1;2\n", "v int, k int", options={"HEADER": "TRUE", "Sep": ";"}).rows == [
+        (2, 1)
+    ]
+
+
+def test_a_letter_of_an_earlier_version_has_no_header(tmp_path: Path) -> None:
+    source = FileSource(str(tmp_path), schema="k int, v int", format="csv", options=HEADER)
+    assert parts(source.parse(NO_SPARK, [b"1,2"], keep_refused=True)) == ([(1, 2)], [])
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_letter_has_the_values_of_its_directory(tmp_path: Path, form: Any) -> None:
+    """Also where others that are sent with it have none."""
+    rows = {"csv": ["k,v", "1,{}"], "json": ['{{"k":1,"v":"{}"}}']}[form]
+    for directory, value in (("day=2024-01-05", "a"), ("day=2024-01-06", "b"), ("", "c")):
+        (tmp_path / directory).mkdir(exist_ok=True)
+        (tmp_path / directory / f"x.{form}").write_text("\n".join(rows).format(value))
+    options = HEADER if form == "csv" else {}
+    given = {"format": form, "options": options}
+    source = FileSource(str(tmp_path), schema="v int, day date, k int", **given)
+    part = source.plan(NO_SPARK, [])
+    assert part is not None
+    rows_there, refused = parts(source.read(NO_SPARK, part, keep_refused=True))
+    assert (rows_there, len(refused)) == ([], 3)
+    repaired = FileSource(str(tmp_path), schema="v string, day date, k int", **given)
+    again = parts(repaired.parse(NO_SPARK, [record for record, _ in refused], keep_refused=True))
+    days = {"a": date(2024, 1, 5), "b": date(2024, 1, 6), "c": None}
+    assert (sorted(again.rows), again.refused) == ([(v, day, 1) for v, day in days.items()], [])
