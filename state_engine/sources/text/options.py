@@ -1,7 +1,7 @@
 """The options of a reader of CSV or JSON: Spark's names, checked when they are given.
 
-Each option has an effect, is what we do anyway, or is refused with the way out: none is passed over. Where a default
-differs from Spark's, the guide *Reading files* says so. Decision 0092.
+Each option has an effect, is what we do anyway, or is refused with the way out: none is passed over. Defaults
+that differ from Spark's: decision 0092.
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ def text_options(format_: TextFormat, given: Mapping[str, Any], *, missing: Miss
 
 def _unknown(format_: TextFormat, name: str, known: Iterable[str]) -> str:
     close = get_close_matches(name, list(known), 1)
-    meant = f"; did you mean {close[0]!r}?" if close else "; the guide 'Reading files' lists them"
+    meant = (
+        f"; did you mean {close[0]!r}?"
+        if close
+        else f"; it has {sorted(_EFFECTS[format_] | _EFFECTS['both'])}"
+    )
     return f"FileSource: a reader of {format_} has no option {name!r}{meant}"
 
 
