@@ -249,8 +249,8 @@ class StateProcessor:
         """Let operators leave the job, with their keyed state, timers and operator state.
 
         A run refuses a checkpoint with state of an operator that the job does not have. Take the operator out of the
-        code, and drop it here: one row on top of the head, which no longer knows it. Restoring the head before brings it
-        back; replays do not reach back over the row. Tables that show its states stay as they are.
+        code, and drop it here: one row on top of the head, which no longer knows it. Restoring the head before brings
+        it back; replays do not reach back over the row. Tables that show its states stay as they are.
 
         Args:
             operators: uids.

@@ -431,7 +431,7 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
     assert not gone.exists()
 
 
-def crash(*_: object) -> None:
+def crash(*_: object, **__: object) -> None:
     raise RuntimeError("crashed")
 
 

@@ -298,7 +298,7 @@ BY_CHECK: dict[str, tuple[Build, str]] = {
     ),
     "an idle source without event time": (
         lambda j, s: mapped(j.from_collection([1], int, name="quiet", idle_after="1 h")).union(mapped(s)),
-        "source 'quiet': idle_after and watermark='clock' need event time: name its column, event_time=",
+        "source 'quiet': idle_after, stale_after and watermark='clock' need event time: name its column, event_time=",
     ),
     "a keyed operator without uid": (
         lambda j, s: s.key_by("value").process(KeyedProcessFunction(), output_type=int), _UID.format("process_1"),

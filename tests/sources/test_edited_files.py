@@ -79,7 +79,7 @@ def _converted(name: str, cell: str) -> Any:
                 raise _Refused
             return round(number, 2)
         if name == "day":
-            return date.fromisoformat(cell)
+            return date(*map(int, cell.split("-")))
     except (ValueError, InvalidOperation) as error:
         raise _Refused from error
     if name == "good":
