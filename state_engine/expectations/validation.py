@@ -24,7 +24,6 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.extras import optional
 from state_engine.expectations.suites import OfSink, OfState, Suite
 from state_engine.sinks.files import FileSink
-from state_engine.spark.engine_session import handed_out
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -96,6 +95,8 @@ def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: st
     Raises:
         ConfigurationError: the job has no such sink, or it cannot be read back.
     """
+    from state_engine.spark.engine_session import handed_out  # PySpark is imported on first use
+
     node = job.sinks.get(name)
     if node is None:
         raise ConfigurationError(f"{asked_by}: job '{job.name}' has no sink '{name}'")

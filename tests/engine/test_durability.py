@@ -19,7 +19,7 @@ from state_engine.publication import publishers
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.durability import Durability
 
-SESSION: Any = SimpleNamespace(_jsc=None)
+SESSION: Any = SimpleNamespace(_jsc=None, renew=lambda: None, _jsparkSession=None)
 EACH: list[Durability] = ["sync", "os"]
 
 
@@ -33,6 +33,9 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     monkeypatch.setattr(context, "DeltaKernel", kernel)
+    monkeypatch.setattr(context, "EngineSession", lambda user: user)
+    monkeypatch.setattr(context, "active_session", lambda: None)
+    monkeypatch.setattr(context, "activate", lambda java: None)
     monkeypatch.setattr(context, "check_session", lambda spark: None)
     monkeypatch.setattr(context, "ship_code", lambda spark: None)
     monkeypatch.setattr(context, "reach_stores", lambda spark: None)

@@ -36,7 +36,10 @@ from state_engine.testing.memory_kernel import check_commit
 
 _NO_SESSION = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))
 NO_SPARK: Any = SimpleNamespace(
-    sparkContext=SimpleNamespace(defaultParallelism=2), newSession=lambda: _NO_SESSION
+    sparkContext=SimpleNamespace(defaultParallelism=2),
+    newSession=lambda: _NO_SESSION,
+    renew=lambda: None,
+    _jsparkSession=None,
 )
 
 

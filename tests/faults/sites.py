@@ -106,6 +106,7 @@ class Site:
 
     def engine(self, *, lock_timeout_s: float = 5.0) -> StateEngine:
         engine = StateEngine(self.directory / "root", NO_SPARK)
+        engine.context._spark = NO_SPARK
         engine.context._kernel = LogKernel(lock_timeout_s=lock_timeout_s)
         return engine
 

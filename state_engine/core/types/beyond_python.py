@@ -73,7 +73,7 @@ def undecodable(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> dict[int, 
 
     Example:
         >>> undecodable({"at": pa.array([0, 2**58], pa.timestamp("us"))})
-        {1: ('at', '11103-10-15T02:11:51.711744, which is not within the years 1 to 9999')}
+        {1: ('at', '11103-08-29T17:22:31.711744, which is not within the years 1 to 9999')}
     """
     bad: dict[int, tuple[str, str]] = {}
     for name, column in columns.items():

@@ -10,11 +10,11 @@ from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.sql import SqlSink
 
 FACTS = {
-    "delta": {"has_log", "is_delta_table", "marks_files"},
-    "delta_spark": {"has_log", "holds_copy", "is_delta_table", "marks_files"},
-    "dead_letters": {"has_log"},
-    "files": {"marks_files"},
-    "sql": {"holds_copy", "is_staged_in_root"},
+    "delta": {"answers_quickly", "has_log", "is_delta_table", "marks_files"},
+    "delta_spark": {"answers_quickly", "has_log", "holds_copy", "is_delta_table", "marks_files"},
+    "dead_letters": {"answers_quickly", "has_log"},
+    "files": {"answers_quickly", "marks_files"},
+    "sql": {"answers_quickly", "holds_copy", "is_staged_in_root"},
     "foreach_batch": {"holds_copy", "is_staged_in_root"},
     "kafka": {"holds_copy", "is_staged_in_root", "shows_every_checkpoint"},
     "delta_state": {"shows_state"},
