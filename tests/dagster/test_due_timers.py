@@ -51,7 +51,7 @@ def test_whoever_starts_runs_knows_when_timers_are_due(
         site = Quiet(tmp_path, instance)
         site.arrive("a", "xyz")
         with site.engine(spark) as engine:
-            assert len(engine.run(site.job, clock=BEGIN_MS + MINUTE_MS).batches) == 1
+            assert len(engine.run(site.job, clock=BEGIN_MS + MINUTE_MS, accept_clock=True).batches) == 1
             assert engine.run(site.job, clock=DUE_MS - 1).batches == []
 
             early = status(site, DUE_MS - 1)
@@ -85,6 +85,6 @@ def test_timers_of_later_times_do_not_count(tmp_path: Path, spark: SparkSession)
         site.arrive("a", "xy")
         site.arrive("b", "z", minutes=5)
         with site.engine(spark) as engine:
-            engine.run(site.job, clock=BEGIN_MS + 6 * MINUTE_MS)
+            engine.run(site.job, clock=BEGIN_MS + 6 * MINUTE_MS, accept_clock=True)
         counted = [status(site, DUE_MS + minutes * MINUTE_MS).timers_due for minutes in (-1, 0, 4, 5)]
         assert counted == [0, 2, 2, 3]

@@ -80,6 +80,8 @@ WAYS = {name: ["by_function"] for name in FORMATS} | {
     "parquet": ["by_function", "by_column", "sink"],
     **{name: ["by_column", "sink"] for name in ("by_spark", "csv", "json")},
 }
+LINES = {"json": b'{"k":2,"s":"' + BAD + b'"}', "csv": b"2," + BAD, "quoted": b'2;"' + BAD + b'"'}
+"""The refused line of a file of text, which is its letter."""
 QUICK = {("json", "by_column"), ("csv", "sink"), ("parquet", "by_function")}
 
 
@@ -121,9 +123,10 @@ def test_a_bad_text_is_set_aside(texts: Texts, name: str, way: str) -> None:
     assert (batch.rows_in, batch.rows_refused, batch.rows_out) == (3, 1, {"out": 2})
     assert texts.outputs(job) == GOOD
     (letter,) = texts.engine.dead_letters(job).collect()
-    if name == "json":
-        assert base64.b64decode(json.loads(letter.row)["base64"]) == b'{"k":2,"s":"' + BAD + b'"}'
-        assert bytes(letter.data) == b'{"k":2,"s":"' + BAD + b'"}'
+    if name in LINES:
+        assert base64.b64decode(json.loads(letter.row)["base64"]) == LINES[name]
+        data = bytes(letter.data)  # with its header, where the file has one
+        assert data.endswith(b"\n" + LINES[name]) if name == "quoted" else data == LINES[name]
     else:
         mark = base64.b64encode(BAD).decode()
         assert json.loads(letter.row) == {"k": 2, "s": {"base64": mark}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from tests.support.tiny import ROWS, Site
 
 def status(site: Site) -> JobStatus:
     history = read_history(str(site.directory / "root"), "tiny")
-    return status_of_history("tiny", history, job=None, now_ms=0, stuck_after=timedelta(days=1))
+    return status_of_history(
+        "tiny", history, job=None, now_ms=time.time_ns() // 1_000_000, stuck_after=timedelta(days=1)
+    )
 
 
 def test_files_that_are_gone_or_cut_are_named_with_the_way_back(tmp_path: Path, spark: SparkSession) -> None:

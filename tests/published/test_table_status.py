@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -40,7 +41,11 @@ class Watched(Site):
     def status(self, job: StatefulJob | None = None) -> JobStatus:
         history = read_history(self.engine.root, "shops")
         return status_of_history(
-            "shops", history, job=job or self.job(), now_ms=0, stuck_after=timedelta(hours=1)
+            "shops",
+            history,
+            job=job or self.job(),
+            now_ms=time.time_ns() // 1_000_000,
+            stuck_after=timedelta(hours=1),
         )
 
 

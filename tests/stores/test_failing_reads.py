@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StorageError
-from state_engine.spark.lost_spark import outside
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import open_location
+from state_engine.storage.storage_failures import keeping
 from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.store_proxy import Fault, Request, StoreProxy
 
@@ -76,9 +76,11 @@ def test_what_java_could_not_read_is_the_stores_failure(
     another = DeltaKernel(spark)
     assert another.version(uri) == 1  # by names and a checksum
     store.fault = unreadable(".json")
-    with pytest.raises(Exception, match="Status Code: 403") as caught:
+    with (
+        pytest.raises(StorageError, match="Status Code: 403") as caught,
+        keeping("totals", "Nothing was done", at=uri),
+    ):
         another.latest_transaction(uri, "unknown")
-    failure = outside(caught.value, spark, "totals")
-    assert isinstance(failure, StorageError)
+    failure = caught.value
     assert "job 'totals'" in str(failure)
     assert "See to the storage of s3" in str(failure)

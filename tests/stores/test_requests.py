@@ -21,7 +21,7 @@ from tests.support.store_proxy import Request, StoreProxy
 
 pytestmark = [pytest.mark.spark_tasks, pytest.mark.usefixtures("quick_race")]
 
-THIRD, MORE = 51, 6
+THIRD, MORE = 54, 6
 """Requests of the third micro-batch of a job with one operator and one sink, and how many more each later one makes:
 it reads the two files of changes that the one before it wrote, and one more entry of the log of the sink."""
 WRITTEN = re.compile(r"/(changelog|dead_letters|sinks/delta|sinks/delta_too)/[^_].*\.parquet")
