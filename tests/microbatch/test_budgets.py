@@ -247,9 +247,8 @@ def test_files_of_a_micro_batch_of_a_few_rows(tmp_path: Path, spark: SparkSessio
     with counting_files(tmp_path) as files:
         (batch,) = engine.run(job).batches
     assert files.opened == {
-        # its footer, by which its types are judged before it is read; its rows; and its ends, whose digest says later
-        # whether it is the same file
-        "feed": 3,
+        # its rows; and its ends, whose digest says later whether it is the same file, and which hold its footer
+        "feed": 2,
         # that of the micro-batch before; the process keeps the one before that, which it has read
         CHANGES: 1,
         # that no other root writes to the table is looked up in its log by the process that made the job: the entry of
@@ -328,7 +327,7 @@ def test_files_opened_follow_touched_keys(tmp_path: Path, spark: SparkSession, k
         took = job.run(1_000, keys=np.arange(1_000))
     assert files.opened[base] == 127  # a thousand keys are in all of them, and the process kept the one
     assert files.opened["root/sized/operators/kept/changelog"] == 1  # of the one key, that its subtask wrote
-    assert files.opened["input/batch-0002"] == 3  # its footer; its rows; and its ends, to know it again
+    assert files.opened["input/batch-0002"] == 2  # its rows; and its ends, to know it again
     with counting_files(tmp_path) as files:
         job.run(1_000, keys=np.arange(1_000))
     assert files.opened[base] == 0  # all are kept

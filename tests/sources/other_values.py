@@ -196,11 +196,7 @@ def comparable(value: Any) -> Any:
     if isinstance(value, float):
         return ("float", "nan" if math.isnan(value) else value.hex())
     if isinstance(value, datetime):
-        at = (
-            value.replace(tzinfo=None) - value.utcoffset()
-            if value.utcoffset() is not None
-            else value.replace(tzinfo=None)
-        )
+        at = value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
         return ("instant" if value.tzinfo else "local", at.isoformat())
     if isinstance(value, list):
         return [comparable(one) for one in value]

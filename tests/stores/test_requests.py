@@ -23,7 +23,8 @@ pytestmark = [pytest.mark.spark_tasks, pytest.mark.usefixtures("quick_race")]
 
 THIRD, MORE = 54, 6
 """Requests of the third micro-batch of a job with one operator and one sink, and how many more each later one makes:
-it reads the two files of changes that the one before it wrote, and one more entry of the log of the sink."""
+it reads the two files of changes that the one before it wrote, and one more entry of the log of the sink. Three ask
+whether the sink still shows what was published."""
 WRITTEN = re.compile(r"/(changelog|dead_letters|sinks/delta|sinks/delta_too)/[^_].*\.parquet")
 """Files of changes, refused rows and outputs."""
 

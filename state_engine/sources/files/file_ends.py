@@ -13,6 +13,8 @@ from state_engine.storage.files import open_location
 
 ENDS_BYTES = 64 * 1024
 """How much of either end the digest is of."""
+_KEPT = 64
+"""Files whose ends are kept, because a footer is read from them next: 12 MiB at most."""
 _MAGIC = (b"PAR1", b"PARE")
 """What a Parquet file ends with, once its footer is written; the second of an encrypted one."""
 
@@ -37,12 +39,17 @@ def file_ends(uri: str, size: int, mtime_ms: int) -> FileEnds:
     Raises:
         OSError: it cannot be read, or is shorter than its size.
     """
-    at = open_location(uri)
-    with at.opened() as file:
-        first = file.read_at(min(size, 2 * ENDS_BYTES), 0)
-        last = first if size <= 2 * ENDS_BYTES else file.read_at(ENDS_BYTES, size - ENDS_BYTES)
+    first, last = bytes_of_ends(uri, size, mtime_ms)
     digest = hashlib.sha256(first if last is first else first[:ENDS_BYTES] + last)
     return FileEnds(digest.hexdigest()[:32], size >= 12 and last[-4:] in _MAGIC)
+
+
+@lru_cache(maxsize=_KEPT)
+def bytes_of_ends(uri: str, size: int, mtime_ms: int) -> tuple[bytes, bytes]:
+    """The first and the last bytes of a file; twice the whole of a file of at most 128 KiB. Raises OSError."""
+    with open_location(uri).opened() as file:
+        first = file.read_at(min(size, 2 * ENDS_BYTES), 0)
+        return first, first if size <= 2 * ENDS_BYTES else file.read_at(ENDS_BYTES, size - ENDS_BYTES)
 
 
 def digest_of(uri: str, size: int, mtime_ms: int) -> str:

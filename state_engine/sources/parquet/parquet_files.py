@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.sources.files.file_ends import bytes_of_ends
 from state_engine.sources.parquet.file_types import columns_of, inferred
 from state_engine.spark.spark_names import T
 from state_engine.storage.files import open_location
@@ -40,7 +41,11 @@ def footer(one: FileRange) -> Footer:
 
 @lru_cache(maxsize=2000)
 def _footer(uri: str, size: int, mtime_ms: int) -> Footer:
-    with _parquet(uri) as file:
+    try:
+        last = bytes_of_ends(uri, size, mtime_ms)[1]
+    except OSError:  # to be read, and explained, below
+        last = b""
+    with _parquet(uri, last) as file:
         return Footer(int(file.metadata.num_rows), columns_of(file))
 
 
@@ -57,10 +62,17 @@ def parquet_schema(uri: str) -> T.StructType:
 
 
 @contextmanager
-def _parquet(uri: str) -> Iterator[pq.ParquetFile]:
-    at = open_location(uri)
+def _parquet(uri: str, last: bytes = b"") -> Iterator[pq.ParquetFile]:
+    """A file.
+
+    Args:
+        last: bytes of it, if they are known; where they hold its footer, the file is not opened for it.
+    """
     try:
-        with at.parquet() as file:
+        if last.endswith(b"PAR1") and int.from_bytes(last[-8:-4], "little") + 8 <= len(last):
+            yield pq.ParquetFile(pa.BufferReader(last))
+            return
+        with open_location(uri).parquet() as file:
             yield file
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _is_damaged(error):
