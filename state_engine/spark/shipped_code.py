@@ -114,13 +114,28 @@ def shipped(thing: T, code: Any, *, what: str) -> ShippedCode:
     try:
         packed = pickled((thing, code))
     except Exception as error:  # an object's own code runs here, and may raise anything
-        if not _SENT.by_value:
+        if not _SENT.by_value or not _travels_by_reference(code):
             raise not_sendable(code, error, what=what) from error
         raise CodeVersionError(
             f"workers do not have the code that this process has of {sorted(_SENT.by_value)}, and it cannot be sent "
             f"to them: {type(error).__name__}: {error}"
         ) from error
     return ShippedCode(packed, kept, frozenset(digests.modules), key)
+
+
+def _travels_by_reference(code: Any) -> bool:
+    """Whether code could be pickled if workers had the modules that they are sent by value."""
+    modules = [m for name, m in _SENT.by_value.items() if name in list_registry_pickle_by_value()]
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+    try:
+        pickled(code)
+    except Exception:  # an object's own code runs here, and may raise anything
+        return False
+    finally:
+        for module in modules:
+            cloudpickle.register_pickle_by_value(module)
+    return True
 
 
 def running_driver_code(

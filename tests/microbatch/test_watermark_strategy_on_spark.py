@@ -65,6 +65,9 @@ class Stamps(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         yield str(value.k), "seen", ctx.timestamp()
 
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
+        """Gives up the timers of the function that was here before."""
+
 
 BOUNDED = WatermarkStrategy.for_bounded_out_of_orderness(1_000)
 FITTING = BOUNDED.with_timestamp_assigner(lambda value: 7_000 if value.at > 100 else value.at * 1_000)
