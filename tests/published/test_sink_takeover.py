@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import SqlSink, StateEngine, StatefulJob
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.errors import ConfigurationError, SinkBehindError, SinkError
 from state_engine.publication.publication import Publication
 from state_engine.published.sql import SqlStateTarget
 from state_engine.sinks.sql import SqlPublisher
@@ -213,10 +213,10 @@ def test_columns_of_the_user_stay_as_they_are(site: Site) -> None:
     ]
 
 
-def test_a_table_that_was_dropped_is_made_anew(site: Site) -> None:
+def test_a_table_that_was_dropped_is_refused(site: Site) -> None:
     site.run("DROP TABLE latest")
-    site.engine.run(site.job())
-    assert site.shown() == [(2, "Como"), (4, "Lodi")]
+    with pytest.raises(SinkBehindError, match=r"'latest'.*does not show what checkpoint 1 published to it"):
+        site.engine.run(site.job())
     assert "transform" not in site.kinds()
 
 

@@ -245,6 +245,11 @@ def _finite(ddl: str, value: Any) -> bool:
 # --- Spark
 
 
+def _whole_milliseconds(ddl: str, value: Any) -> bool:
+    """Spark writes no more of an instant, or of a local time, into text."""
+    return not isinstance(value, datetime) or value.microsecond % 1000 == 0
+
+
 def _by_spark(format_: str, options: Mapping[str, str]) -> Any:
     """A writer of one file, by Spark of another program."""
 
@@ -341,14 +346,14 @@ def writers() -> dict[str, Writer]:
         "spark.sql.parquet.writeLegacyFormat": "true",
     }
     spark_writers = {
-        "spark csv": Writer("csv", _by_spark("csv", {**_HEADER, **rfc}), _HEADER),
+        "spark csv": Writer("csv", _by_spark("csv", {**_HEADER, **rfc}), _HEADER, _whole_milliseconds),
         "spark csv, its own escapes": Writer(
             "csv",
             _by_spark("csv", {**_HEADER, **own}),
             {**_HEADER, "escape": "\\"},
-            lambda d, v: d != "string" or "\\" not in v,
+            lambda d, v: _whole_milliseconds(d, v) and not (d == "string" and "\\" in v),
         ),
-        "spark json": Writer("json", _by_spark("json", {}), nested=True),
+        "spark json": Writer("json", _by_spark("json", {}), holds=_whole_milliseconds, nested=True),
         "spark parquet": Writer("parquet", _by_spark("parquet", corrected), nested=True),
         "spark parquet, old calendar": Writer(
             "parquet", _by_spark("parquet", old), nested=True, holds=_no_local_time

@@ -77,4 +77,4 @@ def test_what_other_programs_wrote_is_read_as_they_wrote_it(
         reading = read(spark, directory, rows.ddl, format=writer.format, options=writer.options)
         wrong += differences(rows, reading)
         wrong += [f"refused {text}: {error}" for text, error in reading.letters]
-    assert wrong == []
+    assert not wrong, "\n".join(wrong)
