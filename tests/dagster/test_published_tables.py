@@ -219,12 +219,14 @@ def test_a_table_that_somebody_changed_fails_the_run_with_the_ways_out_and_can_b
     shown = world.shown("operations", "tables")
     assert "| balance | 2 | 0 | it was rebuilt |" in shown["tables"]
     assert (shown["differ"], shown["published_pending"]) == ([], [])
-    assert sorted(pl.read_delta(world.path).rows()) == [("ada", 4), ("bob", 2)]
+    assert sorted(pl.read_delta(world.path).rows()) == [("ada", 5), ("bob", 2)]
     assert world.shown("checkpoint")["kind"] == "table rebuilt"
     assert world.shown("checkpoint")["requested_by"] == f"dagster run {done.run_id}"
     assert world.check().passed
+    world.arrive("c", [("ada", 1)])
     world.run()
-    assert world.shown("tables", "balance")["shows_checkpoint"] == 4
+    assert world.shown("tables", "balance")["shows_checkpoint"] == 5
+    assert sorted(pl.read_delta(world.path).rows()) == [("ada", 6), ("bob", 2)]
 
 
 def test_a_change_that_is_accepted_is_shown_by_the_check_as_a_difference(world: World) -> None:
