@@ -35,16 +35,22 @@ class Sampler:
     def __init__(self, directory: Path, name: str) -> None:
         self._directory, self._name = directory, name
         self._stacks: Counter[str] = Counter()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
 
     def start(self) -> None:
-        """Sample in a thread that ends with the process."""
-        threading.Thread(target=self._run, name="sampler", daemon=True).start()
+        """Sample in a thread, until ``stop`` or the end of the process."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopped.set()
+        self._thread.join()
 
     def _run(self) -> None:
         main, mark = threading.main_thread().ident, self._directory / RECORDING
         last = kept = time.perf_counter()
-        while True:
-            time.sleep(_EVERY_S)
+        while not self._stopped.wait(_EVERY_S):
             now = time.perf_counter()
             if mark.exists():
                 stack = stack_of(sys._current_frames().get(main or 0))

@@ -125,7 +125,8 @@ def shipped(thing: T, code: Any, *, what: str) -> ShippedCode:
 
 def _travels_by_reference(code: Any) -> bool:
     """Whether code could be pickled if workers had the modules that they are sent by value."""
-    modules = [m for name, m in _SENT.by_value.items() if name in list_registry_pickle_by_value()]
+    registered = list_registry_pickle_by_value()
+    modules = [m for name, m in _SENT.by_value.items() if name in registered and sys.modules.get(name) is m]
     for module in modules:
         cloudpickle.unregister_pickle_by_value(module)
     try:

@@ -24,12 +24,14 @@ def test_samples_are_taken_while_a_profile_is_recorded(
 ) -> None:
     monkeypatch.setattr(sampling, "_PACKAGE", __name__.split(".")[0])
     monkeypatch.setattr(sampling, "stack_of", lambda frame: stack_of(frame).replace("?", __name__))
-    Sampler(tmp_path, "own").start()
+    sampler = Sampler(tmp_path, "own")
+    sampler.start()
     time.sleep(0.3)
     assert not list(tmp_path.iterdir())
     (tmp_path / RECORDING).touch()
     _until(lambda: list(tmp_path.glob("own-*.folded")))
     (tmp_path / RECORDING).unlink()
+    sampler.stop()
     stacks = read_stacks(tmp_path.glob("own-*.folded"))
     assert any(f"{__name__}._until" in stack for stack in stacks)
     assert sum(own for _, own, _ in own_seconds(stacks)) > 0
