@@ -141,8 +141,7 @@ def page() -> str:
     parts = [
         "# Public names\n",
         "Written by `python -m docs.api` from the code, and compared with it by a test. Everything else may change.",
-        "Names below are imported from `state_engine`, unless the heading says otherwise; a former name is an error "
-        "that says the present one.\n",
+        "Names below are imported from `state_engine`, unless the heading says otherwise.\n",
     ]
     for title, (about, names) in GROUPS.items():
         parts += [f"## {title}\n", f"{about}\n", *_entries(state_engine, names)]

@@ -18,9 +18,7 @@ __all__ = list(_MODULES)
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
-        from state_engine.engine.renamed import EXPORTS, renamed
-
-        raise AttributeError(renamed(__name__, name, EXPORTS))
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     value = getattr(import_module(str(_MODULES[name])), name)
     globals()[name] = value
     return value

@@ -13,7 +13,6 @@ import pytest
 import state_engine
 from state_engine import errors
 from state_engine.core import errors as core_errors
-from state_engine.engine.renamed import EXPORTS, METHODS
 
 NAMES = {
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AppendingState", "BatchReport",
@@ -135,45 +134,6 @@ def test_the_engine_is_called_as_promised() -> None:
     for method, parameters in SIGNATURES.items():
         parameter_names = list(inspect.signature(getattr(state_engine.StateEngine, method)).parameters)
         assert parameter_names == ["self", *parameters], method
-
-
-def test_former_names_are_errors_that_say_the_present_ones() -> None:
-    engine = state_engine.StateEngine("unused")
-    for old, new in METHODS.items():
-        with pytest.raises(AttributeError, match=re.escape(f"it is called '{new}' now")):
-            getattr(engine, old)
-        at: object = engine
-        for part in new.split("."):
-            at = getattr(at, part.removesuffix("(job)"))
-            at = at("job") if part.endswith("(job)") else at  # type: ignore[operator]
-        assert callable(at)
-    for old, new in EXPORTS.items():
-        with pytest.raises(AttributeError, match=f"it is called '{new}' now"):
-            getattr(state_engine, old)
-        assert new in NAMES
-    with pytest.raises(AttributeError, match=r"has no attribute 'nothing'$"):
-        _ = engine.nothing  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("method", "old", "new"),
-    [
-        ("run", "on_batch", "on_progress"),
-        ("backfill", "recut", "rebatch"),
-        ("replay", "recut", "rebatch"),
-        ("replay_dead_letters", "on_batch", "on_progress"),
-        ("expire_checkpoints", "given_up", "drop_branches"),
-        ("vacuum", "vacuum", "delta_vacuum"),
-        ("vacuum", "on_file", "on_progress"),
-    ],
-)
-def test_former_parameters_are_errors_that_say_the_present_ones(method: str, old: str, new: str) -> None:
-    bound = getattr(state_engine.StateEngine("unused"), method)
-    with pytest.raises(
-        errors.ConfigurationError, match=f"{method} has no parameter '{old}': it is called '{new}' now"
-    ):
-        bound("job", **{old: True})
-    assert new in inspect.signature(bound).parameters
 
 
 CALLED = (

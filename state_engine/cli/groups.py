@@ -1,4 +1,4 @@
-"""``Group``: commands that all print as text, JSON or CSV, and know former names."""
+"""``Group``: commands that all print as text, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from state_engine.cli.command_group import Commands
 from state_engine.cli.form import one_form, printing
-from state_engine.cli.renamed import Commands
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _OPTIONS = {

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from state_engine.cli.command_group import Commands
 from state_engine.cli.groups import Group
-from state_engine.cli.renamed import Commands
 from state_engine.cli.session import errors, no_settings, remark, say
 from state_engine.core.errors import StatelakeError
 from state_engine.spark.java_log import has_errors, java_log, new_log_file

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Never, Self
+from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -30,7 +30,6 @@ from state_engine.engine.explaining import explain
 from state_engine.engine.guard import guarded
 from state_engine.engine.published import JobPublished
 from state_engine.engine.queries import PastOf
-from state_engine.engine.renamed import METHODS, renamed, renamed_parameters
 from state_engine.engine.rescaling import RescaleReport
 from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
@@ -121,7 +120,6 @@ class StateEngine:
 
     # -- running -------------------------------------------------------------------------------------------------------
 
-    @renamed_parameters(on_batch="on_progress")
     def run(
         self,
         job: StatefulJob,
@@ -402,7 +400,6 @@ class StateEngine:
         every = dead_letters.list_dead_letters(self.context, job_name(job), code)
         return [letter for letter in every if sent or not letter.sent]
 
-    @renamed_parameters(on_batch="on_progress")
     def replay_dead_letters(
         self,
         job: StatefulJob,
@@ -534,7 +531,6 @@ class StateEngine:
 
     # -- branches: running again what was recorded ---------------------------------------------------------------------
 
-    @renamed_parameters(recut="rebatch", on_batch="on_progress")
     def replay(
         self,
         job: StatefulJob,
@@ -589,7 +585,6 @@ class StateEngine:
             on_progress=on_progress,
         )
 
-    @renamed_parameters(recut="rebatch", on_batch="on_progress")
     def backfill(
         self,
         job: StatefulJob,
@@ -757,7 +752,6 @@ class StateEngine:
                 requested_by=requested_by,
             )
 
-    @renamed_parameters(given_up="drop_branches")
     def expire_checkpoints(
         self,
         job: StatefulJob | str,
@@ -782,7 +776,6 @@ class StateEngine:
             policy or RetentionPolicy(), drop_branches=drop_branches, dry_run=dry_run
         )
 
-    @renamed_parameters(vacuum="delta_vacuum", on_file="on_progress")
     def vacuum(
         self,
         job: StatefulJob | str,
@@ -884,8 +877,3 @@ class StateEngine:
         return RunOptions(
             clock_of(clock), dict(parameters or {}), requested_by, drain=drain, backfill=backfill
         )
-
-    if not TYPE_CHECKING:  # a type checker is to see what there is
-
-        def __getattr__(self, name: str) -> Never:
-            raise AttributeError(renamed("StateEngine", name, METHODS))

@@ -1,4 +1,4 @@
-"""Each command calls the engine as its options say, former names are errors, and options agree. No Spark is started."""
+"""Each command calls the engine as its options say, and options agree. No Spark is started."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from typer.testing import CliRunner
 from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
 from state_engine.cli import branches, explain, operations, running, session
 from state_engine.cli.main import app
-from state_engine.cli.renamed import COMMANDS
-from state_engine.errors import ConfigurationError
 from state_engine.machine.settings import LoadedSettings, Settings
 from state_engine.registry import RegisteredJob
 from tests.support.commands import every_command
@@ -136,15 +134,8 @@ def test_operators_without_a_number_of_subtasks_are_refused() -> None:
     assert "give --parallelism, too" in str(done.exception)
 
 
-@pytest.mark.parametrize("old", COMMANDS)
-def test_a_former_name_is_an_error_that_says_the_present_one(old: str) -> None:
-    done = CliRunner().invoke(app, [*old.split(), "sums"])
-    assert isinstance(done.exception, ConfigurationError)
-    assert str(done.exception) == f"statelake {old} is called statelake {COMMANDS[old]} now"
-    if COMMANDS[old] != "--version":
-        assert " ".join(COMMANDS[old].split()) in every_command()
-    unknown = CliRunner().invoke(app, ["nothing"])
-    assert "No such command 'nothing'" in unknown.output
+def test_an_unknown_command_is_an_error() -> None:
+    assert "No such command 'nothing'" in CliRunner().invoke(app, ["nothing"]).output
 
 
 def test_a_misspelt_command_is_answered_with_one_hint() -> None:

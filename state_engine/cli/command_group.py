@@ -1,40 +1,20 @@
-"""Commands by the names that they had in versions before 0.2: errors that say what they are called now."""
+"""``Commands``: a Typer group whose help and hints do not depend on the version of Typer and click."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from typer.core import TyperGroup
 
-from state_engine.core.errors import ConfigurationError
-
-COMMANDS = {
-    "collect": "vacuum",
-    "compare": "branch compare",
-    "drop-branch": "branch drop",
-    "promote": "branch promote",
-    "replay": "branch create",
-    "retain": "expire-checkpoints",
-    "state forget": "state erase-keys",
-    "version": "--version",
-}
-
 
 class Commands(TyperGroup):
-    """A group of commands that knows the former names of all commands."""
-
-    former: Mapping[str, str] = COMMANDS
+    """A group of commands with complete helps, and one hint for a misspelt name."""
 
     # Any: typer brings click under a name of its own since 0.26, and before under click's
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """As in any group; raises ConfigurationError for a former name."""
-        command = super().get_command(ctx, cmd_name)
-        asked = " ".join([*ctx.command_path.split()[1:], cmd_name])
-        if command is None and asked in self.former:
-            raise ConfigurationError(f"statelake {asked} is called statelake {self.former[asked]} now")
-        return _with_helps_of_arguments(command)
+        """As in any group, with the helps of the arguments."""
+        return _with_helps_of_arguments(super().get_command(ctx, cmd_name))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As in any group, with one hint: since 8.4 click has one of its own, beside Typer's."""
