@@ -131,8 +131,6 @@ class Publication:
             self._check_behind(one, again_from)
             if one.key not in self._asked:  # later it is known who published
                 self._check_seen(one)
-            if again_from is not None:
-                self._look_again(one, again_from)
         if any(one.unseen for one in shown):  # no sink may show a row that a power cut can take back
             self._kernel.outlasting(self._tables.layout.checkpoints)
         done: set[int] = set()
@@ -219,15 +217,6 @@ class Publication:
         if newest is not None:
             publisher = self._publishers[newest.staged.kind]
             publisher.check_seen(newest.staged, self.places.app_of(newest.staged.name), newest.checkpoint_id)
-
-    def _look_again(self, one: Shown, since: int) -> None:
-        """Directories of files: also what is shown besides the listed files, as earlier versions did, goes."""
-        for change in one.changes:
-            if change.staged.kind == SinkKind.FILES and since <= change.checkpoint_id <= one.seen:
-                publisher = self._publishers[SinkKind.FILES]
-                publisher.check_seen(
-                    change.staged, self.places.app_of(change.staged.name), change.checkpoint_id
-                )
 
     def _tell_left_alone(self, change: SinkChange, *, newest_id: int) -> None:
         staged, waits = change.staged, change.checkpoint_id == newest_id

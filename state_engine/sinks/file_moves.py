@@ -45,7 +45,6 @@ PUBLISHED = "checkpoint_id="
 STAGED_PREFIX = "_staged-"
 """Of the directory that an attempt writes to; its ``write_id`` follows."""
 _MOVING, _MOVED, _NOTE, _JOINING, _WITHDRAWN = KEPT_ASIDE
-_STRAYS = "_strays"
 
 
 @dataclass(frozen=True)
@@ -132,12 +131,6 @@ def noted(look: Look, checkpoint_id: int) -> Note | None:
 def is_waiting(at: Location, staged: StagedSink) -> bool:
     """Whether any of the listed files lies where it was staged."""
     return any(at.inside(f.path).is_file() for f in staged.files)
-
-
-def strays(files: Sequence[DataFile], inside: Sequence[str]) -> list[str]:
-    """Files of the same attempts in a published directory that are not listed: earlier versions showed all they had."""
-    listed, attempts = {base_name(f) for f in files}, set(write_ids(files))
-    return [name for name in inside if name not in listed and attempt_of(name) in attempts]
 
 
 def attempt_of(name: str) -> str | None:
@@ -271,15 +264,6 @@ class Mover:
             self._out_of_sight(directory, [name for name, d in inside.items() if d == directory], homes)
         self._send_home(homes, self._directories(_WITHDRAWN))
 
-    def hide(self, names: Sequence[str]) -> None:
-        """Files that are shown besides those of the checkpoint go to where they were written."""
-        hidden = self._aside(_STRAYS)
-        self._make_aside(_STRAYS)
-        for name in names:
-            self._rename(f"{self._final}/{name}", f"{hidden}/{name}")
-        homes = {n: f"{STAGED_PREFIX}{attempt_of(n)}/{n}" for n in self._inside_of(hidden)}
-        self._send_home(homes, [hidden])
-
     def _out_of_sight(self, directory: str, inside: Sequence[str], leaving: Collection[str]) -> None:
         """Files leave a published directory; all of them at once, where it has no others."""
         hidden = f"{_WITHDRAWN}{directory}"
@@ -384,7 +368,7 @@ class Mover:
     def _outlast(self) -> None:
         """Sync the names in the sink's directory and in those in it that a publish or a move changes."""
         if self._waits:
-            ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN, _STRAYS)
+            ours = (PUBLISHED, STAGED_PREFIX, _JOINING, _WITHDRAWN)
             inside = [self._at.inside(name).path for name in names_in(self._at) if name.startswith(ours)]
             # another runner that publishes the same may take away an empty one, whose names it has synced
             sync_directories([self._at.path, *inside], below=self._at.path, missing_ok=True)

@@ -45,7 +45,6 @@ from state_engine.sinks.file_moves import (
     names_in,
     newest_published,
     noted,
-    strays,
 )
 from state_engine.sinks.file_owner import Look, WriteNew, as_owner, looking
 from state_engine.sinks.spark_writer import note_of
@@ -134,7 +133,7 @@ class FilePublisher(Publisher):
             mover = self._mover(look, staged, checkpoint_id)
             if staged.withdrawn or len({_home(f) for f in staged.files}) > 1:
                 _move_once(look, staged, checkpoint_id, mover)
-            elif not self._hidden(look, staged, checkpoint_id):
+            elif not _is_published(look, staged, checkpoint_id):
                 mover.publish(newest_published(look))
 
         _same_directory(staged)
@@ -144,32 +143,20 @@ class FilePublisher(Publisher):
         _same_directory(staged)
         # outputs that somebody deleted since are no matter: only others in their place are
         if not self._looks_well(staged, checkpoint_id):
-            as_owner(staged.path, lambda look: self._hidden(look, staged, checkpoint_id), self._write_new)
+            as_owner(staged.path, lambda look: _is_published(look, staged, checkpoint_id), self._write_new)
         final = published_directory(checkpoint_id)
         sizes = {join(final, base_name(file)): file.bytes for file in staged.files}
         check_shown(staged, sizes, checkpoint_id=checkpoint_id)
 
     def _looks_well(self, staged: StagedSink, checkpoint_id: int) -> bool:
-        """Whether a look at the sink, which leaves its owner in peace, shows nothing to refuse and nothing to do."""
+        """Whether a look at the sink, which leaves its owner in peace, shows nothing to refuse."""
         at = open_location(staged.path)
         if at.local:
             return False
         try:
-            return looking(
-                at,
-                lambda look: (
-                    _is_published(look, staged, checkpoint_id) and not _strays(look, staged, checkpoint_id)
-                ),
-            )
+            return looking(at, lambda look: _is_published(look, staged, checkpoint_id))
         except SinkIdentityError:  # the owner may be in the middle of something
             return False
-
-    def _hidden(self, look: Look, staged: StagedSink, checkpoint_id: int) -> bool:
-        """Whether a row was published; what is shown besides its files is taken out of sight."""
-        published = _is_published(look, staged, checkpoint_id)
-        if published and (names := _strays(look, staged, checkpoint_id)):
-            self._mover(look, staged, checkpoint_id).hide(names)
-        return published
 
     def _mover(self, look: Look, staged: StagedSink, checkpoint_id: int) -> Mover:
         final = published_directory(checkpoint_id)
@@ -194,11 +181,6 @@ def _shown(look: Look, checkpoint_id: int) -> list[str]:
     """Names in the directory of a checkpoint."""
     final = published_directory(checkpoint_id)
     return names_in(look.at, final) if final in look.names else []
-
-
-def _strays(look: Look, staged: StagedSink, checkpoint_id: int) -> list[str]:
-    """What the directory of a published checkpoint shows besides its files."""
-    return strays(staged.files, _shown(look, checkpoint_id))
 
 
 def _is_published(look: Look, staged: StagedSink, checkpoint_id: int) -> bool:

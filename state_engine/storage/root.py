@@ -26,7 +26,7 @@ from state_engine.storage.files import is_local, join, open_location
 from state_engine.storage.layout import JobLayout
 
 MARKER = "_statelake.json"
-DIGEST_FORMAT = 6
+_DIGEST_FORMAT = 6
 """From this format on, markers bear a digest of themselves."""
 
 REPAIR_HINT = (
@@ -140,7 +140,7 @@ def _is_whole(marker: dict[str, str]) -> bool:
     if _DIGEST in marker:
         return marker[_DIGEST] == _digest(facts)
     number = str(marker["format"])
-    return number.isdigit() and not DIGEST_FORMAT <= int(number) <= FORMAT_VERSION
+    return number.isdigit() and not _DIGEST_FORMAT <= int(number) <= FORMAT_VERSION
 
 
 def _digest(facts: dict[str, str]) -> str:

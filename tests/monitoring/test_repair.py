@@ -94,16 +94,16 @@ def test_an_altered_id_is_noticed_by_the_tables_whatever_its_digest_says(tmp_pat
 
 
 def test_a_root_of_an_older_format_keeps_it_and_is_not_upgraded_under_another_id(tmp_path: Path) -> None:
-    committed(tmp_path, "flights", ID, number=5)
+    committed(tmp_path, "flights", ID, number=6)
     uri = normal_uri(tmp_path)
     flipped = ID[:-1] + "e"
-    (tmp_path / MARKER).write_text(json.dumps({"root_id": flipped, "format": "5"}))
+    (tmp_path / MARKER).write_text(json.dumps({"root_id": flipped, "format": "6"}))
     with pytest.raises(RootError, match=f"under the root id {ID}, and the marker .* says {flipped}"):
         check_transactions(uri, "flights", flipped)
     code, text = doctor(tmp_path, "--repair")
     assert code == 0
     assert "upgrade the root next: statelake upgrade" in text
-    with pytest.raises(RootError, match="format 5 of an older Statelake"):
+    with pytest.raises(RootError, match="format 6 of an older Statelake"):
         open_root(uri, create=False)
     check_transactions(uri, "flights", ID)
 

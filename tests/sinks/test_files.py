@@ -296,12 +296,6 @@ def beside(one: StagedSink, *, attempt: int, ids: list[int], torn: bool = False)
     return name
 
 
-def published_as_before(one: StagedSink, checkpoint_id: int) -> None:
-    """Publish as version 0.1.0 did: the whole directory with all files in it."""
-    home = Path(one.path.removeprefix("file://")) / one.files[0].path.split("/")[0]
-    home.rename(home.parent / f"checkpoint_id={checkpoint_id:012d}")
-
-
 def test_only_the_listed_files_are_published_whatever_lies_beside_them(tmp_path: Path) -> None:
     out, publisher = tmp_path / "out", FilePublisher()
     one = staged(out, "w1", [10, 11])
@@ -319,22 +313,6 @@ def test_only_the_listed_files_are_published_whatever_lies_beside_them(tmp_path:
     assert {p.name for p in (out / "_staged-w1").iterdir()} == {
         f"part-00000-w1-{attempt}.parquet" for attempt in (1, 2, 3)
     }, "left where they were written, for the collector"
-
-
-def test_what_an_earlier_version_published_besides_goes_out_of_sight(tmp_path: Path) -> None:
-    out, publisher = tmp_path / "out", FilePublisher()
-    one, two = staged(out, "w1", [10, 11]), staged(out, "w2", [20])
-    for checkpoint_id, each in ((1, one), (2, two)):
-        beside(each, attempt=1, ids=[99])
-        published_as_before(each, checkpoint_id)
-    (out / "checkpoint_id=000000000002" / "notes_of_a_user.parquet").write_bytes(
-        (out / "checkpoint_id=000000000002" / two.files[0].path.split("/")[1]).read_bytes()
-    )
-    assert rows(out) == [10, 11, 20, 20, 99, 99]
-    publisher.check_seen(two, APP, 2)
-    assert rows(out) == [10, 11, 20, 20, 99]
-    publisher.publish(move(one, add=[], withdraw=[one, two]), APP, 3)
-    assert rows(out) == [20], "a file of a user's own stays"
 
 
 STEPS_OF_A_PUBLISH = 4

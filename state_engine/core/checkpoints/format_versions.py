@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from state_engine.core.errors import RootError
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 
 FORMAT_VERSION = 7
 """Of the tables under a root. A root of another format is refused."""
@@ -35,52 +34,10 @@ class FormatStep:
     row: Callable[[PlainRow], PlainRow]
 
 
-def _with_bases(row: PlainRow) -> PlainRow:
-    none: PlainRow = {"replaced_id": None, "retired": [], "pinned": [], "unpinned": [], "rescaled": []}
-    return row | none | {
-        "operators": [one | {"base_files": []} for one in row["operators"]],
-        "sinks": [one | {"withdrawn": []} for one in row["sinks"]],
-    }  # fmt: skip
-
-
-def _with_stored_names(row: PlainRow) -> PlainRow:
-    def named(operator: PlainRow) -> PlainRow:
-        return operator | {"states": [state | {"stored_as": None} for state in operator["states"]]}
-
-    return row | {"operators": [named(one) for one in row["operators"]]}
-
-
-def _with_partitions(row: PlainRow) -> PlainRow:
-    none: PlainRow = {"partition": "", "partition_start_ms": None, "partition_end_ms": None}
-    return row | none | {"late_rows": 0, "backfill": ""}
-
-
-def _before_the_newest(row: PlainRow) -> PlainRow:
-    """With watermarks one millisecond lower.
-
-    They were the newest event time less the out-of-orderness, one too high: an element as old as the newest would count
-    as late. Lowered in all rows alike, they never go back; the timers that are stored are above either.
-    """
-
-    def lowered(one: PlainRow) -> PlainRow:
-        known = one.get("watermark_ms")
-        return one if known is None else one | {"watermark_ms": max(known, MIN_TIMESTAMP + 1) - 1}
-
-    row = lowered(row)
-    return row | {"sources": [lowered(one) for one in row["sources"]]} if "sources" in row else row
-
-
-def _with_proofs(row: PlainRow) -> PlainRow:
-    row = _before_the_newest(row)
-    operators = [one | {"directory": None, "entries": {}} for one in row["operators"]]
-    # checksums of footers and numbers of entries are not known of older files: they stay null
-    return row | {"operators": operators, "drained": False, "digest": ""}
-
-
 def _with_ends_of_time(row: PlainRow) -> PlainRow:
     # how many rows were late is not known of older rows
     none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
-    ended = {"sources": [one | none for one in row["sources"]]} if "sources" in row else {}
+    ended = {"sources": [one | none for one in row["sources"]]}
     operators = [_not_known_when(one | {"expired": [], "first_timers": []}) for one in row["operators"]]
     if "operator_state" in row:
         ended |= {"operator_state": [_not_known_when(one) for one in row["operator_state"]]}
@@ -94,23 +51,13 @@ def _not_known_when(operator: PlainRow) -> PlainRow:
 
 STEPS = (
     FormatStep(
-        3, "rows record bases, withdrawn outputs, expired checkpoints, pins and rescaling", _with_bases
-    ),
-    FormatStep(4, "rows record the name under which a renamed state is stored", _with_stored_names),
-    FormatStep(5, "rows record time partitions, late rows and backfills", _with_partitions),
-    FormatStep(
-        6,
-        "damaged rows and files show; watermarks are a millisecond before the newest time",
-        _with_proofs,
-    ),
-    FormatStep(
         7,
         "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
         "subtask's first timers, and the states that functions ask for later than in open",
         _with_ends_of_time,
     ),
 )
-"""In order. Roots of format 1 were never released, and nothing leads from them."""
+"""In order. Nothing leads from formats before the first step's."""
 
 
 def steps_from(version: int, *, where: str) -> list[FormatStep]:
@@ -123,15 +70,15 @@ def steps_from(version: int, *, where: str) -> list[FormatStep]:
         RootError: the format is newer than this version knows, or too old.
 
     Example:
-        >>> [step.version for step in steps_from(2, where="the root")]
-        [3, 4, 5, 6, 7]
+        >>> [step.version for step in steps_from(6, where="the root")]
+        [7]
     """
     if version > FORMAT_VERSION:
         raise newer(where, version)
     if version < STEPS[0].version - 1:
         raise RootError(
-            f"{where} has format {version} of an unreleased version, which cannot be upgraded: remove the root, or "
-            "use another one, and run the jobs from the beginning"
+            f"{where} has format {version} of a Statelake before 0.2.0, which this version cannot upgrade: upgrade it "
+            "with 0.2.0 first, or use another root and run the jobs from the beginning"
         )
     return [step for step in STEPS if step.version > version]
 
@@ -140,9 +87,9 @@ def upgraded_row(row: PlainRow, steps: list[FormatStep]) -> PlainRow:
     """A row after some steps.
 
     Example:
-        >>> row = {"checkpoint_id": 1, "operators": [], "sinks": []}
-        >>> upgraded_row(row, steps_from(2, where="the root"))["retired"]
-        []
+        >>> row = {"checkpoint_id": 1, "operators": [], "sources": [{"name": "rows"}]}
+        >>> upgraded_row(row, steps_from(6, where="the root"))["sources"][0]["idle"]
+        False
     """
     for step in steps:
         row = step.row(row)

@@ -32,9 +32,9 @@ def row_digest(row: Any) -> str:
 
 
 def is_intact(row: Any) -> bool:
-    """Whether a row is what its digest was taken of; rows of older versions have none, and are taken as they are."""
+    """Whether a row is what its digest was taken of."""
     digest = row.get(DIGEST) if isinstance(row, Mapping) else getattr(row, DIGEST)
-    return not digest or digest == row_digest(row)
+    return bool(digest == row_digest(row))
 
 
 def _plain(value: Any) -> Any:

@@ -35,9 +35,7 @@ from state_engine.core.state.ttl import Lifetime
 from state_engine.core.types.json_values import from_json, to_json
 
 FORMAT_VERSION = 2
-"""Of the manifest and of the files that it lists. A newer one is refused."""
-_ROWS_OF_FORMAT_1 = 5
-"""Format of roots whose rows are in manifests of format 1, which do not name it."""
+"""Of the manifest and of the files that it lists. Another one is refused."""
 _SHOWN = 5
 _ID = re.compile(r"[0-9a-f]{32}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\.parquet")
@@ -161,7 +159,7 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         where: for messages: the file.
 
     Raises:
-        RootError: it was written by a newer version.
+        RootError: it was written by a newer version, or by one before 0.2.0.
         MissingFilesError: it is not what was written.
     """
     try:
@@ -174,10 +172,15 @@ def parse_manifest(text: str, *, where: str) -> SavepointManifest:
         raise RootError(
             f"{where} has format {content['format']}, this version reads up to {FORMAT_VERSION}: upgrade Statelake"
         )
+    if content["format"] < FORMAT_VERSION:
+        raise RootError(
+            f"{where} is of a Statelake before 0.2.0, which this version cannot read: restore it with 0.2.0 into a "
+            "root, and take a new savepoint there"
+        )
     if content.pop("digest", None) != _digest(content):
         raise _damaged(where, "its digest does not fit its content")
     try:
-        steps = format_versions.steps_from(content.get("checkpoint_format", _ROWS_OF_FORMAT_1), where=where)
+        steps = format_versions.steps_from(content["checkpoint_format"], where=where)
         row_text = json.dumps(format_versions.upgraded_row(content["checkpoint"], steps))
         (row,) = from_json(ROW_TYPE, [row_text])
         _check_nulls(row)

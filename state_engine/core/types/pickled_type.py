@@ -19,11 +19,6 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.type_information import TypeInformation
 
 _PROTOCOL = 5  # fixed, so that equal state has equal bytes whichever Python writes it
-_MOVED = {
-    "state_engine.core.row": "state_engine.core.types.row",
-    "state_engine.core.time": "state_engine.core.types.durations",
-}
-"""Modules that older pickles name, and where their classes are now."""
 
 
 class PickledType(TypeInformation):
@@ -65,7 +60,7 @@ class PickledType(TypeInformation):
 
     def _load(self, data: bytes) -> Any:
         try:
-            return _Stored(pa.BufferReader(data)).load()
+            return pickle.loads(data)
         except Exception as error:
             raise self._refuse(
                 data, f": the stored pickle cannot be read ({type(error).__name__}: {error})"
@@ -73,13 +68,6 @@ class PickledType(TypeInformation):
 
     def __str__(self) -> str:
         return "pickled object"
-
-
-class _Stored(pickle.Unpickler):
-    """Reads pickles of this version and of older ones."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        return super().find_class(_MOVED.get(module, module), name)
 
 
 def _dumps(value: Any) -> bytes:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import (
-    ROW_TYPE,
     OperatorStatePart,
     OperatorStateRef,
     OperatorStateSchema,
@@ -108,7 +105,7 @@ def test_a_changed_or_cut_manifest_is_noticed(data: st.DataObject) -> None:
             parse(changed)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "1"}', "null", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "1"}', "null", '{"format": 2}'])
 def test_what_is_no_manifest_is_refused(text: str) -> None:
     with pytest.raises(MissingFilesError, match="Copy the savepoint again"):
         parse(text)
@@ -156,17 +153,9 @@ def test_state_that_the_job_does_not_have_is_refused_unless_allowed() -> None:
     assert restored == MatchedState(("events",), ("counter", "sink"), ("renamed",))
 
 
-def test_a_manifest_of_0_1_0_is_read_as_one_of_today() -> None:
-    archive = Path(__file__).parents[2] / "fixtures" / "releases" / "0.1.0" / "archive.tar.gz"
-    with tarfile.open(archive) as packed:
-        member = packed.extractfile("savepoint/savepoint.json")
-        assert member is not None
-        text = member.read().decode()
-    assert json.loads(text)["format"] == 1
-    parsed = parse(text)
-    assert (parsed.name, parsed.job, parsed.checkpoint.kind) == ("carried", "everything", "checkpoint")
-    assert ROW_TYPE.normalise(parsed.checkpoint) == parsed.checkpoint  # nothing is null that must not be
-    assert parse(parsed.to_text()) == parsed
+def test_a_manifest_of_before_0_2_0_is_refused() -> None:
+    with pytest.raises(RootError, match=r"of a Statelake before 0\.2\.0.*take a new savepoint"):
+        parse('{"format": 1, "anything": []}')
 
 
 @given(st.data())

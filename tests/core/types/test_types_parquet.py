@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import state_engine
-from state_engine.core.types.durations import Duration, Instant, Time
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import Row
 from state_engine.core.types.type_parsing import to_type
@@ -110,22 +109,3 @@ def test_pickles_are_read_in_one_place_only() -> None:
     readers = {str(f.relative_to(package)) for f in package.rglob("*.py") if uses.search(f.read_text())}
     # the second is of functions on their way to workers of the same run; nothing that was stored
     assert readers == {"core/types/pickled_type.py", "spark/shipped_code.py"}
-
-
-def test_pickles_of_0_1_0_are_read_although_their_classes_have_moved() -> None:
-    """Rows, spans and points of time, as that version wrote them."""
-    written = bytes.fromhex(
-        "800595fb000000000000007d94288c03726f77948c1573746174655f656e67696e652e636f72652e726f77948c055f6d616b65949394"
-        "8c0161948c01629486944b018c0178948694869452948c05706c61696e9468048c026630948c0266319486944b014b02869486945294"
-        "8c0474696d65948c1673746174655f656e67696e652e636f72652e74696d65948c0454696d659493942981947d948c0d5f6d696c6c69"
-        "7365636f6e6473944db80b73628c047370616e9468148c084475726174696f6e9493942981947d9468194b0573628c0261749468148c"
-        "07496e7374616e749493942981947d94288c077365636f6e6473944b008c056e616e6f73944ac0cf6a007562752e"
-    )
-    [read] = Types.PICKLED_BYTE_ARRAY(allow_pickle=True).from_arrow(pa.array([written], pa.binary()))
-    assert read == {
-        "row": Row(a=1, b="x"),
-        "plain": Row(1, 2),
-        "time": Time.seconds(3),
-        "span": Duration.of_millis(5),
-        "at": Instant.of_epoch_milli(7),
-    }
