@@ -94,7 +94,7 @@ def _spark() -> SparkSession:
     return builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
 
 
-def _processor_s() -> float:
+def processor_s() -> float:
     """Processor time of this process and of all that it started."""
     import psutil
 
@@ -109,4 +109,4 @@ def _processor_s() -> float:
 if __name__ == "__main__":
     WORK[sys.argv[1]](Path(sys.argv[2]))
     done_at = time.time()
-    print(json.dumps({"done_at": done_at, "processor_s": _processor_s()}), flush=True)
+    print(json.dumps({"done_at": done_at, "processor_s": processor_s()}), flush=True)

@@ -6,6 +6,7 @@ measured, so a loaded machine changes none of them.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -143,6 +144,28 @@ def catching_up(directory: Path, spark: SparkSession) -> Run:
     return lambda: assert_equal(len(engine.run(job).batches), 3)
 
 
+def small_files(directory: Path, spark: SparkSession) -> Run:
+    """More bytes than the driver reads."""
+    site = Site(directory, spark)
+    records_of(site, 1)
+    job = StatefulJob("tiny", parallelism=2)
+    keyed = job.source(
+        "events", FileSource(str(site.feed), schema="k string, v bigint", format="json")
+    ).key_by("k")
+    keyed.process(Sum(), uid="sums", output_type=OUTPUT).sink("out", DeltaSink(str(site.sink)))
+    engine = site.engine()
+    engine.run(job)
+    records_of(site, 300, first=1, padding="x" * 1000)
+    return lambda: assert_one_batch(engine.run(job).batches)
+
+
+def records_of(site: Site, files: int, *, first: int = 0, padding: str = "") -> None:
+    """Add files of JSON with a row each."""
+    for number in range(first, first + files):
+        record = {"k": str(number), "v": number, "padding": padding}
+        (site.feed / f"{number:04}.json").write_text(json.dumps(record))
+
+
 def no_input(directory: Path, spark: SparkSession) -> Run:
     site = Site(directory, spark).put(ROWS)
     site.engine().run(site.job())
@@ -176,6 +199,9 @@ BUDGETS: dict[Callable[[Path, SparkSession], Run], Budget] = {
     two_operators: Budget(jobs=2, stages=2, shuffled=0, commits=5),
     # What is executed ahead is kept, and no micro-batch is run twice: three times the cost of one.
     catching_up: Budget(jobs=3, stages=3, shuffled=0, commits=12),
+    # However many there are, two tasks read and route them; to take text apart in each subtask would cost more than the
+    # shuffle of a few blocks.
+    small_files: Budget(jobs=1, stages=2, shuffled=40 * 300, commits=4),
     # Nothing new: no row of a checkpoint, so no commit, and no question to Spark.
     no_input: Budget(jobs=0, stages=0, shuffled=0, commits=0),
     # The head knows when the first timer is due: while none is, the state is not looked at.
@@ -267,6 +293,19 @@ def test_files_of_a_micro_batch_of_a_few_rows(tmp_path: Path, spark: SparkSessio
     assert files.bytes_of(CHANGES) == before.stat().st_size  # once
     # a row of three columns, a change and the position of a file: nearly all of it are footers
     assert batch.bytes_written <= 8_192
+
+
+def test_small_files_of_text_are_opened_twice_each(tmp_path: Path, spark: SparkSession) -> None:
+    """For the ends, whose digest says later whether it is the same file, and for the rows; and read no more often."""
+    site = Site(tmp_path, spark)
+    records_of(site, 100)
+    source = FileSource(str(site.feed), schema="k string, v bigint", format="json")
+    job = StatefulJob("tiny", parallelism=2)
+    job.source("events", source).sink("out", DeltaSink(str(site.sink)))
+    with counting_files(tmp_path) as files:
+        assert_one_batch(site.engine().run(job).batches)
+    assert files.opened["feed"] == 200
+    assert files.bytes_of("feed") == 2 * sum(file.stat().st_size for file in site.feed.iterdir())
 
 
 def batch_of(file: Path) -> str:
