@@ -40,7 +40,8 @@ REFUSED = [
     ("int", "x"), ("int", "3000000000"), ("int", "1.0"), ("int", ""), ("tinyint", "200"), ("double", "1_0"),
     ("double", "x"), ("decimal(5,2)", "1.255"), ("decimal(5,2)", "10000"), ("boolean", "yes"), ("date", "2024-13-01"),
     ("date", "2024-01-05x"), ("date", "2024-01-05 10:00:00"), ("timestamp", "10:00"), ("timestamp_ntz", "2024-01-05Z"),
-    ("array<int>", "1"),
+    ("array<int>", "1"), ("double", "1e400"), ("double", "9007199254740993"), ("date", "0000-01-01"),
+    ("timestamp", "2024-02-30 10:00:00"), ("int", "٣"), ("boolean", ""),
 ]  # fmt: skip
 
 

@@ -9,31 +9,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.errors import BadFileError
+from state_engine.core.errors import BadFileError, ValueTypeError
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, Read, Rows, TaskRows
 from state_engine.sources.file_columns import names_in_file
+from state_engine.sources.text.text_values import Reader, TextRules, text_reader
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
-_ISO = re.compile(
-    r"(\d{4})-(\d{1,2})-(\d{1,2})(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?(Z|[+-]\d{2}:\d{2})?"
-)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
@@ -78,9 +76,8 @@ def _parsed(uri: str, column: str, text: str | None, kind: pa.DataType) -> Any:
     if text is None:
         return None
     try:
-        value = _PARSERS[_family(kind)](text, kind)
-        return pa.scalar(value, kind).as_py()
-    except (KeyError, ValueError, ArithmeticError, pa.ArrowException):
+        return _value(text, kind)
+    except ValueTypeError:
         raise BadFileError(
             f"{uri}: the directory gives column '{column}' the value {text!r}, which is not a {ddl_text(kind)}. Rename "
             "the directory, declare another type, or set on_bad_file='dead_letter' on its FileSource",
@@ -88,74 +85,19 @@ def _parsed(uri: str, column: str, text: str | None, kind: pa.DataType) -> Any:
         ) from None
 
 
-def _family(kind: pa.DataType) -> str:
-    p = pa.types
-    families: list[tuple[Callable[[pa.DataType], bool], str]] = [
-        (p.is_string, "text"), (p.is_binary, "bytes"), (p.is_boolean, "boolean"), (p.is_integer, "integer"),
-        (p.is_floating, "float"), (p.is_decimal, "decimal"), (p.is_date, "date"), (p.is_timestamp, "timestamp"),
-    ]  # fmt: skip
-    return next(name for is_of, name in families if is_of(kind)) if not p.is_nested(kind) else "nested"
+def _value(text: str, kind: pa.DataType) -> Any:
+    """What a text says, as a field of CSV says it; none of them is null. Raises ValueTypeError."""
+    if pa.types.is_floating(kind) and _NUMBER.fullmatch(text[:-1]):
+        text = text.removesuffix("f").removesuffix("d")  # as Java writes some
+    value = _reader(kind)(text)
+    if value is None:
+        raise ValueTypeError("an empty text is no value")
+    return value
 
 
-def _float(text: str, _: pa.DataType) -> float:
-    if text.lower().lstrip("+-") in ("nan", "inf", "infinity"):
-        return float(text)
-    number = re.sub("[fd]$", "", text)  # as Java writes some
-    if not _NUMBER.fullmatch(number):
-        raise ValueError(text)
-    return float(number)
-
-
-def _decimal(text: str, kind: pa.DataType) -> Decimal:
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(text)
-    return Decimal(text)
-
-
-def _integer(text: str, _: pa.DataType) -> int:
-    if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
-        raise ValueError(text)
-    return int(text)
-
-
-def _boolean(text: str, _: pa.DataType) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
-def _date(text: str, _: pa.DataType) -> date:
-    parts = _ISO.fullmatch(text)
-    if parts is None or parts[4] or parts[8]:
-        raise ValueError(text)
-    return date(int(parts[1]), int(parts[2]), int(parts[3]))
-
-
-def _timestamp(text: str, kind: pa.DataType) -> datetime:
-    """An instant; one without a zone is of UTC."""
-    parts = _ISO.fullmatch(text)
-    if parts is None or (parts[8] and (kind.tz is None or not parts[4])):
-        raise ValueError(text)
-    numbers = [int(parts[place] or 0) for place in range(1, 7)]
-    at = datetime(*numbers, int((parts[7] or "").ljust(6, "0")))  # type: ignore[call-arg,arg-type]
-    if kind.tz is None:
-        return at
-    zone = (
-        datetime.fromisoformat(f"2000-01-01T00:00{parts[8].replace('Z', '+00:00')}").tzinfo
-        if parts[8]
-        else UTC
-    )
-    return at.replace(tzinfo=zone).astimezone(UTC)
-
-
-_PARSERS: dict[str, Callable[[str, pa.DataType], Any]] = {
-    "text": lambda text, _: text,
-    "bytes": lambda text, _: text.encode(),
-    "boolean": _boolean,
-    "integer": _integer,
-    "float": _float,
-    "decimal": _decimal,
-    "date": _date,
-    "timestamp": _timestamp,
-}
+@lru_cache
+def _reader(kind: pa.DataType) -> Reader:
+    return text_reader(to_type(ddl_text(kind), parameter="a column"), TextRules())
 
 
 # -- columns of a source that declares none ------------------------------------------------------------------------
@@ -202,8 +144,8 @@ def _of_number(text: str) -> pa.DataType:
 
 def _or_text(text: str, kind: pa.DataType) -> pa.DataType:
     try:
-        _PARSERS[_family(kind)](text, kind)
-    except ValueError:
+        _value(text, kind)
+    except ValueTypeError:
         return pa.string()
     return kind
 
