@@ -30,8 +30,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from state_engine.core.errors import RetractionError, ValueTypeError
-from state_engine.core.functions.aggregates import AggregateFunction
-from state_engine.core.functions.retraction import never_added
+from state_engine.core.functions.aggregates import AggregateFunction, never_added
 from state_engine.core.keys.ordering import key_order
 from state_engine.core.types.every_type import (
     BigIntegerType,

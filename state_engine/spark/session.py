@@ -76,7 +76,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 def _own_session() -> str:
     """How to get a session that fits, for the end of a message."""
     return (
-        "from state_engine.spark.session import local_session; spark = local_session()  # or configure yours:\n"
+        "from state_engine import local_session; spark = local_session()  # or configure yours:\n"
         f"    spark.jars.packages            {delta_package(installed_spark())}\n"
         f"    spark.sql.extensions           {DELTA_EXTENSION}\n"
         f"    spark.sql.catalog.spark_catalog  {DELTA_CATALOG}"
@@ -141,14 +141,15 @@ def check_session(spark: Any) -> None:
     # Kernel's jars first: without them the other settings are of no use either.
     if isinstance(java_class(spark._jvm, "io.delta.kernel.defaults.engine.DefaultEngine"), JavaPackage):
         raise SessionError(
-            "Delta Kernel is not on the class path of this session. A running session cannot be given it: "
-            f"stop it and start one that has it:\n{_own_session()}"
+            "Delta Kernel is not on the class path of this session, and Java keeps its class path until this process "
+            f"ends: start the process again (in a notebook, the kernel), and in it a session that has it:\n"
+            f"{_own_session()}"
         )
     kernel = java_class(spark._jvm, "io.delta.kernel.Meta").KERNEL_VERSION
     if kernel != DELTA_VERSION:
         raise SessionError(
-            f"this session has Delta Kernel {kernel}, and the engine needs {DELTA_VERSION}: start another one:\n"
-            f"{_own_session()}"
+            f"this session has Delta Kernel {kernel}, and the engine needs {DELTA_VERSION}: start the process again, "
+            f"and in it another session:\n{_own_session()}"
         )
     if DELTA_EXTENSION not in spark.conf.get("spark.sql.extensions", "").split(","):
         raise SessionError(

@@ -198,7 +198,8 @@ class CheckpointLog:
             details = "; ".join(f"{v.name}: {v.detail}" for v in broken)
             raise InvariantError(
                 f"job '{self._job}': the {row.kind} {row.checkpoint_id} would break what must hold ({details}). "
-                "Nothing was committed; this is a defect of the engine or a damaged table",
+                "Nothing was committed; this is a defect of the engine or a damaged table. Report it with this "
+                "message; reading and restoring still work",
                 broken=[v.name for v in broken],
             )
 

@@ -61,10 +61,14 @@ def test_too_old_is_passed_over_and_named_when_nothing_else_is_there(tmp_path: P
     new = make_java(tmp_path / "new", "17")
     environ = {"JAVA_HOME": str(old), "PATH": str(new / "bin")}
     assert find(tmp_path, environ).path == new
-    with pytest.raises(JavaNotFoundError) as caught:
+    with pytest.raises(
+        JavaNotFoundError, match=r"point JAVA_HOME, or spark\.java_home in .* at one"
+    ) as caught:
         find(tmp_path, {"JAVA_HOME": str(old)})
     assert f"JAVA_HOME: {old} is Java {version}" in str(caught.value)
     assert "PATH: holds no java" in str(caught.value)
+    assert find(tmp_path, {"JAVA_HOME": str(new)}).path == new
+    assert find(tmp_path, {"JAVA_HOME": str(old)}, explicit=new).path == new
 
 
 def test_a_link_on_path_leads_to_the_real_home(tmp_path: Path) -> None:

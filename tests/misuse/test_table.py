@@ -49,6 +49,21 @@ What an orchestrator is given (schedule, owners, suites, options) is checked whe
 Advice for columns of a Delta table that changed helps
   misuse/test_advice::test_what_is_said_of_a_renamed_column_helps
   misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps
+The advice of each class of errors helps when it is followed; test_ways_out names the tests of all classes
+  misuse/test_ways_out::test_the_example_of_a_name_is_one
+  misuse/test_ways_out::test_the_extra_that_is_named_brings_the_package
+  misuse/test_ways_out::test_a_word_that_is_not_known_is_replaced_by_one_that_is
+  misuse/test_ways_out::test_the_nearest_setting_is_taken
+  misuse/test_ways_out::test_a_row_that_fails_is_set_aside
+  misuse/test_ways_out::test_a_column_that_is_no_key_is_keyed_by_something_else
+  misuse/test_ways_out::test_a_value_is_given_as_the_declared_type
+  misuse/test_ways_out::test_a_row_that_is_taken_back_was_read_first
+  misuse/test_ways_out::test_a_map_is_collected_before_it_is_changed
+  misuse/test_ways_out::test_a_timer_is_set_later_than_the_one_that_fires
+  misuse/test_ways_out::test_raw_state_is_moved_into_a_list_before_the_parallelism_changes
+  misuse/test_ways_out::test_fewer_rows_need_less_memory
+  misuse/test_ways_out::test_what_nobody_foresaw_is_repaired_and_run_again
+  misuse/test_ways_out::test_after_a_commit_that_would_break_a_rule_reading_and_restoring_work
 A transform that returns a DataFrame of a session with other options is refused with these
   spark/test_engine_session::test_a_step_that_begins_with_a_frame_of_the_session[America/New_York]
 A clock that is years ahead of the last checkpoint is refused before it is recorded
@@ -516,6 +531,8 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
+    "misuse/test_ways_out::test_every_class_of_the_catalogue_has_a_test_that_follows_its_advice",
+    "misuse/test_ways_out::test_its_test_raises_it_and_goes_on",
     "misuse/test_choices::test_a_schedule_is_one_for_dagster_too",
     "misuse/test_choices::test_no_declaration_is_forgotten",
     "misuse/test_choices::test_what_is_declared_rightly_is_taken",

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from state_engine.core.errors import DamagedFileError
+from state_engine.core.errors import DamagedFileError, MissingFilesError
 from state_engine.monitoring.job_audit import files_are_there
 from state_engine.monitoring.job_history import read_history
 from tests.support.tiny import Site
@@ -105,10 +105,15 @@ def test_a_damaged_page_is_no_data_for_spark_either(ran: Site) -> None:
     assert "is damaged: its footer is not the one that was written" in problem
 
 
-def test_a_checkpoint_before_the_damage_leads_on(ran: Site) -> None:
-    Flipped(ran, "operators/sums/changelog", "v_total")
+@pytest.mark.parametrize("damage", [DamagedFileError, MissingFilesError])
+def test_a_checkpoint_before_the_damage_leads_on(ran: Site, damage: type[MissingFilesError]) -> None:
+    flipped = Flipped(ran, "operators/sums/changelog", "v_total")
+    advice = "restore a checkpoint that does not need it"
+    if damage is MissingFilesError:
+        flipped.file.unlink()
+        advice = "somebody deleted it. Restore an older checkpoint"
     job = ran.job(on_error="dead_letter")
-    with pytest.raises(DamagedFileError, match="restore a checkpoint that does not need it"):
+    with pytest.raises(damage, match=advice):
         ran.engine().run(job)
     ran.engine().restore("tiny", checkpoint_id=1)
     ran.engine().run(job)

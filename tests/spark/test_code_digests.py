@@ -213,3 +213,5 @@ def test_a_worker_with_other_code_refuses(load: Callable[..., ModuleType]) -> No
     importlib.invalidate_caches()
     with pytest.raises(CodeVersionError, match=f"cannot import it: No module named '{module.__name__}'"):
         sent.unpacked()
+    load()
+    assert sent.unpacked().by == 2

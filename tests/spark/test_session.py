@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from state_engine.core.errors import SessionError, SetupError
+from state_engine.machine.jars import delta_jars, jars_of
+from state_engine.machine.spark_versions import installed_spark
+from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.session import check_session
 from state_engine.storage.delta.java_calls import java_class
 from tests.support.spark_submit import spark_submit, submit_environment
@@ -185,6 +189,63 @@ def test_a_session_without_deltas_settings_is_refused(spark: SparkSession, missi
 
     with pytest.raises(SessionError, match="lacks Delta's"):
         check_session(SimpleNamespace(_jvm=spark._jvm, conf=SimpleNamespace(get=get), version=spark.version))
+
+
+RUN = """
+import sys
+from state_engine import FileSink, StatefulJob, StateEngine
+
+def run(spark):
+    job = StatefulJob("numbers", parallelism=1)
+    job.from_collection([1, 2], int).sink("out", FileSink(sys.argv[1] + "/out"))
+    print(StateEngine(sys.argv[1] + "/root", spark).run(job).rows_in)
+"""
+PLAIN = """
+import os
+from pyspark.sql import SparkSession
+from state_engine.errors import SessionError
+from state_engine.machine.java import find_java_home
+
+os.environ["JAVA_HOME"] = str(find_java_home(environ=os.environ).path)
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+if sys.argv[2:]:
+    builder = builder.config("spark.jars", ",".join(sys.argv[2:]))
+spark = builder.getOrCreate()
+try:
+    run(spark)
+except SessionError as refused:
+    print("SessionError:", str(refused).replace("\\n", " "))
+    line = str(refused).splitlines()[1]
+spark.stop()
+try:
+    exec(line)
+    run(spark)
+except SessionError as refused:
+    print("refused again")
+"""
+
+
+@pytest.mark.long
+def test_a_session_without_delta_is_replaced_as_the_message_says(tmp_path: Path) -> None:
+    """Without its settings it is stopped, and another one begins; without its jars the process begins again."""
+
+    def said(text: str, *jars: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-c", text, str(tmp_path), *jars], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    jars = map(str, [*jars_of(delta_jars(installed_spark())), LOG_STORE_JAR.path()])
+    refused, after = said(RUN + PLAIN, *jars)
+    assert refused.startswith("SessionError: this session lacks Delta's extension: stop it and start another")
+    assert after == "2"
+
+    refused, after = said(RUN + PLAIN)
+    assert "start the process again" in refused
+    assert after == "refused again", "so it does not say to stop the session"
+    [line] = re.findall(r"from state_engine import .*local_session\(\)", refused)
+    assert said(f"{RUN}\n{line}\nrun(spark)") == ["0"], "the rows of the run before"
 
 
 def test_a_process_of_spark_submit_has_the_session_that_was_configured_there(tmp_path: Path) -> None:

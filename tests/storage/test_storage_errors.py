@@ -82,6 +82,8 @@ def test_too_many_open_files_are_reported_on_reading_and_writing(tmp_path: Path)
         ]
     assert all("too many files are open (EMFILE" in text and "ulimit -n" in text for text in shown)
     assert sorted(os.listdir(tmp_path)) == ["a.parquet"]
+    write_parquet(ROWS, f"file://{tmp_path}/b.parquet")
+    assert read_parquet(f"file://{tmp_path}/b.parquet") == ROWS
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, RetractionError
 from state_engine.core.functions.function import Function
 
 
@@ -115,3 +115,18 @@ class _PlainReduce(ReduceFunction):
 class _PlainFold(FoldFunction):
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.fold = function  # type: ignore[method-assign, assignment]
+
+
+def never_added(value: Any, *, what: str) -> RetractionError:
+    """The error that what is to be taken back was never added to its key.
+
+    Args:
+        what: takes it back.
+    """
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return RetractionError(
+        f"{what} cannot take back {shown}, which was never added to this key. An update or a delete is about a row "
+        "that came before, with the same values: read the rows of the table first, or its changes from the first "
+        "version on"
+    )

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from state_engine.core.errors import RetractionError, StateMigrationError
+from state_engine.core.errors import StateMigrationError
+from state_engine.core.functions.aggregates import never_added
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import ValueStateDescriptor
@@ -36,21 +37,6 @@ def without_kind(value: Any) -> Any:
         <RowKind.INSERT: 0>
     """
     return row_of_kind(value, RowKind.INSERT) if isinstance(value, Row) else value
-
-
-def never_added(value: Any, *, what: str) -> RetractionError:
-    """The error that what is to be taken back was never added to its key.
-
-    Args:
-        what: takes it back.
-    """
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return RetractionError(
-        f"{what} cannot take back {shown}, which was never added to this key. An update or a delete is about a row "
-        "that came before, with the same values: read the rows of the table first, or its changes from the first "
-        "version on"
-    )
 
 
 NO_RESULT: Any = object()

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from state_engine.core.errors import ConfigurationError, RetractionError, ValueTypeError
-from state_engine.core.functions.aggregates import defines_merge, defines_retract
+from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.functions.aggregates import defines_merge, defines_retract, never_added
 from state_engine.core.state.descriptors import AggregatingStateDescriptor
 from state_engine.core.state.state import MergingState
 from state_engine.core.state.state_table import KeyContext, StateTable
@@ -51,9 +51,7 @@ class AggregatingState(MergingState):
             )
         accumulator = self._value.value()
         if accumulator is None:
-            raise RetractionError(
-                f"aggregating state '{self._name}' cannot take back {value!r}: nothing was added"
-            )
+            raise never_added(value, what=f"aggregating state '{self._name}'")
         self._value.update(self._result(self._function.retract(value, accumulator), method="retract"))
 
     def get_internal(self) -> Any:

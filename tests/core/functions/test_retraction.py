@@ -191,7 +191,9 @@ def test_which_functions_can_take_rows_back() -> None:
 def test_an_aggregating_state_takes_a_value_back() -> None:
     bench = Bench().at(1)
     state = bench.store.handle(AggregatingStateDescriptor("s", Total(), tuple[int, int]), "aggregating")
-    with pytest.raises(RetractionError, match="aggregating state 's' cannot take back 5: nothing was added"):
+    with pytest.raises(
+        RetractionError, match="aggregating state 's' cannot take back 5, which was never added"
+    ):
         state.retract(5)
     state.add(5)
     state.add(2)
