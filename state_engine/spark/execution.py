@@ -40,7 +40,7 @@ def described(spark: SparkSession, label: str) -> Iterator[None]:
     try:
         yield
     finally:
-        context.setJobDescription(before or "")
+        context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
 
 
 def collected(

@@ -26,6 +26,8 @@ class _Mask(logging.Filter):
 
 
 _MASK = _Mask()
+_BY_OTHERS, _BY_US = "programmatically", "Statelake"
+"""Who set an option, as Hadoop keeps it: a program that did not say who it is; the engine."""
 
 
 def find_stores() -> None:
@@ -41,7 +43,7 @@ def find_local_copies() -> None:
 
 
 def reach_stores(spark: SparkSession) -> None:
-    """Have a session reach the stores that the settings describe. Options of S3A that it has already stay as they are.
+    """Have a session reach the stores that the settings describe. Options that others have given it stay as they are.
 
     Keys go where Spark's UI hides them, and to workers in the environment of tasks, which it does not show.
     """
@@ -53,6 +55,6 @@ def reach_stores(spark: SparkSession) -> None:
     for logger in ("py4j.clientserver", "py4j.java_gateway"):
         logging.getLogger(logger).addFilter(_MASK)
     for name, value in access.hadoop_options(os.environ).items():
-        if name not in own:
-            configuration.set(name, value)
+        if name not in own and _BY_OTHERS not in (configuration.getPropertySources(name) or ()):
+            configuration.set(name, value, _BY_US)
     context.environment.update(access.worker_environment(os.environ))

@@ -4,9 +4,10 @@ A test hands over a schedule, ``[Fault("after commit", action="raise")]``, as it
 the methods that it names in this process, and nothing else; without a schedule the engine is what it is, and knows
 nothing of this module. Schedules are JSON, so that a child process can be given one.
 
-Four things can happen at a point: ``raise`` (the run fails), ``sigkill`` (the process is gone, or in a child with many
-jobs: stops for good until it is killed), ``zombie`` (the run pauses until another runner has done something, and goes
-on as if nothing had happened), and ``delay`` (the run pauses a little, and nobody does anything meanwhile).
+Five things can happen at a point: ``raise`` (the run fails), ``interrupt`` (as by Ctrl-C, in the main thread only),
+``sigkill`` (the process is gone, or in a child with many jobs: stops for good until it is killed), ``zombie`` (the run
+pauses until another runner has done something, and goes on as if nothing had happened), and ``delay`` (the run pauses a
+little, and nobody does anything meanwhile).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Action = Literal["raise", "sigkill", "zombie", "delay"]
+Action = Literal["raise", "sigkill", "zombie", "delay", "interrupt"]
 DELAY_S = 0.02
 
 
@@ -182,6 +183,9 @@ class Plane:
 
     def reach(self, point: str) -> None:
         """Called when a point is reached; other runners may work while a zombie sleeps."""
+        interrupts = any(fault.action == "interrupt" for fault in self._left)
+        if interrupts and threading.current_thread() is not threading.main_thread():
+            return
         with self._lock:
             if self._asleep:
                 return
@@ -194,6 +198,8 @@ class Plane:
             self._asleep = due.action == "zombie"
         if due.action == "raise":
             raise InjectedFault(str(due))
+        if due.action == "interrupt":
+            raise KeyboardInterrupt
         if due.action == "sigkill":
             self._kill()
             return

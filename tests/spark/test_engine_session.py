@@ -23,6 +23,9 @@ from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.sinks.delta import DeltaSink
 from state_engine.spark.engine_session import active_session
+from state_engine.spark.stores import reach_stores
+from state_engine.storage import object_stores
+from state_engine.storage.object_stores import StoreAccess
 from tests.support.guides import GUIDES, code_blocks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -330,3 +333,23 @@ def test_the_active_session_stays(spark: SparkSession, tmp_path: Path) -> None:
         finally:
             jobs.setJobDescription("")
             spark.createDataFrame([(1,)], "a int")
+
+
+def test_options_of_stores_that_a_program_has_set_stay(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Hadoop configuration belongs to the context, whose every session it serves."""
+    monkeypatch.setattr(object_stores, "_used", StoreAccess(region="eu-west-1", path_style=True))
+    configuration = spark._jsc.hadoopConfiguration()
+    configuration.set("fs.s3a.endpoint.region", "mine")
+    try:
+        for _ in range(2):
+            reach_stores(spark)
+            assert configuration.get("fs.s3a.endpoint.region") == "mine"
+            assert configuration.get("fs.s3a.path.style.access") == "true"
+        monkeypatch.setattr(object_stores, "_used", StoreAccess(profile="new"))
+        reach_stores(spark)
+        assert configuration.get("fs.s3a.auth.profile.name") == "new"
+    finally:
+        for name in ("endpoint.region", "path.style.access", "auth.profile.name", "aws.credentials.provider"):
+            configuration.unset(f"fs.s3a.{name}")

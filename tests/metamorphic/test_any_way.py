@@ -1,0 +1,76 @@
+"""However a job is run, it gives the same, and its user finds his session as it was.
+
+Rows within the bound of their order, over any cuts, parallelism, backend, settings of a time to live, options of the
+session, beside another engine and with interrupts: outputs, tables, states, timers and event time are those of one
+plain run. ``STATELAKE_TEST_WAYS=100 pytest tests/metamorphic -m long`` tries so many ways of each job.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from tests.metamorphic import variations
+from tests.metamorphic.files import Results
+from tests.metamorphic.jobs import CASES, Case, Rows, arrivals
+from tests.metamorphic.sessions import options, switches
+from tests.metamorphic.variations import by_chance, performed, plain_run
+
+cloudpickle.register_pickle_by_value(variations)  # workers cannot import the tests
+pytestmark = [pytest.mark.spark, pytest.mark.spark_tasks]
+
+WAYS = int(os.environ.get("STATELAKE_TEST_WAYS", "2"))
+SAME_ROWS = 8
+"""So many ways are tried with the same rows: a plain run costs as much as another way."""
+SHORT = {
+    "every state, event time": 1, "hours in order": 2, "joined": 1, "zones": 2, "history": 1, "template ledger": 3,
+    "example broadcast_rules": 1,
+}  # fmt: skip
+"""Ways that ``make test`` tries: which of which job."""
+WAYS_OF_CASES = [
+    pytest.param(name, seed, id=f"{name}-{seed}", marks=() if SHORT.get(name) == seed else pytest.mark.long)
+    for name in CASES
+    for seed in sorted({*range(1, WAYS + 1), *([SHORT[name]] if name in SHORT else [])})
+]
+
+
+@pytest.fixture(scope="module")
+def turned(spark: SparkSession) -> dict[str, str]:
+    return switches(spark.newSession())
+
+
+@pytest.fixture(scope="module")
+def plain_runs() -> dict[tuple[str, int], Results]:
+    return {}
+
+
+def rows_of(case: Case, seed: int) -> Rows:
+    rng = random.Random(seed)
+    return arrivals(case, case.rows(rng), rng)
+
+
+@pytest.mark.parametrize(("name", "seed"), WAYS_OF_CASES)
+def test_any_way_gives_the_same(
+    name: str,
+    seed: int,
+    tmp_path: Path,
+    spark: SparkSession,
+    turned: dict[str, str],
+    plain_runs: dict[Any, Results],
+) -> None:
+    case, data = CASES[name], (name, seed // SAME_ROWS)
+    rows = rows_of(case, data[1])
+    if data not in plain_runs:
+        plain_runs[data] = plain_run(case, rows, tmp_path / "plain", spark)
+    variation = by_chance(case, seed, lambda rng: options(spark, rng, turned))
+    left, expected = performed(case, variation, rows, tmp_path / "varied", spark), plain_runs[data]
+    assert left.keys() == expected.keys()
+    different = {part: (left[part], expected[part]) for part in expected if left[part] != expected[part]}
+    assert not different, f"{variation}: {different}"
+    assert left["late"] == 0
