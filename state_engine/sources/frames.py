@@ -25,7 +25,7 @@ from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Read, Rows, SourceFrame, TaskRows
+from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN, Read, Rows, SourceFrame, TaskRows
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.sources.row_by_row import visible, with_places
@@ -56,6 +56,8 @@ WATERMARK = HIDDEN + "watermark"
 """The watermark before a row: carried by the rows of an operator; of routed rows, by the row's place."""
 RANK = HIDDEN + "rank"
 """Among rows of one watermark: 0 of what came from elements, above it of what timers put out."""
+ARRIVAL = (HIDDEN + "file_of_arrival", HIDDEN + "row_of_arrival")
+"""Where ``order_by`` may put a row behind newer ones: its place in its source; null for a row that it does not move."""
 ORIGIN = HIDDEN + "origin"
 """What a row moves the watermark of; see ``microbatch.routing.origins``."""
 TIME_REFUSAL = HIDDEN + "time_refusal"
@@ -331,6 +333,22 @@ class StreamFrame:
         return self._own(WATERMARK, pa.int64())
 
     @property
+    def reordered(self) -> bool:
+        """Whether the rows are in another order than they came in, and not in that of their times."""
+        own = self.source is not None and self.hidden_order[:2] == PLACE_COLUMNS
+        moved = own and self.named > 0 and not self.timed_order and self.event_time is not None
+        return moved or ARRIVAL[0] in self.schema.names
+
+    @property
+    def arrival(self) -> dict[str, Rule]:
+        """The columns ARRIVAL."""
+        if ARRIVAL[0] in self.schema.names:
+            return {name: Taken(name) for name in ARRIVAL}
+        if self.reordered:
+            return dict(zip(ARRIVAL, map(Taken, PLACE_COLUMNS), strict=True))
+        return {name: Constant(None, kind) for name, kind in zip(ARRIVAL, PLACES.types, strict=True)}
+
+    @property
     def row_kind(self) -> Rule:
         """The kind of each row; that of inserts where the stream has no other."""
         return Taken(ROW_KIND) if self.changing else Constant(RowKind.INSERT.value, pa.int8())
@@ -446,7 +464,7 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
     orders = merged_orders(frames, range(len(frames)))
     timed = any(f.event_time is not None for f in frames)
     refusing = any(TIME_REFUSAL in f.schema.names for f in frames)
-    changing = any(f.changing for f in frames)
+    changing, reordered = any(f.changing for f in frames), any(f.reordered for f in frames)
     made = []
     for frame, order in zip(frames, orders, strict=True):
         rules: dict[str, Rule] = {name: Taken(name) for name in columns}
@@ -454,6 +472,8 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         if timed:
             rules[EVENT_TIME] = frame.event_ms("union")
             rules |= {WATERMARK: frame.watermark, ORIGIN: frame.row_origin}
+        if reordered:
+            rules |= frame.arrival
         rules[SOURCE] = frame.source_name
         if changing:
             rules[ROW_KIND] = frame.row_kind

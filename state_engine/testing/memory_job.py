@@ -153,6 +153,17 @@ class MemoryJob:
         return cls(copied, copies.given)
 
 
+def type_in_memory(node: SourceNode) -> OutputType | None:
+    """The type of a copied source's rows, as far as somebody says it."""
+    source = node.source
+    reads = source.inner if isinstance(source, DecodedSource) else source
+    kind = reads.kind if isinstance(reads, GivenRows) else type_in_code(node, reads)
+    if kind is None or not isinstance(source, DecodedSource):
+        return kind
+    columns = source.format.decoded(pa.schema(list(kind.columns.arrow)))
+    return OutputType.of(to_type(pa.struct(list(columns)), parameter=f"type of source '{node.name}'"))
+
+
 def _in_memory(table: StateTable) -> StateTable:
     """A published table that no catalog is asked for."""
     if isinstance(table, DeltaStateTable) and table.table:

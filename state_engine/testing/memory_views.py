@@ -30,6 +30,7 @@ from state_engine.storage.parquet_reading import read_parquet
 from state_engine.storage.state.changelog import AllKeys, StoredState
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
+from state_engine.testing.memory_job import type_in_memory
 
 
 def shown(job: StatefulJob, sink: str, checkpoints: Collection[int] | None = None) -> list[Any]:
@@ -82,9 +83,12 @@ def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], ui
 
 def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
     """The keyed states that the operator's function declares when it is opened."""
-    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    function = function_for(operator.function, declared_type(operator.inputs[0].parent, type_in_memory))
     if function is None:
-        return []
+        raise ConfigurationError(
+            f"job '{job.name}', operator '{operator.uid}': its states have the type of its rows, which nobody "
+            "declares. Give output_type to the transform or the operator before it, or types= to run_in_memory"
+        )
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)
     return trial_open(function, info).states
 

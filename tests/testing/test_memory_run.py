@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pytest
 
 from state_engine import (
+    ChangeFormat,
     CheckpointedFunction,
     DeltaSink,
     FileSource,
@@ -31,6 +32,7 @@ from state_engine import (
     Time,
     Types,
     ValueStateDescriptor,
+    count,
 )
 from state_engine.core.errors import (
     ConfigurationError,
@@ -384,3 +386,57 @@ def test_no_java_is_started() -> None:
         [sys.executable, "-c", _WITHOUT_JAVA], env=environment, capture_output=True, text=True, check=False
     )
     assert done.stdout == "ran\n", done.stderr
+
+
+ROW = "k string, v bigint, s bigint"
+VERSIONS = {
+    1: {"valid_to": 2, "is_current": False, "v": 5},
+    2: {"valid_to": None, "is_current": True, "v": 3},
+}
+OPERATORS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "scd2": (lambda keyed: keyed.scd2(valid_from="s", uid="it"), {"versions": VERSIONS, "unshown": {}}),
+    "top_n": (lambda keyed: keyed.top_n(1, by="v", uid="it"), {"top": {1: {"v": 5, "s": 1}}}),
+    "aggregate": (lambda keyed: keyed.aggregate(n=count(), uid="it"), {"aggregates": (2,)}),
+    "keyed sink": (
+        lambda keyed: keyed.sink("it", DeltaSink("/data/it", key=["k"])),
+        {"row": {"v": 3, "s": 2}},
+    ),
+    "sum": (lambda keyed: keyed.sum("v", uid="it"), {"rolling": {"k": "a", "v": 8, "s": 1}}),
+    "min_by": (lambda keyed: keyed.min_by("v", uid="it"), {"rolling": {"k": "a", "v": 3, "s": 2}}),
+    "reduce": (
+        lambda keyed: keyed.reduce(lambda a, b: b, uid="it"),
+        {"reduced": {"k": "a", "v": 3, "s": 2}},
+    ),
+}
+FOR_INSERTS_ONLY = ("sum", "min_by", "reduce")
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+@pytest.mark.parametrize("declared", ["schema of files", "types", "format"])
+def test_states_of_built_in_operators_are_shown(operator: str, declared: str) -> None:
+    """Their types are those of the rows, which a source may not declare in the code."""
+    if declared == "format" and operator in FOR_INSERTS_ONLY:
+        pytest.skip("takes no feed of changes")
+    build, states = OPERATORS[operator]
+    job, kind = StatefulJob("shown"), ROW
+    rows: list[tuple[Any, ...]] = [("a", 5, 1), ("a", 3, 2)]
+    format_ = ChangeFormat.columns(op="op", insert=["I"])
+    if declared == "format":
+        kind, rows = f"op string, {ROW}", [("I", *row) for row in rows]
+    source = FileSource("/data/rows", schema=None if declared == "types" else kind)
+    stream = job.source("rows", source, format=format_ if declared == "format" else None)
+    made = build(stream.key_by("k"))
+    if operator not in ("scd2", "top_n", "keyed sink"):
+        made.sink("out", CollectSink())
+    with run_in_memory(job, types={"rows": kind} if declared == "types" else {}) as run:
+        run.process({"rows": rows})
+        uid = "sink_it" if operator == "keyed sink" else "it"
+        for name, expected in states.items():
+            (shown,) = run.state(uid, name).values() or [{}]
+            assert _as_dicts(shown) == expected
+
+
+def _as_dicts(value: Any) -> Any:
+    if isinstance(value, Row):
+        return value.as_dict()
+    return {key: _as_dicts(item) for key, item in value.items()} if isinstance(value, dict) else value

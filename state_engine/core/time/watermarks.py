@@ -120,11 +120,14 @@ class Moves:
         origins: number of the origin (a source, or the sources behind an operator) of every row; -1 for none.
         to_ms: where the row moves its origin's watermark to; the smallest long where it does not.
         before: whether the row carries the watermark before it, and does not move it after.
+        most_ms: how far the watermark may be before the row: one that came in time is not late for its place in the
+            order; the largest long for no limit. None for no limits.
     """
 
     origins: Longs
     to_ms: Longs
     before: Longs
+    most_ms: Longs | None = None
 
 
 def watermarks_before(moves: Moves, start_ms: Sequence[int | None], *, least_ms: int | None = None) -> Longs:
@@ -140,12 +143,38 @@ def watermarks_before(moves: Moves, start_ms: Sequence[int | None], *, least_ms:
         True
     """
     combined = _slowest(moves, start_ms, own_step=lambda mine: mine & moves.before)
-    return combined if least_ms is None else np.maximum(combined, least_ms)
+    combined = combined if least_ms is None else np.maximum(combined, least_ms)
+    return combined if moves.most_ms is None else np.minimum(combined, _least_from(moves.most_ms))
 
 
 def watermarks_after(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
     """The watermark after every row, whatever it was before the batch; see ``watermarks_before``."""
-    return _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
+    combined = _slowest(moves, start_ms, own_step=lambda mine: np.ones(len(mine), bool))
+    if moves.most_ms is None:
+        return combined
+    return np.minimum(combined, _least_from(np.r_[moves.most_ms, MAX_TIMESTAMP])[1:])
+
+
+def own_watermarks_before(moves: Moves, start_ms: Sequence[int | None]) -> Longs:
+    """The watermark of every row's own origin before it, whatever the others'; the smallest long without one.
+
+    Example:
+        >>> of = Moves(np.array([0, 1, 0, 1]), np.array([10, 20, 30, 40]), np.array([False] * 4))
+        >>> own_watermarks_before(of, [3, 5]).tolist()
+        [3, 5, 10, 20]
+    """
+    before = np.full(len(moves.origins), MIN_TIMESTAMP, np.int64)
+    for origin, start in enumerate(start_ms):
+        mine = moves.origins == origin
+        first = MIN_TIMESTAMP if start is None else start
+        before[mine] = np.maximum.accumulate(np.r_[first, moves.to_ms[mine]])[:-1]
+    return before
+
+
+def _least_from(values: Longs) -> Longs:
+    """The least of each value and all behind it."""
+    least: Longs = np.minimum.accumulate(values[::-1])[::-1]
+    return least
 
 
 def _slowest(moves: Moves, start_ms: Sequence[int | None], *, own_step: Callable[[Longs], Longs]) -> Longs:
@@ -163,7 +192,9 @@ def _slowest(moves: Moves, start_ms: Sequence[int | None], *, own_step: Callable
 
 
 def steps_of(moves: Moves, origins: int) -> Longs:
-    """The rows that move an origin further than all rows before them: those that are enough to know of a batch.
+    """The rows that are enough to know of a batch.
+
+    These move an origin further than all rows before them, or hold it back more than all rows behind them.
 
     Example:
         >>> steps_of(Moves(np.zeros(4, int), np.array([3, 2, 3, 7]), np.zeros(4, bool)), 1).tolist()
@@ -174,6 +205,8 @@ def steps_of(moves: Moves, origins: int) -> Longs:
         reached = np.where(moves.origins == origin, moves.to_ms, MIN_TIMESTAMP)
         before = np.r_[MIN_TIMESTAMP, np.maximum.accumulate(reached)[:-1]] if len(reached) else reached
         step |= reached > before
+    if moves.most_ms is not None:
+        step |= moves.most_ms < _least_from(np.r_[moves.most_ms, MAX_TIMESTAMP])[1:]
     return np.flatnonzero(step)
 
 

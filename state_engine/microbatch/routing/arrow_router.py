@@ -20,7 +20,7 @@ from state_engine.microbatch.routing.element_watermarks import element_watermark
 from state_engine.microbatch.routing.origins import Origins
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, EdgeKey
-from state_engine.sources.frames import ORIGIN, REFUSED, WATERMARK
+from state_engine.sources.frames import ARRIVAL, ORIGIN, REFUSED, WATERMARK
 from state_engine.sources.stream_columns import in_arrow
 
 
@@ -66,14 +66,15 @@ def with_watermarks(rows: pa.Table, layout: RoutedLayout, origins: Origins) -> p
     if not layout.lead:
         before = element_watermarks(rows, layout.order, origins, broadcast=layout.broadcast)
         rows = rows.set_column(rows.column_names.index(WATERMARK), WATERMARK, before)
-    return rows.drop_columns([ORIGIN])
+    return rows.drop_columns([ORIGIN, *(ARRIVAL if layout.reordered else ())])
 
 
 def without_watermarks(rows: pa.Table, layout: RoutedLayout) -> pa.Table:
     """Some rows of a batch: their subtasks find the watermark before each, unless the rows carry it."""
     if not layout.event_time:
         return rows
-    return rows.drop_columns([ORIGIN] if layout.lead else [ORIGIN, WATERMARK])
+    computed = [] if layout.lead else [WATERMARK, *(ARRIVAL if layout.reordered else ())]
+    return rows.drop_columns([ORIGIN, *computed])
 
 
 def unparsable_rows(refused: pa.Array, parallelism: int) -> pa.Table:

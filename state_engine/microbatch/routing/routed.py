@@ -97,6 +97,7 @@ class RoutedLayout:
         sources: whether a column holds each row's source.
         lead: columns that come before those of the order, where the rows carry the watermark: it, and their rank.
         changing: whether a column holds the kind of each row.
+        reordered: whether columns hold the places at which rows came, which the order is not that of.
     """
 
     inputs: tuple[InputLayout, ...]
@@ -112,6 +113,7 @@ class RoutedLayout:
     sources: bool
     lead: tuple[str, ...] = ()
     changing: bool = False
+    reordered: bool = False
 
     @property
     def whole_order(self) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from state_engine.microbatch.routing.routed import (
     selected_name,
 )
 from state_engine.sources.frames import (
+    ARRIVAL,
     EVENT_TIME,
     HIDDEN,
     ORIGIN,
@@ -90,7 +91,7 @@ class Edge:
     @property
     def for_watermarks(self) -> Edge:
         """Only what moves the watermark, and the place of each row."""
-        wanted = {*self.order, EVENT_TIME, WATERMARK, ORIGIN, INPUT}
+        wanted = {*self.order, EVENT_TIME, WATERMARK, ORIGIN, INPUT, *ARRIVAL}
         columns = [(name, rule) for name, rule in self.columns if name in wanted]
         return replace(self, columns=(*columns, (SOURCE, self.source)), key=None)
 
@@ -174,6 +175,7 @@ def _common_layout(
         sources=not alone or (first.source is None and bool(first.sources)),
         lead=first.lead if alone and timed and not by_time else (),
         changing=any(f.changing for f in frames),
+        reordered=timed and not by_time and any(f.reordered for f in frames),
     )
 
 
@@ -186,6 +188,8 @@ def _hidden_columns(
         rules[EVENT_TIME] = frame.event_ms(what)
         rules |= {WATERMARK: frame.watermark, ORIGIN: frame.row_origin}
         rules |= {name: Taken(name) for name in layout.lead}
+        if layout.reordered:
+            rules |= frame.arrival
     if any(TIME_REFUSAL in f.schema.names for f in frames):
         rules[TIME_REFUSAL] = frame.time_refusal
     if layout.changing:

@@ -32,7 +32,12 @@ from state_engine.microbatch.routing.arrow_router import (
     without_watermarks,
 )
 from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed, unpacked
-from state_engine.microbatch.routing.element_watermarks import STEPS_SCHEMA, joined_steps, steps_in
+from state_engine.microbatch.routing.element_watermarks import (
+    STEPS_SCHEMA,
+    joined_steps,
+    packed_arrivals,
+    steps_in,
+)
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.own_rows import MOST_READERS, OwnInput, OwnRows
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
@@ -296,23 +301,33 @@ def _where_read(frame: StreamFrame, edge: Edge, run: ArrowFunction, schema: str)
 def _watermark_steps(
     inputs: Sequence[_Input], layout: RoutedLayout, origins: Origins, collect: Collect
 ) -> tuple[pa.Table | None, dict[str, int]]:
-    """Where in the order of these rows the watermark moves, and the newest event times by source; one Spark job."""
-    parts = [_steps_of(one.given.frame, one.edge.for_watermarks, layout, origins) for one in inputs]
-    rows = collect(reduce(DataFrame.union, parts))
+    """Where in the order of these rows the watermark moves, and the newest event times by source.
+
+    One Spark job; two where rows may have come in another order.
+    """
+
+    def of_all_tasks(find: Callable[[pa.Table], pa.RecordBatch]) -> tuple[list[bytes], Sequence[Any]]:
+        parts = [_in_tasks(find, one.given.frame, one.edge.for_watermarks) for one in inputs]
+        rows = collect(reduce(DataFrame.union, parts))
+        return [bytes(row["steps"]) for row in rows], rows
+
+    arrivals, order, broadcast = None, layout.order, layout.broadcast
+    if layout.reordered:
+        arrivals = unpacked(of_all_tasks(lambda rows: packed_arrivals(rows, origins))[0])
+    steps, rows = of_all_tasks(
+        lambda rows: steps_in(rows, order, origins, broadcast=broadcast, arrivals=arrivals)
+    )
     newest: dict[str, int] = {}
     for row in rows:
         for source, at in json.loads(row["newest"]).items():
             newest[source] = max(at, newest.get(source, at))
-    return joined_steps([bytes(row["steps"]) for row in rows], layout.order, origins), newest
+    return joined_steps(steps, order, origins), newest
 
 
-def _steps_of(frame: StreamFrame, edge: Edge, layout: RoutedLayout, origins: Origins) -> DataFrame:
-    order, broadcast = layout.order, layout.broadcast
-
+def _in_tasks(find: Callable[[pa.Table], pa.RecordBatch], frame: StreamFrame, edge: Edge) -> DataFrame:
     def find_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         given = [batch for batch in batches if batch.num_rows]
         if given:
-            rows = pa.table(stream_columns(pa.Table.from_batches(given), edge))
-            yield steps_in(rows, order, origins, broadcast=broadcast)
+            yield find(pa.table(stream_columns(pa.Table.from_batches(given), edge)))
 
     return _where_read(frame, edge, find_there, STEPS_SCHEMA)
