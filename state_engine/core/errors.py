@@ -208,11 +208,12 @@ class BadFileError(SourceError):
 
     Attributes:
         uri: of the file.
+        letter: what its dead letter says, where that is not the message.
     """
 
-    def __init__(self, message: str, uri: str = "") -> None:
+    def __init__(self, message: str, uri: str = "", *, letter: str = "") -> None:
         super().__init__(message)
-        self.uri = uri
+        self.uri, self.letter = uri, letter or message
 
 
 class RootError(StatelakeError):

@@ -55,6 +55,7 @@ from state_engine.microbatch.planning import InputPlanner, new_input
 from state_engine.microbatch.quiet_time import outages
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
+from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.publication.publication import Publication
 from state_engine.published.base import TableReport
@@ -317,8 +318,9 @@ class CheckpointCoordinator:
                 wait([positions])  # none goes on behind an error
             check_limit(self._job, done, uri=self._tables.layout.dead_letters)
             self._unasked(batch.path).check_asked(done, self._not_opened or ())
-            for part in batch.slices:
-                self._job.sources[part].source.confirm(batch.slices[part])
+            for name, part in batch.slices.items():
+                with naming_source(self._job.name, name):
+                    self._job.sources[name].source.confirm(part)
             files = [f for o in done.operators.values() for r in o.subtasks for f in r.operator_state_files]
             return Executed(
                 batch, planned.positions, planned.outputs, planned.spent, done, [*positions.result(), *files]
@@ -331,7 +333,7 @@ class CheckpointCoordinator:
 
     def _without(self, planned: Planned, error: BadFileError) -> Planned:
         """The batch without a file, as an attempt of its own. Raises the error where it is not to be set aside."""
-        batch, bad = planned.batch, BadFile(error.uri, str(error))
+        batch, bad = planned.batch, BadFile(error.uri, error.letter)
         for name, part in batch.slices.items():
             left = self._job.sources[name].source.set_aside(part, bad)
             if left is not None:

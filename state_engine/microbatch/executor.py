@@ -200,7 +200,9 @@ class GraphExecutor:
                 frame = self._read_source(node, batch)
             elif isinstance(node, TransformNode):
                 parent = self._frame(node.parent, batch, frames)
-                frame = parent.transformed(node) if parent is not None else None
+                if parent is not None:  # rows that tasks read become a DataFrame here
+                    with naming_source(self._job.name, parent.source or "unknown"):
+                        frame = parent.transformed(node)
             elif isinstance(node, UnionNode):
                 parts = [f for p in node.parents if (f := self._frame(p, batch, frames)) is not None]
                 frame = united(parts) if parts else None
@@ -368,7 +370,8 @@ class GraphExecutor:
         if frame.table is not None and runs_in_this_process(self._spark):
             reports = [write_sink_rows(spec, frame.table.select(columns), attempt_here(0))]
         else:
-            rows = frame.rows.select([F.col(quoted(c)) for c in columns])
+            with naming_source(self._job.name, frame.source or "unknown"):
+                rows = frame.rows.select([F.col(quoted(c)) for c in columns])
             reports = self._sink_reports(
                 sink, frame, mapped_in_arrow(rows, sink_writer(spec), REPORT_SCHEMA), batch
             )

@@ -57,6 +57,7 @@ from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.row_places import place_columns, scan_uris, scanned
 from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
+from state_engine.spark.read_failures import finding_files
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.files import normal_uri
 from state_engine.storage.in_threads import in_threads
@@ -253,7 +254,10 @@ class FileSource(Source):
     def confirm(self, part: Slice) -> None:
         for one in part.detail.ranges:
             if not one.unchanged():
-                self._changed(one.uri, "while it was being read")
+                raise SourceError(
+                    f"{one.uri} changed or vanished while it was being read. Nothing was committed: run again, which "
+                    "reads what is there then"
+                )
 
     def consumed(self, spark: SparkSession, given: Any) -> list[Element]:
         """``given``: ``"all"`` files that are there now; or paths and shell patterns, absolute or below ``path``."""
@@ -277,7 +281,8 @@ class FileSource(Source):
         uris = [r.uri for r in ranges]
         places = place_columns(uris, F.col("_metadata.row_index"))
         reader = spark.read.schema(schema).options(**self.options, **_STRICT)
-        frame = scanned(uris, lambda some: reader.parquet(*some).select("*", *places))
+        with finding_files():
+            frame = scanned(uris, lambda some: reader.parquet(*some).select("*", *places))
         cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]
         for place, one in cuts:
             inside = F.col(ROW_COLUMN) >= one.start
@@ -344,8 +349,11 @@ class FileSource(Source):
             ends = file_ends(one.uri, one.size, one.mtime_ms)
         except FileNotFoundError:
             return "is gone again"
-        whole = ends.parquet_footer or self.format != "parquet"
-        return "" if whole else "has no Parquet footer yet"
+        if ends.parquet_footer or self.format != "parquet":
+            return ""
+        if ends.foreign:  # where its name says what it should be, that is an error, and otherwise not ours
+            return "" if one.uri.endswith(".parquet") else "is no Parquet file: leave it out with pattern="
+        return "has no Parquet footer yet"
 
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         """The new files that wait for a later batch, each with the reason; in path order."""

@@ -54,6 +54,18 @@ def copied(thing: Any, *, what: str) -> Any:
         raise not_sendable(thing, error, what=what) from error
 
 
+def check_it_travels(things: list[Any], *, what: str) -> None:
+    """Check that objects with code in them can be sent to subtasks.
+
+    Raises:
+        ConfigurationError: something in one of them cannot travel.
+    """
+    try:
+        pickled(things)
+    except Exception as error:  # an object's own code runs here, and may raise anything
+        raise not_sendable(things, error, what=what) from error
+
+
 def not_sendable(thing: Any, error: Exception, *, what: str) -> ConfigurationError:
     """Why an object cannot be sent to subtasks: what in it cannot, and where that is.
 

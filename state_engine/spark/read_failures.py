@@ -24,13 +24,20 @@ _RECORD_IN_TASK = re.compile(
     r"^state_engine\.spark\.read_failures\.RefusedRecordError: (\{.+\})$", re.MULTILINE
 )
 _STATE = re.compile(r"\s+SQLSTATE: \w+$")
-_WAY_OUT = "Repair or remove the file, or set on_bad_file='dead_letter' on its FileSource"
-_RENAME = (
-    "The file may be whole, but cannot be opened under this name. Rename the file, or set on_bad_file='dead_letter' on "
-    "its FileSource"
-)
-_NAME = "Relative path in absolute URI"
-"""What Hadoop raises for a name that it takes for a URI."""
+_GONE = re.compile(r"\[PATH_NOT_FOUND\] Path does not exist: (\S.*?)\.(?: SQLSTATE|\s|$)")
+_RUN_AGAIN = "Run again, which lists the files again and leaves out what is gone"
+_SET_ASIDE = ", or set on_bad_file='dead_letter' on its FileSource"
+_WAYS_OUT = {
+    # what Hadoop raises for a name that it takes for a URI
+    "Relative path in absolute URI": "The file may be whole, but cannot be opened under this name. Rename the file",
+    "does not exist|No such file": _RUN_AGAIN,
+    "Unsupported encoding": "Spark cannot read pages of this encoding. Write the file with encodings of Parquet 1.0 "
+    "(plain, dictionary)",
+    "Codec\\b": "Spark cannot unpack this compression. Write the file with zstd, gzip or snappy",
+    "crypt": "The file is encrypted. Write it without encryption",
+    "": "Repair or remove the file",
+}
+"""By words in a cause, what helps."""
 _RECORD_WAY_OUT = (
     "Repair the file or the schema, or set on_error='dead_letter' on the job to keep such rows aside"
 )
@@ -69,6 +76,21 @@ def reading_file(uri: str) -> Iterator[None]:
         cause = " ".join(str(refused or error).split())
         storage = refused is not None or isinstance(error, StorageError)
         raise UnreadFileError(json.dumps({"file": uri, "cause": cause, "storage": storage})) from error
+
+
+@contextmanager
+def finding_files() -> Iterator[None]:
+    """Make a DataFrame of files that were listed; BadFileError where Spark finds one no more."""
+    from pyspark.errors.exceptions.captured import AnalysisException
+
+    try:
+        yield
+    except AnalysisException as error:
+        gone = _GONE.search(str(error))
+        if gone is None:
+            raise
+        uri = re.sub("^file:/(?!/)", "file:///", gone.group(1))
+        raise BadFileError(f"{uri} vanished after it was listed. {_RUN_AGAIN}", uri) from error
 
 
 @contextmanager
@@ -140,9 +162,23 @@ def _refused(what: dict[str, str], *, source: str | None, job: str, into: str) -
     return SourceError(text)
 
 
+def way_out_of(cause: str) -> str:
+    """What helps where a file cannot be read.
+
+    Example:
+        >>> way_out_of("no decryption found")
+        "The file is encrypted. Write it without encryption, or set on_bad_file='dead_letter' on its FileSource"
+    """
+    way_out = next(way for words, way in _WAYS_OUT.items() if re.search(words, cause))
+    return way_out if way_out == _RUN_AGAIN else way_out + _SET_ASIDE
+
+
 def _bad_file(uri: str, cause: str, *, source: str | None, job: str, into: str) -> BadFileError:
-    way_out = _RENAME if _NAME in cause else _WAY_OUT
-    return BadFileError(_message(uri, cause, way_out, source=source, job=job, into=into), uri)
+    way_out = way_out_of(cause)
+    message = _message(uri, cause, way_out, source=source, job=job, into=into)
+    return BadFileError(
+        message, uri, letter=f"{uri}: {cause.rstrip('.')}. {way_out.removesuffix(_SET_ASIDE)}"
+    )
 
 
 def _message(uri: str, problem: str, way_out: str, *, source: str | None, job: str, into: str) -> str:

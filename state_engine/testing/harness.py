@@ -130,6 +130,7 @@ class OperatorHarness:
         keyed = self.key_by is not None
         if self.changing and not takes_changes(self.function, keyed=keyed):
             raise ConfigurationError(refusal_of_changes(self.function, operator=_NAME, keyed=keyed))
+        self._check_it_travels()
         known = isinstance(self.function, Function)
         self._emits_changes = known and emits_changes(self.function, changing=self.changing)
         self._two_inputs = takes_two_inputs(self.function) or self.ordered
@@ -291,6 +292,12 @@ class OperatorHarness:
         return subtask_for_key_group(self.max_parallelism, self.parallelism, group)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _check_it_travels(self) -> None:
+        """Refuse what a run could not send to subtasks."""
+        from state_engine.spark.pickled_code import check_it_travels  # PySpark is imported on first use
+
+        check_it_travels([self.function, self.key_by], what=f"operator '{_NAME}'")
 
     def _first_watermarks(self) -> tuple[int, ...]:
         """Of every input; one without event times holds back none."""

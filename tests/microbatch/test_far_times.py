@@ -125,3 +125,39 @@ def test_the_row_is_a_letter_and_the_others_go_on(
     assert "the column 'at' holds " in letter.error
     assert "not within the years 1 to 9999" in letter.error
     assert '"id": 1' in str(letter.row)
+
+
+TEXTS: dict[str, list[str]] = {
+    "csv": ["10000-01-01T00:00:00Z", "+10000-01-01T00:00:00Z", "0000-12-31T00:00:00Z", "1704448800000", str(-(2**63))],
+    "json": ['"10000-01-01T00:00:00Z"', '"0000-12-31T00:00:00Z"', "1704448800000", str(-(2**63)), str(2**63 - 1),
+             "253402300800", "-62135596801", "1e30"],
+}  # fmt: skip
+"""Times that Python cannot hold, as text; most are milliseconds that look like seconds."""
+
+
+@pytest.mark.parametrize("form", TEXTS)
+@pytest.mark.parametrize("kind", ["timestamp", "timestamp_ntz", "date"])
+def test_of_text_the_row_is_a_letter_and_the_others_go_on(
+    tmp_path: Path, spark: SparkSession, form: Any, kind: str
+) -> None:
+    texts = ["2024-01-05", *TEXTS[form], "9999-12-31"]
+    if form == "json":
+        texts = [f'"{texts[0]}"', *texts[1:-1], f'"{texts[-1]}"']
+    line = "{},k,{}" if form == "csv" else '{{"id": {}, "k": "k", "at": {}}}'
+    lines = [line.format(place, text) for place, text in enumerate(texts)]
+    (tmp_path / "feed").mkdir()
+    (tmp_path / "feed" / "1").write_text("\n".join(lines))
+    source = FileSource(str(tmp_path / "feed"), schema=f"id bigint, k string, at {kind}", format=form)
+    engine = StateEngine(tmp_path / "root", spark)
+    with pytest.raises(SourceError, match=r"source 'rows'.*/1: row 1: column 'at': .*declare"):
+        engine.run(job_over(source, tmp_path, "fail", "event time"))
+    job = job_over(source, tmp_path, "dead_letter", "event time")
+    engine.run(job)
+    rows = DeltaTable(str(tmp_path / "out")).to_pyarrow_table()
+    assert sorted(rows["id"].to_pylist()) == [0, len(texts) - 1]
+    letters = engine.list_dead_letters(job)
+    assert [letter.row for letter in letters] == lines[1:-1]
+    for text, letter in zip(texts[1:-1], letters, strict=True):
+        assert "column 'at': " in letter.error
+        assert text.strip('"') in letter.error
+        assert "declare" in letter.error

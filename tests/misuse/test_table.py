@@ -69,6 +69,14 @@ A transform that returns a DataFrame of a session with other options is refused 
 A clock that is years ahead of the last checkpoint is refused before it is recorded
   core/time/test_clock_jumps::test_a_jump_beyond_the_bound_is_refused
   engine/test_clocks::test_ten_years_ahead_and_back
+A name that a sink or a published table cannot have is refused before anything is committed
+  engine/test_column_names::test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built
+  engine/test_column_names::test_a_name_that_a_published_table_cannot_have_is_refused_before_anything_is_committed
+  engine/test_column_names::test_a_name_that_delta_cannot_have_is_refused_before_anything_is_committed
+  engine/test_column_names::test_names_of_the_engine_are_refused
+What cannot travel to subtasks is refused with operator and attribute, in a run and in a harness
+  spark/test_pickled_code::test_few_rows_are_refused_as_many_are
+  spark/test_pickled_code::test_a_harness_refuses_what_a_run_refuses
 A row without event time is named with its column, where a function needs one
   misuse/test_rows_without_event_time::test_the_error_names_the_column_and_what_to_do
 
@@ -277,6 +285,25 @@ A row that cannot be parsed is reported with its job, source and file
   sources/test_text_tasks::test_a_job_over_tasks
 A text is the value that was written, or it is refused with its column
   sources/test_text_files::test_a_header_that_does_not_say_what_is_where
+A separator that a CSV file says above its header is the one of the options
+  sources/test_text_files::test_a_separator_that_a_file_says_is_no_header
+A packed text file that is cut or changed, and one of another encoding, is refused with the file
+  sources/test_damaged_files::test_damaged_text_is_refused_or_one_letter
+A damaged Parquet file, or one that Spark cannot unpack, decode or decrypt, is refused with the file and what to do
+  sources/test_damaged_files::test_damaged_parquet_is_refused_or_one_letter
+A file that vanished after it was listed is named, and the next run goes on
+  sources/test_damaged_files::test_a_file_that_vanished_is_named_and_the_next_run_goes_on
+A column of a Parquet file whose type Spark lacks is named where no schema is declared
+  sources/test_parquet_types::test_what_spark_infers_is_inferred_and_what_has_no_type_says_so
+A column that a file lacks, or has twice, makes it unreadable where the source says so
+  sources/test_missing_columns::test_a_file_that_lacks_a_column_or_has_two_is_refused
+A text in a path that is no value of its column is refused with file, column and text
+  sources/test_path_values::test_a_text_that_is_no_value_is_refused_with_file_column_and_value
+  sources/test_path_values::test_names_go_as_names_of_columns_do
+  sources/test_path_values::test_rows_whose_columns_all_come_from_their_path
+A file whose name cannot be opened is refused with "rename"
+  sources/test_file_names::test_a_name_that_no_uri_can_hold_is_one_letter_that_says_rename
+  sources/test_file_names::test_a_colon_is_read_or_one_letter
 Options of a reader are checked when they are given
   sources/test_text_files::test_options_are_checked_when_they_are_given
 A function that raises fails the batch, with job, operator, key, position and cause

@@ -96,8 +96,11 @@ def _integer(bits: int) -> Callable[[Random], int]:
     return lambda rng: rng.choice((0, 1, -1, 42, edge - 1, -edge, rng.randrange(-edge, edge)))
 
 
+DOUBLES = (0.1, -0.0, 1e308, 5e-324, 1e22, 123456789.123456, -2.5, 3.0, math.nan, math.inf, -math.inf)
+
+
 def _double(rng: Random) -> float:
-    return rng.choice((0.1, -0.0, 1e308, 5e-324, 1e22, 123456789.123456, -2.5, rng.uniform(-1e6, 1e6)))
+    return rng.choice((*DOUBLES, rng.uniform(-1e6, 1e6)))
 
 
 def _decimal(digits: int, scale: int) -> Callable[[Random], Decimal]:

@@ -1,4 +1,4 @@
-"""Files as other programs write them: spreadsheets, Python, pandas, Arrow, polars, DuckDB, jq, Hive and Spark.
+"""Files as others write them: spreadsheets, languages, pandas, Arrow, polars, DuckDB, jq, databases, Hive and Spark.
 
 A writer says which values the program keeps, so that what was put in is known: nothing of a file is read back here.
 """
@@ -12,7 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -80,11 +80,12 @@ def _cell(value: Any) -> str:
 
 
 def _by_csv_module(
-    *, encoding: str = "utf-8", upper: bool = False, backwards: bool = False, **dialect: Any
+    *, encoding: str = "utf-8", upper: bool = False, backwards: bool = False, before: str = "", **dialect: Any
 ) -> Any:
     def write(rows: Rows, path: Path, _spark: SparkSession) -> None:
         names = list(reversed(rows.kinds)) if backwards else list(rows.kinds)
         with path.open("w", encoding=encoding, newline="") as file:
+            file.write(before)
             writer = csv.writer(file, **dialect)
             writer.writerow(names)
             for row in rows.rows:
@@ -105,6 +106,54 @@ def _hive_text(rows: Rows, path: Path, _spark: SparkSession) -> None:
 
 def _hive_holds(ddl: str, value: Any) -> bool:
     return ddl != "string" or not (set(value) & set('\n\r\\"') or value == "")
+
+
+def _postgres_cell(value: Any) -> str:
+    """As ``COPY … (FORMAT csv, HEADER)`` writes a value: null is nothing, and an empty text is quoted."""
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        text = (
+            value.replace(tzinfo=None).isoformat(" ").rstrip("0").rstrip(".")
+            if value.microsecond
+            else (value.replace(tzinfo=None).isoformat(" "))
+        )
+        return f"{text}+00" if value.tzinfo else text
+    text = _cell(value)
+    if isinstance(value, str) and (not text or set(text) & set(',"\n\r') or text == "\\."):
+        return '"' + text.replace('"', '""') + '"'
+    return text
+
+
+def _postgres_csv(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    names = [f'"{name}"' if set(name) & set(',"') else name for name in rows.kinds]
+    lines = [",".join(names), *(",".join(map(_postgres_cell, row.values())) for row in rows.rows)]
+    path.write_text("".join(f"{line}\n" for line in lines), newline="")
+
+
+def _postgres_holds(ddl: str, value: Any) -> bool:
+    """Truth is ``t`` or ``f`` there, which a test of refused forms has."""
+    return ddl != "boolean"
+
+
+def _mysql_cell(value: Any) -> str:
+    """As ``INTO OUTFILE … FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '"'`` writes it."""
+    if value is None:
+        return "\\N"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    text = _cell(value)
+    return text.replace("T", " ").removesuffix("+00:00") if isinstance(value, datetime) else text
+
+
+def _mysql_csv(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    lines = [",".join(map(_mysql_cell, row.values())) for row in rows.rows]
+    path.write_text("".join(f"{line}\n" for line in lines), newline="")
+
+
+def _mysql_holds(ddl: str, value: Any) -> bool:
+    """Truth is a number there, and a line end has an escape of its own."""
+    return ddl != "boolean" and not (isinstance(value, str) and "\n" in value) and _finite(ddl, value)
 
 
 # --- JSON
@@ -156,10 +205,48 @@ def _by_jq(rows: Rows, path: Path, _spark: SparkSession) -> None:
     path.write_bytes(lines)
 
 
+def _java_value(value: Any) -> Any:
+    """As Jackson writes values with ``JavaTimeModule``: an instant has 0, 3, 6 or 9 digits of a second."""
+    if isinstance(value, dict):
+        return {name: _java_value(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_java_value(one) for one in value]
+    if isinstance(value, datetime):
+        digits = 0 if not value.microsecond else 3 if value.microsecond % 1000 == 0 else 9
+        text = value.replace(tzinfo=None, microsecond=0).isoformat()
+        fraction = f".{value.microsecond:06d}000"[: digits + 1] if digits else ""
+        return text + fraction + ("Z" if value.tzinfo else "")
+    if isinstance(value, float) and not math.isfinite(value):
+        return {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN")
+    return _cell(value) if isinstance(value, date) else value
+
+
+def _go_value(value: Any) -> Any:
+    """As Go's ``encoding/json`` writes values: an instant in the zone that it was made in, with the digits it needs."""
+    if isinstance(value, dict):
+        return {name: _go_value(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_go_value(one) for one in value]
+    if isinstance(value, datetime) and value.tzinfo and 1 < value.year < 9999:
+        value = value.astimezone(timezone(timedelta(hours=5, minutes=30)))
+        text = value.replace(tzinfo=None).isoformat()
+        return (text.rstrip("0") if value.microsecond else text) + "+05:30"
+    return _json_value(value)
+
+
+def _by_language(written: Callable[[Any], Any]) -> Any:
+    def write(rows: Rows, path: Path, _spark: SparkSession) -> None:
+        texts = [json.dumps(written(row), cls=_Exact, ensure_ascii=False) for row in rows.rows]
+        escaped = [text.replace("<", "\\u003c").replace("&", "\\u0026") for text in texts]
+        path.write_text("".join(f"{text}\n" for text in escaped), newline="")
+
+    return write
+
+
 def _jq_holds(ddl: str, value: Any) -> bool:
     """Numbers are doubles to it."""
-    number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    return "decimal" not in ddl and not (number and (abs(value) > 1e15 or 0 < abs(value) < 1e-5))
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return "decimal" not in ddl and not (number and not (value == 0 or 1e-5 < abs(value) < 1e15))
 
 
 # --- pandas, Arrow, polars, DuckDB
@@ -175,6 +262,25 @@ def _frame(rows: Rows) -> pd.DataFrame:
 
 def _pandas_csv(rows: Rows, path: Path, _spark: SparkSession) -> None:
     _frame(rows).to_csv(path, index=False)
+
+
+def _pandas_csv_with_index(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    _frame(rows).to_csv(path)
+
+
+def _pandas_csv_holds(ddl: str, value: Any) -> bool:
+    """Null, empty text and NaN are alike to it."""
+    return _null_is_no_text(ddl, value) and not (isinstance(value, float) and math.isnan(value))
+
+
+def _pandas_json(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    frame = pd.DataFrame([_json_value(row) for row in rows.rows], columns=list(rows.kinds), dtype=object)
+    frame.to_json(path, orient="records", lines=True, double_precision=15)
+
+
+def _pandas_json_holds(ddl: str, value: Any) -> bool:
+    """Numbers with a point are rounded by pandas itself."""
+    return not isinstance(value, float | Decimal) and "decimal" not in ddl
 
 
 def _arrow_csv(rows: Rows, path: Path, _spark: SparkSession) -> None:
@@ -229,6 +335,67 @@ def _wide_arrow(rows: Rows, path: Path, _spark: SparkSession) -> None:
     pq.write_table(table, path)
 
 
+_NARROWER: dict[pa.DataType, tuple[pa.DataType, ...]] = {
+    pa.int64(): (pa.uint32(), pa.int32(), pa.uint8(), pa.int16(), pa.int8()),
+    pa.int32(): (pa.uint16(), pa.int16(), pa.uint8()),
+    pa.int16(): (pa.uint8(), pa.int8()),
+    pa.float64(): (pa.float32(), pa.int32()),
+    pa.decimal128(10, 2): (pa.decimal128(5, 1), pa.decimal128(9, 2), pa.decimal256(10, 2)),
+    pa.decimal128(38, 10): (pa.decimal128(18, 10), pa.decimal256(38, 10), pa.int32()),
+    pa.date32(): (pa.date64(),),
+    pa.timestamp("us", "UTC"): (pa.timestamp("ms", "UTC"), pa.timestamp("us", "Asia/Tokyo")),
+    pa.timestamp("us"): (pa.timestamp("ms"),),
+    pa.string(): (pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())),
+    pa.binary(): (pa.large_binary(), pa.binary_view()),
+}
+"""By type, others whose every value is one of it."""
+
+
+def _narrowed(column: pa.ChunkedArray, first: int) -> pa.ChunkedArray:
+    """A column in another type that holds its values, or as it is; ``first`` says where to begin to look."""
+    kinds = _NARROWER.get(column.type, ())
+    for place in range(len(kinds)):
+        try:
+            narrow = column.cast(kinds[(first + place) % len(kinds)])
+            if narrow.cast(column.type).equals(column):
+                return narrow
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            continue
+    return column
+
+
+def _narrow_arrow(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    """The types of the values that happen to be in a file: those of one directory differ."""
+    first = rows.rows[0]["id"] if rows.rows else 0
+    columns = [_narrowed(one, first + place) for place, one in enumerate(rows.arrow.columns)]
+    pq.write_table(pa.table(columns, names=rows.arrow.column_names), path)
+
+
+_ENCODINGS = {
+    pa.int64(): "DELTA_BINARY_PACKED",
+    pa.int32(): "DELTA_BINARY_PACKED",
+    pa.string(): "DELTA_BYTE_ARRAY",
+    pa.binary(): "DELTA_LENGTH_BYTE_ARRAY",
+}
+
+
+def _delta_arrow(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    """The newest encodings, several row groups, and another codec for each file."""
+    codecs = ("snappy", "gzip", "zstd", "lz4", "none")
+    kinds = {field.name: field.type for field in rows.arrow.schema}
+    encodings = {
+        name: _ENCODINGS[kind] for name, kind in kinds.items() if kind in _ENCODINGS and "." not in name
+    }
+    pq.write_table(
+        rows.arrow, path, use_dictionary=False, column_encoding=encodings, data_page_version="2.0", row_group_size=2,
+        compression=codecs[rows.rows[0]["id"] % len(codecs)], write_page_checksum=True, version="2.6",
+    )  # fmt: skip
+
+
+def _pandas_parquet_with_index(rows: Rows, path: Path, _spark: SparkSession) -> None:
+    rows.arrow.to_pandas(types_mapper=pd.ArrowDtype).set_index("id").to_parquet(path)
+
+
 def _int96_holds(ddl: str, value: Any) -> bool:
     """Nanoseconds of 64 bits, before they are split into days and a rest."""
     return "timestamp" not in ddl or 1700 < value.year < 2200
@@ -260,7 +427,7 @@ def _by_spark(format_: str, options: Mapping[str, str]) -> Any:
             if name.startswith("spark."):
                 session.conf.set(name, value)
         own = {name: value for name, value in options.items() if not name.startswith("spark.")}
-        frame = session.createDataFrame(rows.arrow).coalesce(1)
+        frame = session.createDataFrame(rows.arrow, schema=rows.ddl).coalesce(1)
         directory = path.with_name(f"_written_{path.name}")
         frame.write.format(format_).options(**own).save(str(directory))
         (part,) = (one for one in directory.iterdir() if one.name.startswith("part-"))
@@ -291,14 +458,26 @@ _PAIRS: dict[str, Writer] = {
         {**_HEADER, "encoding": "UTF-16", "multiLine": "true"},
         _null_is_no_text,
     ),
+    "a spreadsheet that says its separator": Writer(
+        "csv",
+        _by_csv_module(delimiter=";", encoding="utf-8-sig", before="sep=;\r\n"),
+        {**_HEADER, "sep": ";"},
+        _null_is_no_text,
+    ),
     "python csv, all quoted": Writer("csv", _by_csv_module(quoting=csv.QUOTE_ALL), _HEADER, nulls=False),
-    "pandas csv": Writer("csv", _pandas_csv, _HEADER, _null_is_no_text),
+    "pandas csv": Writer("csv", _pandas_csv, _HEADER, _pandas_csv_holds),
+    "pandas csv with its index": Writer("csv", _pandas_csv_with_index, _HEADER, _pandas_csv_holds),
     "arrow csv": Writer("csv", _arrow_csv, _HEADER),
     "polars csv": Writer("csv", _polars_csv, _HEADER),
     "duckdb csv": Writer("csv", _by_duckdb("FORMAT csv, HEADER, FORCE_QUOTE *"), _HEADER),
     "hive text": Writer(
         "csv", _hive_text, {"sep": "\x01", "nullValue": "\\N", "quote": "", "multiLine": "false"}, _hive_holds
     ),
+    "postgres csv": Writer("csv", _postgres_csv, _HEADER, _postgres_holds),
+    "mysql csv": Writer("csv", _mysql_csv, {"escape": "\\", "nullValue": "\\N"}, _mysql_holds),
+    "java json": Writer("json", _by_language(_java_value), nested=True),
+    "go json": Writer("json", _by_language(_go_value), nested=True, holds=_finite),
+    "pandas json": Writer("json", _pandas_json, nested=True, holds=_pandas_json_holds),
     "python json": Writer("json", _json_lines(), nested=True),
     "python json, other order": Writer(
         "json", _json_lines(ascii_only=False, backwards=True, nulls=False), nested=True
@@ -325,8 +504,19 @@ _PAIRS: dict[str, Writer] = {
         ),
         nested=True,
     ),
+    "arrow parquet, deltas": Writer("parquet", _delta_arrow, nested=True),
+    "arrow parquet, old lists": Writer(
+        "parquet", _arrow_parquet(use_compliant_nested_type=False, coerce_timestamps="us"), nested=True
+    ),
+    "arrow parquet, narrow types": Writer("parquet", _narrow_arrow, nested=True),
+    "pandas parquet with its index": Writer("parquet", _pandas_parquet_with_index, nested=True),
     "arrow parquet, wide types": Writer("parquet", _wide_arrow),
     "polars parquet": Writer("parquet", _polars_parquet, nested=True),
+    "duckdb parquet, LZ4": Writer(
+        "parquet",
+        _by_duckdb("FORMAT parquet, ROW_GROUP_SIZE 2048, COMPRESSION lz4_raw"),
+        nested=True,
+    ),
     "duckdb parquet": Writer("parquet", _by_duckdb("FORMAT parquet"), nested=True),
 }
 

@@ -26,17 +26,21 @@ class Reading:
     letters: list[tuple[str | None, str]]
 
 
-def read(spark: SparkSession, directory: Path, schema: str, **source: Any) -> Reading:
-    """All files below ``in`` of a directory, in one job.
+def read(
+    spark: SparkSession, directory: Path, schema: str, *, on_bad_file: Any = "dead_letter", kind: Any = FileSource,
+    **source: Any,
+) -> Reading:  # fmt: skip
+    """All new files below ``in`` of a directory, in one job; rows and letters of all calls for one directory.
 
     Args:
+        kind: of source, a class like ``FileSource``.
         source: of ``FileSource``.
     """
     job = StatefulJob("reads", on_error="dead_letter")
-    files = FileSource(str(directory / "in"), schema=schema, on_bad_file="dead_letter", **source)
+    files = kind(str(directory / "in"), schema=schema, on_bad_file=on_bad_file, **source)
     job.source("files", files).sink("out", FileSink(str(directory / "out")))
     with StateEngine(directory / "root", spark) as engine:
         engine.run(job)
         letters = [(letter.row, letter.error) for letter in engine.list_dead_letters(job)]
-    tables = [pq.ParquetFile(file).read() for file in (directory / "out").rglob("*.parquet")]
+    tables = [pq.ParquetFile(file).read() for file in (directory / "out").glob("checkpoint_id=*/*.parquet")]
     return Reading([row for table in tables for row in table.to_pylist()], letters)

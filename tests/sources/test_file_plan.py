@@ -107,9 +107,10 @@ def test_row_ranges_have_no_gap_and_no_repeat(
 def test_cut_ends_a_file_that_fits_exactly(tmp_path: Path) -> None:
     write_ids(tmp_path / "a.parquet", 0, 5)
     uri = f"file://{tmp_path}/a.parquet"
-    assert cut([FileRange(uri, 1, 1, 0, None)], 5) == [FileRange(uri, 1, 1, 0, None)]
-    assert cut([FileRange(uri, 1, 1, 0, None)], 4) == [FileRange(uri, 1, 1, 0, 4)]
-    assert cut([FileRange(uri, 1, 1, 4, None)], 4) == [FileRange(uri, 1, 1, 4, None)]
+    size = (tmp_path / "a.parquet").stat().st_size
+    assert cut([FileRange(uri, size, 1, 0, None)], 5) == [FileRange(uri, size, 1, 0, None)]
+    assert cut([FileRange(uri, size, 1, 0, None)], 4) == [FileRange(uri, size, 1, 0, 4)]
+    assert cut([FileRange(uri, size, 1, 4, None)], 4) == [FileRange(uri, size, 1, 4, None)]
 
 
 def test_consumed_file_that_changed(tmp_path: Path) -> None:

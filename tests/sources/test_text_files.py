@@ -283,6 +283,112 @@ def _is_json(text: str) -> bool:
     return True
 
 
+class WayOut(NamedTuple):
+    """A form of other programs that is refused, and what the refusal says to do.
+
+    Attributes:
+        format: of the file.
+        content: of it.
+        schema, options: that it is read with.
+        words: of the way out.
+        then_schema, then_options: that the way out asks for.
+        rows: that come then.
+    """
+
+    format: str
+    content: str
+    schema: str
+    words: str
+    then_schema: str
+    rows: list[tuple[Any, ...]]
+    options: dict[str, str] = {}  # noqa: RUF012
+    then_options: dict[str, str] | None = None
+
+
+AS_TEXT = "declare the column as string, and convert it in a transform"
+WAYS_OUT = {
+    "decimal commas of a spreadsheet": WayOut(
+        "csv", "v\n1,50\n", "v decimal(9,2)", f"column 'v': '1,50': it is not a decimal: {AS_TEXT}", "v string",
+        [("1,50",)], {**HEADER, "sep": ";"}),
+    "thousands of a spreadsheet": WayOut(
+        "csv", '"1,234.50"\n', "v double", f"'1,234.50': it is not a number: {AS_TEXT}", "v string", [("1,234.50",)]),
+    "dates of a spreadsheet": WayOut(
+        "csv", "05.01.2024\n", "v date", "set the option dateFormat", "v date", [(date(2024, 1, 5),)], {},
+        {"dateFormat": "dd.MM.yyyy"}),
+    "times of a spreadsheet": WayOut(
+        "csv", "1/5/2024 3:04 PM\n", "v timestamp", "set the option timestampFormat", "v timestamp",
+        [(datetime(2024, 1, 5, 15, 4, tzinfo=UTC),)], {}, {"timestampFormat": "M/d/yyyy h:mm a"}),
+    "local times of a spreadsheet": WayOut(
+        "csv", "05.01.24\n", "v timestamp_ntz", "timestamp_ntz timestampNTZFormat", "v timestamp_ntz",
+        [(datetime(2024, 1, 5),)], {}, {"timestampNTZFormat": "dd.MM.yy"}),
+    "truth of PostgreSQL": WayOut(
+        "csv", "t\n", "v boolean", f"'t': it is neither true nor false: {AS_TEXT}", "v string", [("t",)]),
+    "truth of MySQL": WayOut("csv", "1\n", "v boolean", AS_TEXT, "v int", [(1,)]),
+    "whole numbers of pandas beside nulls": WayOut(
+        "csv", "1.0\n", "v bigint", "'1.0': it is not a whole number", "v string", [("1.0",)]),
+    "numbers of BigQuery": WayOut(
+        "json", '{"v": "123"}', "v bigint", f"column 'v': '123': it is not a number: {AS_TEXT}", "v string",
+        [("123",)]),
+    "nanoseconds of Java": WayOut(
+        "json", '{"v": "2024-01-05T10:00:00.123456789Z"}', "v timestamp", "digits behind the microsecond", "v string",
+        [("2024-01-05T10:00:00.123456789Z",)]),
+    "a time as Go prints it": WayOut(
+        "json", '{"v": "2024-01-05 10:00:00 +0000 UTC"}', "v timestamp", AS_TEXT, "v string",
+        [("2024-01-05 10:00:00 +0000 UTC",)]),
+    "milliseconds of pandas and JavaScript": WayOut(
+        "json", '{"v": 1704448800000}', "v timestamp", "declare the column as bigint", "v bigint", [(1704448800000,)]),
+    "a year of Java": WayOut(
+        "json", '{"v": "+10000-01-01T00:00:00Z"}', "v timestamp", AS_TEXT, "v string", [("+10000-01-01T00:00:00Z",)]),
+    "a number beyond its type": WayOut(
+        "json", '{"v": 3000000000}', "v int", "declare a wider type", "v bigint", [(3000000000,)]),
+    "a number with more digits": WayOut(
+        "json", '{"v": 10.005}', "v decimal(10,2)", "declare a wider type", "v decimal(10,3)", [(Decimal("10.005"),)]),
+    "a number beyond doubles": WayOut("json", '{"v": 1e400}', "v double", AS_TEXT, "v string", [("1e400",)]),
+    "a number that a double rounds": WayOut(
+        "json", '{"v": 9007199254740993}', "v double", "declare decimal", "v decimal(20,0)",
+        [(Decimal(9007199254740993),)]),
+    "bytes in hexadecimal": WayOut("json", '{"v": "\\\\x00"}', "v binary", AS_TEXT, "v string", [("\\x00",)]),
+    "an object in place of a value": WayOut(
+        "json", '{"v": {"$date": "2024-01-05"}}', "v date", AS_TEXT, "v string", [('{"$date":"2024-01-05"}',)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WAYS_OUT)
+def test_what_a_refusal_says_to_do_helps(tmp_path: Path, what: str) -> None:
+    way = WAYS_OUT[what]
+    given = read(tmp_path, way.content, way.schema, format=way.format, options=way.options)
+    assert given.rows == []
+    ((_, reason),) = given.refused
+    assert "column 'v': " in reason
+    assert way.words in reason
+    then = way.options if way.then_options is None else way.then_options
+    assert read(tmp_path, way.content, way.then_schema, format=way.format, options=then) == Read(way.rows, [])
+
+
+SEPARATORS = {
+    "said": ("sep=;\r\nb;a\r\n1;2\r\n", ";", [(2, 1)]),
+    "said, with quotes": ('sep=;\n"b";"a"\n1;2\n', ";", [(2, 1)]),
+    "alone": ("sep=,\n", ",", []),
+    "of a tab": ("sep=\t\nb\ta\n1\t2\n", "\t", [(2, 1)]),
+}
+
+
+@pytest.mark.parametrize("what", SEPARATORS)
+def test_a_separator_that_a_file_says_is_no_header(tmp_path: Path, what: str) -> None:
+    content, separator, rows = SEPARATORS[what]
+    assert read(tmp_path, content, "a int, b int", options={**HEADER, "sep": separator}) == Read(rows, [])
+    with pytest.raises(UnreadFileError, match=r"its first line says .*set the option sep to "):
+        read(tmp_path, content, "a int, b int", options={**HEADER, "sep": "|"})
+
+
+def test_an_escaped_text_that_looks_like_null_is_a_text(tmp_path: Path) -> None:
+    """As MySQL writes ``\\N``; what is not escaped is null, with quotes or without."""
+    options = {"escape": "\\", "nullValue": "\\N"}
+    content = '"\\\\N",1\n\\N,2\n"\\N",3\n'
+    rows = [("\\N", 1), (None, 2), (None, 3)]
+    assert read(tmp_path, content, "a string, b int", options=options) == Read(rows, [])
+
+
 def test_nested_values_are_refused_with_their_column(tmp_path: Path) -> None:
     schema = "s struct<a: int, b: array<decimal(4,1)>>, m map<string, date>"
     lines = [
@@ -314,6 +420,14 @@ def test_files_are_unpacked_as_their_names_say(tmp_path: Path, name: str) -> Non
         read(tmp_path, b"a,1\n" * 10, "a string, b int", name=name)
     with pytest.raises(UnreadFileError, match="cannot be unpacked"):
         read(tmp_path, gzip.compress(bytes(range(256)))[:-20], "a string, b int", name="x.csv.gz")
+
+
+def test_deflate_of_several_streams_that_all_end(tmp_path: Path) -> None:
+    """A cut at the end of a line looks like a whole file, but for its mark."""
+    parts = zlib.compress(b"a,1\n") + zlib.compress(b"b,2\n")
+    assert read(tmp_path, parts, "a string, b int", name="x.csv.deflate").rows == [("a", 1), ("b", 2)]
+    with pytest.raises(UnreadFileError, match="cannot be unpacked"):
+        read(tmp_path, parts[:-5], "a string, b int", name="x.csv.deflate")
 
 
 def test_files_that_nobody_here_unpacks(tmp_path: Path) -> None:

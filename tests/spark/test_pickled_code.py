@@ -32,7 +32,7 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError
 from state_engine.spark.pickled_code import copied
-from state_engine.testing import CollectSink, run_in_memory
+from state_engine.testing import CollectSink, KeyedHarness, OperatorHarness, run_in_memory
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -211,7 +211,10 @@ FUNCTIONS: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
     "map": (lambda s: s.map(LockedMap(), "k string, v bigint", uid="f"), "operator 'f': .*client"),
     "a lambda": (lambda s: s.map(capturing(), int, uid="f"), "operator 'f': .*lock"),
     "filter": (lambda s: s.filter(LockedFilter()), "client"),
-    "a key": (lambda s: s.key_by(LockedKey(), key_type=str).map(lambda v: v.v, int, uid="f"), "client"),
+    "a key": (
+        lambda s: s.key_by(LockedKey(), key_type=str).map(lambda v: v.v, int, uid="f"),
+        "key_by of operator 'f': .*client",
+    ),
     "process": (lambda s: s.key_by("k").process(LockedProcess(), uid="f", output_type=int), "operator 'f': .*client"),
     "aggregate": (
         lambda s: s.key_by("k").aggregate(LockedAggregate(), accumulator_type=int, output_type=int, uid="f"), "client"
@@ -254,6 +257,44 @@ def test_few_rows_are_refused_as_many_are(
             pytest.raises(ConfigurationError, match=FUNCTIONS[what][1] + ".*cannot be sent to subtasks"),
         ):
             engine.run(job)
+
+
+HARNESSES: dict[str, tuple[Callable[[], Any], str]] = {
+    "map": (lambda: OperatorHarness(LockedMap()), r"LockedMap\.client"),
+    "process": (lambda: KeyedHarness(LockedProcess(), key_by=lambda v: v), r"LockedProcess\.client"),
+    "a key": (
+        lambda: KeyedHarness(CountsRows(), key_by=LockedKey().get_key),
+        r"get_key\.LockedKey\.client|LockedKey\.LockedKey\.client",
+    ),
+    "restored": (
+        lambda: OperatorHarness.restored(LockedMap(), OperatorHarness(Captures(1)).snapshot()),
+        r"LockedMap\.client",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HARNESSES)
+def test_a_harness_refuses_what_a_run_refuses(what: str) -> None:
+    make, words = HARNESSES[what]
+    with pytest.raises(ConfigurationError, match=f"operator 'harness': {words}.*cannot be sent to subtasks"):
+        make()
+
+
+def test_a_harness_runs_what_can_travel() -> None:
+    """Its functions remember outside of themselves what they saw, as tests have them do."""
+    seen: list[int] = []
+
+    def remember(value: int) -> int:
+        seen.append(value)
+        return value
+
+    assert OperatorHarness(MapFunction.of(remember, what="map")).process([1, 2]) == [1, 2]
+    assert seen == [1, 2]
+
+
+class CountsRows(KeyedProcessFunction):
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        yield 1
 
 
 class Captures(MapFunction):

@@ -119,11 +119,12 @@ class KeyRows:
 
 @dataclass(frozen=True)
 class _Input:
-    """One input, how it is routed, and what makes its keys."""
+    """One input, how it is routed, what makes its keys, and whose these are, for messages."""
 
     given: RoutedInput
     edge: Edge
     key: KeyFunction | None
+    keyed_for: str
 
 
 class Router:
@@ -162,7 +163,8 @@ class Router:
         ready = [replace(one, frame=one.frame.ordered()) for one in inputs]
         edges, layout = planned(ready, operator, refused=bool(refused))
         planned_inputs = [
-            _Input(one, edge, KeyFunction.of(one, operator)) for one, edge in zip(ready, edges, strict=True)
+            _Input(one, edge, KeyFunction.of(one, operator), f"key_by of operator '{operator.uid}'")
+            for one, edge in zip(ready, edges, strict=True)
         ]
         tables = [one.frame.table for one in ready]
         unparsed = [rows[REFUSED] for rows in refused.values() if isinstance(rows, pa.Table)]
@@ -230,13 +232,13 @@ class Router:
         """Rows that the driver has, routed here."""
         if one.key is not None:
             # A copy, as a task would have: what the function remembers ends with the batch.
-            rows = copied(one.key, what="key_by").add_to(rows)
+            rows = copied(one.key, what=one.keyed_for).add_to(rows)
         return routed_rows(rows, one.edge, parallelism=parallelism, max_parallelism=self._max_parallelism)
 
     def _blocks(self, one: _Input, layout: RoutedLayout, parallelism: int) -> DataFrame:
         """Blocks of the rows of one input, made by the tasks that read them."""
         edge, key, max_parallelism = one.edge, one.key, self._max_parallelism
-        sent = shipped(key, [] if key is None else key.code, what="key_by")
+        sent = shipped(key, [] if key is None else key.code, what=one.keyed_for)
 
         def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             function = sent.unpacked()

@@ -26,10 +26,12 @@ class FileEnds:
     Attributes:
         digest: of its first and last 64 KiB, as hexadecimal text.
         parquet_footer: whether it ends as a Parquet file does.
+        foreign: whether it begins as no Parquet file does, not even one that is being copied into space kept for it.
     """
 
     digest: str
     parquet_footer: bool
+    foreign: bool
 
 
 @lru_cache(maxsize=20_000)
@@ -41,7 +43,9 @@ def file_ends(uri: str, size: int, mtime_ms: int) -> FileEnds:
     """
     first, last = bytes_of_ends(uri, size, mtime_ms)
     digest = hashlib.sha256(first if last is first else first[:ENDS_BYTES] + last)
-    return FileEnds(digest.hexdigest()[:32], size >= 12 and last[-4:] in _MAGIC)
+    begins = first[:4]
+    foreign = any(begins) and not any(magic.startswith(begins) for magic in _MAGIC)
+    return FileEnds(digest.hexdigest()[:32], size >= 12 and last[-4:] in _MAGIC, foreign)
 
 
 @lru_cache(maxsize=_KEPT)

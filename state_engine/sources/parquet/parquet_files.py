@@ -16,14 +16,15 @@ from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.files.file_ends import bytes_of_ends
 from state_engine.sources.parquet.file_types import columns_of, inferred
+from state_engine.spark.read_failures import way_out_of
 from state_engine.spark.spark_names import T
 from state_engine.storage.files import open_location
 
 if TYPE_CHECKING:
     from state_engine.sources.file_ranges import FileRange
 
-_DAMAGED = re.compile("thrift|parquet|footer", re.IGNORECASE)
-"""In what Arrow raises as an OSError where the bytes of a file are none of Parquet."""
+_DAMAGED = re.compile("thrift|parquet|footer|crypt", re.IGNORECASE)
+"""In what Arrow raises as an OSError where the bytes of a file are none of Parquet, or encrypted."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,28 @@ def _footer(uri: str, size: int, mtime_ms: int) -> Footer:
     except OSError:  # to be read, and explained, below
         last = b""
     with _parquet(uri, last) as file:
+        if int.from_bytes(last[-8:-4], "little") > file.metadata.serialized_size:  # behind it is a signature
+            raise pa.ArrowInvalid("columns are encrypted")
+        _check_places(file.metadata, uri, size)
         return Footer(int(file.metadata.num_rows), columns_of(file))
+
+
+def _check_places(metadata: pq.FileMetaData, uri: str, size: int) -> None:
+    """Check that the footer is that of this file: Spark passes over rows that a footer has beyond the end of it.
+
+    Of encrypted columns Arrow ends the process where it is asked for a place.
+    """
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in {0, group.num_columns - 1} - {-1}:
+            column = group.column(place)
+            start = column.dictionary_page_offset or column.data_page_offset
+            if start < 4 or start + column.total_compressed_size > size:
+                raise BadFileError(
+                    f"{uri}: its footer has rows beyond the end of the file, so it is that of another file, or a part "
+                    "is missing: write the file again, or set on_bad_file='dead_letter' on its FileSource",
+                    uri,
+                )
 
 
 def parquet_row_count(uri: str) -> int:
@@ -77,10 +99,9 @@ def _parquet(uri: str, last: bytes = b"") -> Iterator[pq.ParquetFile]:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError) and not _is_damaged(error):
             raise  # of the storage, not of the file
-        message = (
-            f"{uri} cannot be read as Parquet ({str(error).strip()}): repair or remove the file, or set "
-            "on_bad_file='dead_letter' on its FileSource"
-        )
+        cause = str(error).strip()
+        way_out = way_out_of(cause)
+        message = f"{uri} cannot be read as Parquet ({cause}): {way_out[0].lower()}{way_out[1:]}"
         raise BadFileError(message, uri) from error
 
 

@@ -116,11 +116,11 @@ class CsvDialect:
         options = self._options
         if not text:
             text = options.empty_value
-        elif options.escape:
-            text = self._escaped.sub(r"\1", text)
-        else:
-            text = text.replace(options.quote * 2, options.quote)
-        return None if text == options.null_value else text
+        if text == options.null_value:  # as it is written: an escaped \\N is that text
+            return None
+        if options.escape:
+            return self._escaped.sub(r"\1", text)
+        return text.replace(options.quote * 2, options.quote)
 
     def _plain(self, text: str) -> Field:
         if self._options.strip_left:

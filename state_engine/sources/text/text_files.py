@@ -24,6 +24,7 @@ PACKED = (".gz", ".bz2", ".deflate", ".zst")
 _UNREAD = (".lz4", ".snappy", ".xz", ".zip", ".7z", ".lzo")
 _CHUNK_BYTES = 2**22
 _BOM = "\ufeff"
+_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_packed(uri: str) -> bool:
@@ -50,6 +51,8 @@ def text_chunks(uri: str, encoding: str, *, start: int = 0, end: int | None = No
         content = _all_of(stream) if start == 0 and end is None else _lines_of(stream, start, end)
         first = start == 0
         for chunk in content:
+            if first and encoding == "utf-8" and chunk.startswith(_UTF16):
+                raise BadFileError(f"{uri}: it begins as UTF-16 does: set the option encoding to UTF-16", uri)
             text = decode.decode(chunk)
             yield text.removeprefix(_BOM) if first else text
             first = first and not text
@@ -92,17 +95,21 @@ def _opened(uri: str) -> Iterator[IO[bytes]]:
 
 
 class _Inflated:
-    """Bytes that zlib has packed."""
+    """Bytes that zlib has packed, in one stream or several; EOFError where one does not end."""
 
     def __init__(self, file: Any) -> None:
         self._file, self._zlib = file, zlib.decompressobj()
 
     def read(self, size: int) -> bytes:
         """Some bytes; none at the end."""
-        while packed := self._file.read(size):
+        while packed := self._zlib.unused_data or self._file.read(size):
+            if self._zlib.eof:
+                self._zlib = zlib.decompressobj()
             if plain := self._zlib.decompress(packed):
                 return plain
-        return self._zlib.flush()
+        if not self._zlib.eof:
+            raise EOFError("it ends before the end of its stream")
+        return b""
 
 
 def _all_of(stream: IO[bytes]) -> Iterator[bytes]:

@@ -283,6 +283,9 @@ class TextRows:
         records = dialect.records(chunks, uri)
         if self._options.header and not letter:
             first = next(records, None)
+            if first is not None and first[0].startswith("sep=") and len(first[0]) == len("sep=;"):
+                self._check_separator(first[0], uri)
+                first = next(records, None)
             if first is None:
                 return
             names = self._header(dialect, first, uri)
@@ -296,6 +299,12 @@ class TextRows:
             elif places is not None and not problem:
                 fields = [None if place is None else fields[place] for place in places]
             yield Record(text, tuple(fields), problem, head)
+
+    def _check_separator(self, line: str, uri: str) -> None:
+        """Check what a spreadsheet says above the header: its separator."""
+        said, ours = line.removeprefix("sep="), self._options.separator
+        if said != ours:
+            raise BadFileError(f"{uri}: its first line says {line!r}: set the option sep to {said!r}", uri)
 
     def _header(self, dialect: CsvDialect, first: tuple[str, str], uri: str) -> list[str] | None:
         text, problem = first

@@ -38,8 +38,17 @@ _TIME = re.compile(
     + ")?)?",
     re.ASCII,
 ).fullmatch
-_DATE_EXAMPLE = 'it is not a date such as "2026-01-02", between the years 1 and 9999'
-_TIME_EXAMPLE = 'it is not a time such as "2026-01-02T03:04:05Z", between the years 1 and 9999'
+_AS_TEXT = "declare the column as string, and convert it in a transform"
+"""The way out wherever a text is not what a type asks for."""
+_WIDER = f"declare a wider type, or {_AS_TEXT}"
+_NO_DATE = (
+    'it is not a date such as "2026-01-02", between the years 1 and 9999: set the option dateFormat of its source, or '
+    + _AS_TEXT
+)
+_NO_TIME = (
+    'it is not a time such as "2026-01-02T03:04:05Z", between the years 1 and 9999: set the option timestampFormat (of '
+    "timestamp_ntz timestampNTZFormat) of its source, or " + _AS_TEXT
+)
 _SPECIAL = ("nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity")
 _MOST_KEYS = 1000
 """Different sets of keys whose fields are remembered."""
@@ -305,7 +314,7 @@ def _refuse(value: Any, why: str) -> ValueTypeError:
 def _of(value: Any, kind: type, name: str) -> Any:
     if isinstance(value, kind):
         return value
-    raise _refuse(value, f"it is not {name}")
+    raise _refuse(value, f"it is not {name}: {_AS_TEXT}")
 
 
 def _map(value: Mapping[str, Any], key: Reader, each: Reader) -> dict[Any, Any]:
@@ -331,13 +340,13 @@ def _text(text: str) -> str:
 def _boolean(text: str) -> bool:
     small = text.lower()
     if small not in ("true", "false"):
-        raise _refuse(text, "it is neither true nor false")
+        raise _refuse(text, f"it is neither true nor false: {_AS_TEXT}")
     return small == "true"
 
 
 def _whole(text: str, kind: TypeInformation) -> int:
     if _WHOLE(text) is None:
-        raise _refuse(text, f"it is not a whole number, as {_named(kind)} has them")
+        raise _refuse(text, f"it is not a whole number, as {_named(kind)} has them: {_AS_TEXT}")
     return _fitting(text, int(text), kind)  # type: ignore[no-any-return]
 
 
@@ -347,14 +356,14 @@ def _floating(text: str, kind: TypeInformation, special: Mapping[str, float]) ->
     if _NUMBER(text) is None:
         if text.lower() in _SPECIAL:
             return float(text)
-        raise _refuse(text, "it is not a number")
+        raise _refuse(text, f"it is not a number: {_AS_TEXT}")
     value: float = _fitting(text, float(text), kind)
     if math.isinf(value):
-        raise _refuse(text, f"it is too large for {_named(kind)}")
+        raise _refuse(text, f"it is too large for {_named(kind)}: {_AS_TEXT}")
     if value == 0 and text.lower().split("e")[0].strip("+-0."):
-        raise _refuse(text, f"it is too small for {_named(kind)}")
+        raise _refuse(text, f"it is too small for {_named(kind)}: {_AS_TEXT}")
     if abs(value) >= 2**24 and _WHOLE(text) and int(text) not in (int(value), _shortest(value, kind)):
-        raise _refuse(text, f"{_named(kind)} cannot hold all of its digits")
+        raise _refuse(text, f"{_named(kind)} cannot hold all of its digits: declare decimal")
     return value
 
 
@@ -365,18 +374,19 @@ def _shortest(value: float, kind: TypeInformation) -> Decimal:
 
 def _decimal(text: str, kind: TypeInformation) -> Decimal:
     if _NUMBER(text) is None:
-        raise _refuse(text, "it is not a decimal")
+        raise _refuse(text, f"it is not a decimal: {_AS_TEXT}")
     try:
         return _fitting(text, Decimal(text), kind)  # type: ignore[no-any-return]
     except InvalidOperation:
-        raise _refuse(text, f"it does not fit into {_named(kind)}") from None
+        raise _refuse(text, f"it does not fit into {_named(kind)}: {_WIDER}") from None
 
 
 def _fitting(text: str, value: Any, kind: TypeInformation) -> Any:
     try:
         return kind.normalise(value)
     except ValueTypeError as error:
-        raise _refuse(text, f"it does not fit into {_named(kind)}: {str(error).split(': ')[-1]}") from None
+        why = str(error).split(": ")[-1]
+        raise _refuse(text, f"it does not fit into {_named(kind)} ({why}): {_WIDER}") from None
 
 
 def _named(kind: TypeInformation) -> str:
@@ -387,14 +397,14 @@ def _special(value: Any, read: Reader) -> float:
     """A floating-point number that JSON has to write as text."""
     if isinstance(value, str) and not _NUMBER(value):
         return read(value)  # type: ignore[no-any-return]
-    raise _refuse(value, "it is not a number")
+    raise _refuse(value, f"it is not a number: {_AS_TEXT}")
 
 
 def _base64(value: Any) -> bytes:
     try:
         return b64decode(value, validate=True)
     except (binascii.Error, TypeError, ValueError):
-        raise _refuse(value, "it is not base64") from None
+        raise _refuse(value, f"it is not base64: {_AS_TEXT}") from None
 
 
 def _date(text: str, rules: TextRules) -> date:
@@ -405,8 +415,8 @@ def _date(text: str, rules: TextRules) -> date:
         if match is not None:
             return date(*map(int, match.groups()))
     except ValueError as error:
-        raise _refuse(text, f"it is not a date: {error}") from None
-    raise _refuse(text, _DATE_EXAMPLE)
+        raise _refuse(text, f"it is not a date ({error}): {_AS_TEXT}") from None
+    raise _refuse(text, _NO_DATE)
 
 
 def _timestamp(text: str, pattern: DatePattern | None, zone: tzinfo | None, *, aware: bool) -> datetime:
@@ -416,7 +426,7 @@ def _timestamp(text: str, pattern: DatePattern | None, zone: tzinfo | None, *, a
             return _instant(at, zone) if aware else _local(at, zone)
     except (ValueError, OverflowError) as error:
         raise _refuse(text, f"it is not a time: {error}") from None
-    raise _refuse(text, _TIME_EXAMPLE)
+    raise _refuse(text, _NO_TIME)
 
 
 def _iso_time(text: str) -> datetime | None:
@@ -459,7 +469,7 @@ def _days(text: str) -> date:
     try:
         return _EPOCH + timedelta(days=int(text))
     except (ValueError, OverflowError):
-        raise _refuse(text, f"{_DATE_EXAMPLE}, or a number of days") from None
+        raise _refuse(text, f"it is not a number of days between the years 1 and 9999: {_AS_TEXT}") from None
 
 
 def _no_days(text: str) -> date:
