@@ -8,7 +8,7 @@ from typing import Any
 
 from state_engine.job.graph import Node, SinkNode, declared_columns, is_scalar, upstream
 from state_engine.job.job import StatefulJob
-from state_engine.sinks.files import FileSink, published_directory
+from state_engine.sinks.files import PrivateFileSink, published_directory
 from state_engine.sources.row_kinds import shown_elements
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import read_parquet
@@ -30,7 +30,7 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
 
     with tempfile.TemporaryDirectory(prefix="statelake-collect-") as directory:
         part = _part_of(job, node)
-        part.sinks[_SINK] = SinkNode(_SINK, node, FileSink(str(Path(directory) / "out")))
+        part.sinks[_SINK] = SinkNode(_SINK, node, PrivateFileSink(str(Path(directory) / "out")))
         collected: list[Any] = []
         # closed before the directory goes: commits have background work in it
         with StateEngine(Path(directory) / "root", spark) as engine:

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from functools import partial
 
+import pyarrow as pa
+
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.types.column_names import check_delta_names
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.last_rows import LastRow
 from state_engine.published.base import StateTable
@@ -79,8 +80,7 @@ def _function(name: str, sink: KeyedSink, kind: OutputType) -> LastRow:
             f"sink '{name}': its stream has bare values, and a {type(sink).__name__} with key= needs rows with named "
             "columns: make rows of them in a map first"
         )
-    if isinstance(sink, DeltaSink):
-        check_delta_names(kind.columns.arrow, what=f"sink '{name}'")
+    sink.check_columns(pa.schema(list(kind.columns.arrow)), name=name)
     try:
         return LastRow(
             kind.columns,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
+import pyarrow as pa
+
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction
 from state_engine.core.functions.function import Function
@@ -45,6 +47,7 @@ from state_engine.job.graph import (
     SourceNode,
     TransformNode,
     UnionNode,
+    declared_columns,
     declared_type,
     upstream,
 )
@@ -311,6 +314,9 @@ class DataStream(StreamShortcuts):
             self._keyed_sink(name, last_of_each)
             return self
         check_sink(sink, self._node, name=name)
+        declared = declared_columns(self._node)
+        if declared is not None:
+            sink.check_columns(pa.schema(list(declared.arrow)), name=name)
         self._job.sinks[name] = SinkNode(name, self._node, sink)
         return self
 

@@ -25,13 +25,11 @@ from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import column_type_of, recorded_schema
 from state_engine.core.state.stored_states import StoredStates, earlier_states
-from state_engine.core.types.column_names import check_delta_names
 from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import function_for
 from state_engine.microbatch.stored_keys import check_stored_key
 from state_engine.microbatch.unasked_states import UnaskedStates
-from state_engine.published.delta import DeltaStateTable
 from state_engine.published.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)
@@ -73,8 +71,8 @@ def check_key_names(job: StatefulJob, operator: OperatorNode, key: KeySchema) ->
     """
     fields = [pa.field(name, kind) for name, kind in zip(key.names, key.types, strict=True)]
     for node in job.published.values():
-        if node.operator is operator and isinstance(node.table, DeltaStateTable):
-            check_delta_names(fields, what=f"job '{job.name}', table '{node.name}'")
+        if node.operator is operator:
+            node.table.check_names(fields, what=f"job '{job.name}', table '{node.name}'")
 
 
 def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[str, str]) -> None:
@@ -96,12 +94,11 @@ def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[
             f"function declares {sorted(one.name for one in trial.states)} in open. Correct the name in publish_state, "
             "or declare the state in open"
         )
-    if isinstance(node.table, DeltaStateTable):
-        fields = [pa.field("value", column_type_of(state).arrow)]
-        check_delta_names(fields, what=f"job '{job.name}', table '{node.name}'")
-    key = declared_key(operator)
+    key, fields = declared_key(operator), [pa.field("value", column_type_of(state).arrow)]
     if key is not None:
-        TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
+        form = TableForm(key.schema, recorded_schema(state), node.map_key).checked(operator.uid)
+        fields = list(form.columns.schema)
+    node.table.check_names(fields, what=f"job '{job.name}', table '{node.name}'")
 
 
 def _check(

@@ -202,6 +202,17 @@ class StateTable(ABC):
         """The table as the job names it: another table where that is another; looks at nothing."""
         return self.place
 
+    @abstractmethod
+    def check_names(self, columns: Sequence[pa.Field], *, what: str) -> None:
+        """Refuse names of columns that no such table can have; looks at none.
+
+        Args:
+            what: has them, for messages.
+
+        Raises:
+            ConfigurationError: says which, and the way out.
+        """
+
     def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
         """Rules of the table, as it is now, for rows of a keyed sink; most tables have none."""
         return ()

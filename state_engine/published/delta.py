@@ -30,6 +30,7 @@ from state_engine.core.errors import (
     SinkIdentityError,
     TableChangedError,
 )
+from state_engine.core.types.column_names import check_delta_names, check_distinct
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.published.base import (
     KeysInTable,
@@ -105,6 +106,10 @@ class DeltaStateTable(StateTable):
     @property
     def shown(self) -> str:
         return self.table or self.path
+
+    def check_names(self, columns: Sequence[pa.Field], *, what: str) -> None:
+        check_delta_names(columns, what=what)
+        check_distinct([field.name for field in columns], what=what, of="Delta")
 
     def options(self) -> dict[str, Any]:
         named = {"table": self.table} if self.table else {}

@@ -38,7 +38,7 @@ from state_engine.published.base import (
     TableTarget,
 )
 from state_engine.sinks.row_rules import RowRule
-from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url
+from state_engine.sinks.sql_target import SqlTarget, check_names, checked_table, checked_url
 
 if TYPE_CHECKING:
     from state_engine.published.sql_tables import ShownTable
@@ -81,6 +81,11 @@ class SqlStateTable(StateTable):
     @property
     def place(self) -> str:
         return f"{self.url}#{self.schema}.{self.table}" if self.schema else f"{self.url}#{self.table}"
+
+    def check_names(self, columns: Sequence[pa.Field], *, what: str) -> None:
+        check_names(
+            SqlTarget(self.url, self.table, self.schema), [field.name for field in columns], what=what
+        )
 
     def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
         from state_engine.sinks.sql_columns import rules_of

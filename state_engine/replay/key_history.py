@@ -183,8 +183,8 @@ class KeyExplainer:
             event = self._event(path[: path.index(row) + 1], keys)
             if not event.is_empty:
                 events.append(event)
-        stored = {one.uid: dict(one.stored) for one in keys}
-        return KeyHistory(self.layout.job, stored, events, [r.checkpoint_id for r in chosen], notes)
+        shown = {one.uid: dict(zip(one.schema.names, one.stored.values(), strict=True)) for one in keys}
+        return KeyHistory(self.layout.job, shown, events, [r.checkpoint_id for r in chosen], notes)
 
     # -- what to look at -------------------------------------------------------------------------------------------
 

@@ -170,6 +170,18 @@ class Sink(ABC):
     def place(self, app: str, staging: Staging) -> str:
         """The path under which checkpoints record the sink of an application; looks at nothing but the catalog."""
 
+    def check_columns(self, columns: pa.Schema, *, name: str) -> None:  # noqa: B027 - most kinds take any
+        """Refuse columns that no table or directory of this sink could have; looks at none.
+
+        Building a job asks where the stream declares its columns; elsewhere the first run does.
+
+        Args:
+            name: of the sink.
+
+        Raises:
+            ConfigurationError: says which columns, and the way out.
+        """
+
     @abstractmethod
     def prepare(self, request: SinkRequest) -> SinkTarget:
         """Make the sink if there is none, check that it can take these columns, and say where files go.

@@ -20,12 +20,14 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 
+import pyarrow as pa
+
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
 from state_engine.core.state.ttl import StateTtlConfig
-from state_engine.core.types.column_names import check_delta_names
+from state_engine.core.types.column_names import check_delta_names, check_distinct
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
     DROP_ROWS,
@@ -120,6 +122,11 @@ class DeltaSink(Sink):
         object.__setattr__(self, "path", checked_place("DeltaSink", self.path, self.table))
         check_keyed(self)
 
+    def check_columns(self, columns: pa.Schema, *, name: str) -> None:
+        check_distinct(columns.names, what=f"sink '{name}'", of="Delta")
+        if self.key:  # the table of another sink may have column mapping, and then any name
+            check_delta_names(columns, what=f"sink '{name}'")
+
     def place(self, app: str, staging: Staging) -> str:
         return self.location
 
@@ -134,6 +141,7 @@ class DeltaSink(Sink):
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         kernel, schema, write_id = request.kernel, request.schema, request.write_id
+        self.check_columns(schema, name=request.name)
         uri = self.location
         if self.lineage:
             schema = with_lineage(schema, sink=request.name)

@@ -41,7 +41,9 @@ from state_engine.sinks.spark_writer import note_of
 from state_engine.storage.durability import Durability, fsync_path, sync_directories
 from state_engine.storage.files import Location, join
 
-PUBLISHED = "checkpoint_id="
+CHECKPOINT_ID = "checkpoint_id"
+"""The column that readers take from the names of directories."""
+PUBLISHED = f"{CHECKPOINT_ID}="
 STAGED_PREFIX = "_staged-"
 """Of the directory that an attempt writes to; its ``write_id`` follows."""
 _MOVING, _MOVED, _NOTE, _JOINING, _WITHDRAWN = KEPT_ASIDE

@@ -34,6 +34,7 @@ from state_engine.sinks.base import (
     write_ids,
 )
 from state_engine.sinks.file_moves import (
+    CHECKPOINT_ID,
     PUBLISHED,
     STAGED_PREFIX,
     Mover,
@@ -80,10 +81,19 @@ class FileSink(Sink):
                 f"FileSink needs an atomic rename, which {scheme}:// does not have: use a DeltaSink for {self.path}"
             )
 
+    def check_columns(self, columns: pa.Schema, *, name: str) -> None:
+        hidden = [column for column in columns.names if column.lower() == CHECKPOINT_ID]
+        if hidden:
+            raise ConfigurationError(
+                f"sink '{name}': readers take the column '{CHECKPOINT_ID}' from the names of the directories of a "
+                f"FileSink, so that nobody would see the output's own {hidden}: rename it in a map or transform before"
+            )
+
     def place(self, app: str, staging: Staging) -> str:
         return self.path
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
+        self.check_columns(request.schema, name=request.name)
         nested = [f.name for f in request.schema if pa.types.is_nested(f.type)]
         if self.format == "csv" and nested:
             raise SinkError(
@@ -100,6 +110,13 @@ class FileSink(Sink):
             owner=owner_mark(request.app),
             format=self.format,
         )
+
+
+class PrivateFileSink(FileSink):
+    """A directory whose files only the engine itself reads, one by one."""
+
+    def check_columns(self, columns: pa.Schema, *, name: str) -> None:
+        """Any will do."""
 
 
 def published_directory(checkpoint_id: int) -> str:

@@ -23,6 +23,8 @@ from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
@@ -38,7 +40,7 @@ from state_engine.sinks.base import (
     with_lineage,
 )
 from state_engine.sinks.keyed import check_keyed
-from state_engine.sinks.sql_target import SqlTarget, checked_table, checked_url, lineage_of
+from state_engine.sinks.sql_target import SqlTarget, check_names, checked_table, checked_url, lineage_of
 from state_engine.sinks.staging import Staging, record_target, recorded_target
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join
@@ -100,6 +102,9 @@ class SqlSink(Sink):
         object.__setattr__(self, "url", checked_url(self.url))
         check_keyed(self)
         checked_table(self.table)
+
+    def check_columns(self, columns: pa.Schema, *, name: str) -> None:
+        check_names(self._target(), columns.names, what=f"sink '{name}'")
 
     def place(self, app: str, staging: Staging) -> str:
         return staging.directory(app, self._target().digest)

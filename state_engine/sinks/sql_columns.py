@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from state_engine.core.errors import SinkError
 from state_engine.sinks.row_rules import DecodedByPython, Longest, NotNull, RowRule, Without
-from state_engine.sinks.sql_target import SqlTarget
+from state_engine.sinks.sql_target import SqlTarget, check_names
 
 _SQLITE = "sqlite"
 _MICROSECONDS = 6
@@ -67,8 +67,10 @@ def table_for(
         ways_out: what to do about a column that has no counterpart, for the message.
 
     Raises:
+        ConfigurationError: the database cannot have a name.
         SinkError: a column has no counterpart, or a key is no column.
     """
+    check_names(target, schema.names, what=target.shown)
     missing = [name for name in target.key if name not in schema.names]
     if missing:
         raise SinkError(

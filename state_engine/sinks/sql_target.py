@@ -9,14 +9,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.types.column_names import check_distinct
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
+_MOST_BYTES = 63
+"""Of a name in PostgreSQL."""
 _DRIVERS = {"sqlite": "pysqlite", "postgresql": "psycopg"}
 """The databases that this is tested with, and the driver of each."""
 
@@ -99,6 +103,32 @@ def checked_table(name: str, *, of: str = "SqlSink") -> str:
             f"{of}: {name!r} cannot be the name of the table; its schema goes into schema="
         )
     return name
+
+
+def check_names(target: SqlTarget, names: Iterable[str], *, what: str) -> None:
+    """Refuse names of columns that the database cannot have, would cut, or does not tell apart.
+
+    Raises:
+        ConfigurationError: says which.
+    """
+    for name in filter(None, (target.table, target.schema)):
+        _check_length(name, target, what=what)
+    for name in names:
+        if not name or "\0" in name:
+            raise ConfigurationError(
+                f"{what}: {name!r} cannot be the name of a column of a database: rename it in a map or transform before"
+            )
+        _check_length(name, target, what=what)
+    if target.url.startswith("sqlite"):
+        check_distinct(names, what=what, of="SQLite")
+
+
+def _check_length(name: str, target: SqlTarget, *, what: str) -> None:
+    size = len(name.encode())
+    if size > _MOST_BYTES and not target.url.startswith("sqlite"):
+        raise ConfigurationError(
+            f"{what}: PostgreSQL cuts names behind {_MOST_BYTES} bytes, and {name!r} has {size}: give it a shorter one"
+        )
 
 
 def checked_url(text: str, *, of: str = "SqlSink") -> str:

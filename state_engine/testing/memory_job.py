@@ -28,7 +28,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import Projection
 from state_engine.published.base import StateTable
 from state_engine.published.delta import DeltaStateTable
-from state_engine.sinks.files import FileSink
+from state_engine.sinks.files import PrivateFileSink
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.collection import CollectionSource
@@ -142,7 +142,7 @@ class MemoryJob:
         copied.sources = {name: copies.of(node) for name, node in job.sources.items()}
         copied.operators = {uid: copies.of(node) for uid, node in job.operators.items()}
         copied.sinks = {
-            name: SinkNode(name, copies.of(node.parent), FileSink(f"{directory}/{name}"))
+            name: SinkNode(name, copies.of(node.parent), PrivateFileSink(f"{directory}/{name}"))
             for name, node in job.sinks.items()
         }
         copied.published = {

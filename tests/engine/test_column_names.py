@@ -30,9 +30,12 @@ from state_engine import (
     DeltaStateTable,
     FileSink,
     FileSource,
+    KafkaSink,
     KeyedProcessFunction,
+    OutputTag,
     Row,
     SqlSink,
+    SqlStateTable,
     StateEngine,
     StatefulJob,
     Types,
@@ -240,6 +243,108 @@ def test_names_that_differ_by_case_are_two_in_state(tmp_path: Path, spark: Spark
         state = engine.read_state("cases", "both", "both").select("value").toArrow().to_pylist()
     assert sorted(tuple(row["value"].values()) for row in state) == [(2, -2), (3, -3)]
     assert ds.dataset(tmp_path / "out", partitioning="hive").to_table()["value"].to_pylist() == [-1]
+
+
+class Both(KeyedProcessFunction):
+    """Counts the rows of a key in a record with the name; gives them back, and to a side output."""
+
+    def __init__(self, name: str, tag: OutputTag) -> None:
+        self.name, self.tag = name, tag
+
+    def open(self, runtime_context: Any) -> None:
+        kind = Types.ROW_NAMED([self.name, "n"], [Types.STRING(), Types.LONG()])
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", kind))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self.last.update((value[0], value[1]))
+        yield self.tag, (value[0], value[1])
+        yield value[0], value[1]
+
+
+@pytest.mark.parametrize("name", [*NAMES, " lead", "select", "%s", ":a", "_checkpoint_id"])
+def test_any_name_works_in_side_outputs_views_explanations_and_erasure(
+    tmp_path: Path, spark: SparkSession, name: str
+) -> None:
+    job = StatefulJob("named", parallelism=1)
+    kind = Types.ROW_NAMED([name, "n"], [Types.STRING(), Types.LONG()])
+    tag = OutputTag("side", kind)
+    rows = job.from_collection(ROWS, kind, name="rows").key_by(name)
+    both = rows.process(Both(name, tag), uid="both", output_type=kind)
+    both.sink("main", FileSink(str(tmp_path / "main")))
+    both.get_side_output(tag).sink("side", FileSink(str(tmp_path / "side")))
+    with run(job, tmp_path, spark) as engine:
+        side = ds.dataset(tmp_path / "side", partitioning="hive").to_table().select([name, "n"])
+        assert sorted(zip(*side.to_pydict().values(), strict=True)) == sorted(ROWS)
+        shown = "key_value" if name == "value" else name  # as the guide on queries says
+        query = f"SELECT {quoted(shown)}, value.{quoted(name)}, value.n FROM last"
+        assert sorted(map(tuple, engine.sql("named", query).collect())) == [("k1", "k1", 3), ("k2", "k2", 2)]
+        history = engine.explain(job, {name: "k1"})
+        assert history.keys == {"both": {name: "k1"}}
+        (event,) = history.events
+        assert [one.after for one in event.states] == [{name: "k1", "n": 3}]
+        assert {one.count for one in event.outputs} == {2}
+        engine.state_processor(job).erase_keys([{name: "k1"}])
+        left = engine.read_state("named", "both", "last").toArrow().to_pylist()
+        assert [row["value"] for row in left] == [{name: "k2", "n": 2}]
+
+
+POSTGRES = "postgresql://user@nowhere/rows"
+AVRO = '{"type": "record", "name": "Row", "fields": [{"name": "n", "type": "long"}]}'
+REFUSED: dict[str, tuple[list[str], Callable[[Path], Any], str]] = {
+    "longer than PostgreSQL has": (["x" * 64], lambda at: SqlSink(POSTGRES, "rows"), "cuts names behind 63 bytes"),
+    "longer in bytes": (["é" * 32], lambda at: SqlSink(POSTGRES, "rows"), "cuts names behind 63 bytes, and .* has 64"),
+    "longer, as a key": (["x" * 64], lambda at: SqlSink(POSTGRES, "rows", key=["x" * 64]), "cuts names behind 63"),
+    "a longer table": (["k"], lambda at: SqlSink(POSTGRES, "t" * 64), "cuts names behind 63 bytes, and 'ttt"),
+    "empty, in a database": ([""], lambda at: SqlSink(f"sqlite:///{at}/a.db", "rows"), "'' cannot be the name"),
+    "with NUL, in a database": (["a\0b"], lambda at: SqlSink(POSTGRES, "rows"), "cannot be the name of a column"),
+    "alike in SQLite": (["id", "Id"], lambda at: SqlSink(f"sqlite:///{at}/a.db", "rows"), r"apart: rename all but one"),
+    "alike in Delta": (["id", "Id"], lambda at: DeltaSink(str(at)), r"tell the columns \['id', 'Id'\] apart"),
+    "alike in a keyed table": (["id", "Id"], lambda at: DeltaSink(str(at), key=["id"]), "rename all but one"),
+    "what Delta cannot have, in a keyed table": (
+        ["bill city"], lambda at: DeltaSink(str(at), key=["bill city"]), "Rename them in a map or transform",
+    ),
+    "of a FileSink's directories": (["checkpoint_id"], lambda at: FileSink(str(at)), "nobody would see .* rename it"),
+    "what Avro does not have": (
+        ["a.b"], lambda at: KafkaSink("broker:9092", "rows", format="avro", schema=AVRO), "no field for the columns",
+    ),
+    "no key of a topic": (["k"], lambda at: KafkaSink("broker:9092", "rows", key=["K"]), "there is no column 'K'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built(tmp_path: Path, what: str) -> None:
+    names, sink, words = REFUSED[what]
+    kind = Types.ROW_NAMED([*names, "n"], [*[Types.STRING() for _ in names], Types.LONG()])
+    stream = StatefulJob("named").from_collection([], kind)
+    with pytest.raises(StatelakeError, match=f"sink 'out': .*{words}"):
+        stream.sink("out", sink(tmp_path))
+
+
+TABLES: dict[str, tuple[str, Callable[[Path], Any], str]] = {
+    "PostgreSQL": ("x" * 64, lambda at: SqlStateTable(POSTGRES, "rows"), "cuts names behind 63 bytes"),
+    "SQLite": (
+        "",
+        lambda at: SqlStateTable(f"sqlite:///{at}/a.db", "rows"),
+        "cannot be the name of a column",
+    ),
+    "Delta": ("bill city", lambda at: DeltaStateTable(str(at / "t")), "Rename them in a map or transform"),
+}
+
+
+@pytest.mark.parametrize("what", TABLES)
+def test_a_name_that_a_published_table_cannot_have_is_refused_before_anything_is_committed(
+    tmp_path: Path, spark: SparkSession, what: str
+) -> None:
+    name, table_of, words = TABLES[what]
+    job = StatefulJob("named", parallelism=1)
+    kind = Types.ROW_NAMED([name, "n"], [Types.STRING(), Types.LONG()])
+    copies = (
+        job.from_collection(ROWS, kind).key_by(name).process(Copies(name), uid="copies", output_type=kind)
+    )
+    copies.publish_state("last", table_of(tmp_path))
+    with pytest.raises(ConfigurationError, match=f"job 'named', table 'last': .*{words}"):
+        run(job, tmp_path, spark)
+    assert not list((tmp_path / "root").rglob("checkpoints/*.parquet"))
 
 
 RESERVED: dict[str, Callable[[StatefulJob, Path], Any]] = {

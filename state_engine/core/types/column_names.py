@@ -75,6 +75,26 @@ def check_delta_names(schema: Iterable[pa.Field], *, what: str, otherwise: str =
         )
 
 
+def check_distinct(names: Iterable[str], *, what: str, of: str) -> None:
+    """Refuse names that differ in the case of letters only, where they are not told apart.
+
+    Args:
+        what: has them, for messages.
+        of: does not tell them apart.
+
+    Raises:
+        ConfigurationError: says which.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(name.lower(), []).append(name)
+    twice = [several for several in alike.values() if len(several) > 1]
+    if twice:
+        raise ConfigurationError(
+            f"{what}: {of} does not tell the columns {twice[0]} apart: rename all but one in a map or transform before"
+        )
+
+
 def _names_in(field: pa.Field) -> list[str]:
     inner: list[str] = walked(
         field.type,

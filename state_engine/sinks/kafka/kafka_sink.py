@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
 
+import pyarrow as pa
+
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import ConfigurationError, SinkError
@@ -119,6 +121,9 @@ class KafkaSink(Sink):
                 )
         if self.topic == self.marker_topic:
             raise ConfigurationError("KafkaSink: markers need a topic of their own: another marker_topic")
+
+    def check_columns(self, columns: pa.Schema, *, name: str) -> None:
+        self._target().check(columns, sink=name)
 
     def place(self, app: str, staging: Staging) -> str:
         # by the topic alone: brokers come and go
