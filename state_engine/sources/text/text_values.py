@@ -425,7 +425,10 @@ def _timestamp(text: str, pattern: DatePattern | None, zone: tzinfo | None, *, a
         if at is not None:
             return _instant(at, zone) if aware else _local(at, zone)
     except (ValueError, OverflowError) as error:
-        raise _refuse(text, f"it is not a time: {error}") from None
+        why = str(error)
+        raise _refuse(
+            text, f"it is not a time: {why}" + ("" if "declare" in why else f": {_AS_TEXT}")
+        ) from None
     raise _refuse(text, _NO_TIME)
 
 
