@@ -30,7 +30,7 @@ from state_engine.job.graph import Node, OperatorNode, PublishedNode, SinkNode, 
 from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
-from state_engine.job.time_policies import check_time_policies, time_policy
+from state_engine.job.time_policies import check_time_policies, time_policy, warn_of_outages
 from state_engine.published.base import StateTable
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
@@ -192,6 +192,7 @@ class StatefulJob:
             )
         node = SourceNode(name, source, order, event_time, delay_ms, scalar, declared, late_to=late_to)
         node.time_policy = time_policy(name, idle_after, watermark, clock_delay, stale_after, self.partitions)
+        warn_of_outages(node)
         self.sources[name] = node
         return DataStream(self, node)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 
 from state_engine.core.choices import check_choice
@@ -47,6 +48,28 @@ def time_policy(
         _milliseconds(where, "clock_delay", clock_delay, least_ms=0, must="must not be negative"),
         _milliseconds(where, "stale_after", stale_after, least_ms=1, must="must be above zero"),
     )
+
+
+def warn_of_outages(node: SourceNode) -> None:
+    """Warn of a source whose backlog may be late after an outage, because time goes on before the outage shows."""
+    policy, least_ms = node.time_policy, node.time_policy.stale_after_ms
+    if least_ms is None:
+        return
+    least_ms += node.max_out_of_orderness_ms
+    spans = (("clock_delay", policy.clock_delay_ms), ("idle_after", policy.idle_after_ms))
+    short = [
+        f"{name} is {span_ms // 1000} s"
+        for name, span_ms in spans
+        if span_ms is not None and span_ms < least_ms
+    ]
+    if short:
+        warnings.warn(
+            f"source '{node.name}': {' and '.join(short)}, and stale_after with max_out_of_orderness "
+            f"{least_ms // 1000} s: event time goes on before an outage shows, so rows that come after it may be late. "
+            "To have them joined as if there had been no outage, give at least that, plus the time that a row takes to "
+            "come; or leave watermark='clock' and idle_after out, so that rows alone move time",
+            stacklevel=3,
+        )
 
 
 def check_time_policies(sources: Iterable[SourceNode]) -> None:

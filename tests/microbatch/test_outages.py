@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import sys
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -13,12 +15,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
+    DeltaSource,
     FileSink,
     FileSource,
     KeyedCoProcessFunction,
+    KeyedProcessFunction,
     OutputTag,
     StateEngine,
     StatefulJob,
@@ -36,6 +41,9 @@ from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.microbatch.time_model import Visible
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE_MS = 60_000
@@ -70,6 +78,14 @@ class Paid(KeyedCoProcessFunction):
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
         self.order.clear()
         yield ctx.get_current_key(), "unpaid"
+
+
+class Echo(KeyedProcessFunction):
+    """Gives the key of each row, and never one that is late."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        assert not ctx.is_late()
+        yield (value.k,)
 
 
 @dataclass
@@ -121,7 +137,7 @@ def as_if_nothing_had_been(shop: Shop, time: dict[str, Any]) -> list[Any]:
 
 @settings(max_examples=6, deadline=None)
 @given(
-    seed=st.integers(0, 2**32), begins=st.integers(20, 100), lasts=st.integers(10, 120), every=st.integers(4, 15),
+    seed=st.integers(0, 2**32), begins=st.integers(20, 100), lasts=st.integers(10, 120), every=st.integers(4, 70),
     pieces=st.integers(1, 4), idle=st.booleans(), replays=st.booleans(),
 )  # fmt: skip
 def test_an_outage_and_its_backlog_give_the_rows_of_a_run_without_outage(
@@ -208,10 +224,32 @@ def test_a_stream_that_is_quiet_for_less_is_quiet() -> None:
     """The end of the last order is due by the clock, though no payment came."""
     shop = Shop([("a", 0)], [("b", 0)])
     time = {"watermark": "clock", "clock_delay": "5 min", "stale_after": "2 h"}
-    with run_in_memory(shop.job(orders=time, payments=time)) as run:
+    with pytest.warns(
+        UserWarning, match="source '(orders|payments)': clock_delay is 300 s, and stale_after .* 7200 s"
+    ):
+        job = shop.job(orders=time, payments=time)
+    with run_in_memory(job) as run:
         shop.run(run, 0)
         shop.run(run, 36)
         assert sorted(run.sink("paid")) == [("a", "unpaid"), ("b", "no order")]
+
+
+@pytest.mark.parametrize(("time", "warns"), [
+    ({"watermark": "clock", "clock_delay": "19 min"}, True),
+    ({"watermark": "clock", "clock_delay": "20 min"}, False),
+    ({"watermark": "clock", "clock_delay": "24 min", "max_out_of_orderness": "5 min"}, True),
+    ({"watermark": "clock", "clock_delay": "25 min", "max_out_of_orderness": "5 min"}, False),
+    ({"idle_after": "19 min"}, True),
+    ({"idle_after": "20 min"}, False),
+    ({}, False),
+])  # fmt: skip
+def test_time_that_goes_on_before_an_outage_shows_is_warned_of(time: dict[str, Any], warns: bool) -> None:
+    """The advice is followed by the rows above each: then nothing is said."""
+    job = StatefulJob("job")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        job.source("rows", FileSource("/x", schema=ROW), event_time="at", stale_after="20 min", **time)
+    assert [str(one.message).partition(":")[0] for one in given] == ["source 'rows'"] * warns
 
 
 def test_timers_that_wait_for_a_source_that_is_down_are_not_due() -> None:
@@ -287,3 +325,40 @@ def test_the_check_fails_with_what_time_waits_for(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(checks, "status_of", lambda _: down)
     verdict = checks.verdict_on(SimpleNamespace(job=StatefulJob("shop")))  # type: ignore[arg-type]
     assert (verdict.passed, verdict.description) == (False, "source 'payments' is down")
+
+
+@pytest.mark.spark
+def test_a_delta_source_that_is_down_is_waited_for(tmp_path: Path, spark: SparkSession) -> None:
+    """Also where its table gets commits without rows meanwhile; and its backlog is not late."""
+    at, table = datetime(2026, 1, 1, tzinfo=UTC), str(tmp_path / "payments")
+
+    def append(*minutes: int) -> None:
+        rows = [(f"k{minute}", at + timedelta(minutes=minute)) for minute in minutes]
+        spark.createDataFrame(rows, ROW).coalesce(1).write.format("delta").mode("append").save(table)
+
+    def job() -> StatefulJob:
+        made = StatefulJob("shop")
+        rows = made.source(
+            "payments", DeltaSource(table), event_time="at", late_to=LATE, watermark="clock",
+            clock_delay=COVERED["clock_delay"], stale_after=COVERED["stale_after"],
+        )  # fmt: skip
+        echo = rows.key_by("k").process(Echo(), uid="echo", output_type="k string")
+        echo.sink("out", FileSink(str(tmp_path / "out")))
+        return made
+
+    def run(minute: int) -> Any:
+        with StateEngine(tmp_path / "root", spark) as engine:
+            return engine.run(job(), clock=int((at + timedelta(minutes=minute)).timestamp() * 1000))
+
+    append(0)
+    run(1)
+    append(5)
+    assert run(6).outages == []
+    append()  # a commit without rows
+    (outage,) = run(40).outages
+    assert "'payments' brought its last rows at 2026-01-01 00:06" in outage
+    append(7, 20)
+    run(50)
+    append(21, 49)
+    report = run(51)
+    assert (report.outages, sum(report.behind_watermark.values())) == ([], 0)

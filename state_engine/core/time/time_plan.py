@@ -64,13 +64,20 @@ class PlannedSource:
             [False, True]
         """
         stale_ms, delay_ms = self.policy.stale_after_ms, self.policy.clock_delay_ms
-        if stale_ms is None:
-            return False
-        silent = (
-            not self.unread and self.last_rows_ms is not None and clock_ms - self.last_rows_ms >= stale_ms
-        )
+        if stale_ms is None or (self.was_silent(clock_ms) and not self.unread):
+            return stale_ms is not None
         behind = delay_ms is not None and self.newest_ms is not None
-        return silent or (behind and clock_ms - (self.newest_ms or 0) >= max(stale_ms, delay_ms or 0))
+        return behind and clock_ms - (self.newest_ms or 0) >= max(stale_ms, delay_ms or 0)
+
+    def was_silent(self, clock_ms: int) -> bool:
+        """Whether it had no rows for so long, before those of this micro-batch, that they may be of a backlog."""
+        stale_ms, last_ms = self.policy.stale_after_ms, self.last_rows_ms
+        return stale_ms is not None and last_ms is not None and clock_ms - last_ms >= stale_ms
+
+    def follows_clock(self, clock_ms: int) -> bool:
+        """Whether its watermark is moved by the clock: not past rows that wait, or that may come after an outage."""
+        waits = self.more or self.is_stale(clock_ms) or self.was_silent(clock_ms)
+        return self.policy.clock_delay_ms is not None and not waits
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def plan_time(
     floors_ms = {}
     for name, source in sources.items():
         floors = [] if partition_end_ms is None else [partition_end_ms - 1]
-        if source.policy.clock_delay_ms is not None and not source.more and not source.is_stale(clock_ms):
+        if source.policy.clock_delay_ms is not None and source.follows_clock(clock_ms):
             floors.append(clock_ms - source.policy.clock_delay_ms - 1)
         if floors:
             floors_ms[name] = max(floors)

@@ -56,6 +56,14 @@ def test_sources_without_a_policy_are_moved_by_rows_alone() -> None:
     assert plan_time({"a": source(), "b": source(unread=True)}, clock_ms=10**12) == TimePlan()
 
 
+@pytest.mark.parametrize("unread", [False, True])
+def test_the_clock_moves_no_time_after_a_silence_that_may_be_an_outage(unread: bool) -> None:
+    """Whether something new is planned says little: a slice of Kafka may hold no record, one of a backlog old rows."""
+    of = PlannedSource(TimePolicy(clock_delay_ms=10, stale_after_ms=30), unread, more=False, last_rows_ms=100)
+    assert plan_time({"s": of}, clock_ms=129).floors_ms == {"s": 118}
+    assert plan_time({"s": of}, clock_ms=130).floors_ms == {}
+
+
 def test_when_sources_turn_idle() -> None:
     assert turns([source(idle=50), source(idle=20), source(idle=1, unread=True), source()]) == [120, 150]
 
