@@ -20,7 +20,8 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
-from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
+from state_engine.core.errors import ConfigurationError, SinkIdentityError
+from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
     DROP_ROWS,
@@ -48,6 +49,7 @@ from state_engine.sinks.file_moves import (
     noted,
 )
 from state_engine.sinks.file_owner import Look, WriteNew, as_owner, looking
+from state_engine.sinks.row_rules import DecodedByPython, NotNull, RowRule
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.locks import table_lock
@@ -88,17 +90,18 @@ class FileSink(Sink):
                 f"sink '{name}': readers take the column '{CHECKPOINT_ID}' from the names of the directories of a "
                 f"FileSink, so that nobody would see the output's own {hidden}: rename it in a map or transform before"
             )
+        without_text = [f"'{one.name}' ({ddl_text(one.type)})" for one in columns if not _has_text(one.type)]
+        if self.format == "csv" and without_text:
+            raise ConfigurationError(
+                f"sink '{name}': CSV has no text for values of {', '.join(without_text)}: use format='parquet', or "
+                "convert them in a map or transform before, binary by base64 and nested ones by to_json"
+            )
 
     def place(self, app: str, staging: Staging) -> str:
         return self.path
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         self.check_columns(request.schema, name=request.name)
-        nested = [f.name for f in request.schema if pa.types.is_nested(f.type)]
-        if self.format == "csv" and nested:
-            raise SinkError(
-                f"sink '{request.name}': CSV cannot hold the nested columns {nested}; use format='parquet'"
-            )
         return SinkTarget(
             name=request.name,
             kind=self.kind,
@@ -109,6 +112,7 @@ class FileSink(Sink):
             directory=join(self.path, f"{STAGED_PREFIX}{request.write_id}"),
             owner=owner_mark(request.app),
             format=self.format,
+            rules=_csv_rules(request.schema) if self.format == "csv" else (),
         )
 
 
@@ -117,6 +121,35 @@ class PrivateFileSink(FileSink):
 
     def check_columns(self, columns: pa.Schema, *, name: str) -> None:
         """Any will do."""
+
+
+@dataclass(frozen=True)
+class NotAlone(NotNull):
+    """A line of CSV with nothing in it is no record."""
+
+    says = "a line of CSV without anything is no record: add a column, or use format='parquet'"
+
+
+def _csv_rules(schema: pa.Schema) -> tuple[RowRule, ...]:
+    """What lines of CSV cannot say."""
+    alone = [NotAlone(schema.names[0])] if len(schema) == 1 else []
+    return (DecodedByPython(), *alone)
+
+
+def _has_text(kind: pa.DataType) -> bool:
+    """Whether CSV holds every value of a type, so that a ``FileSource`` reads it back."""
+    p = pa.types
+    flat = (
+        p.is_string,
+        p.is_boolean,
+        p.is_integer,
+        p.is_floating,
+        p.is_decimal,
+        p.is_date,
+        p.is_timestamp,
+        p.is_null,
+    )
+    return any(is_of(kind) for is_of in flat)
 
 
 def published_directory(checkpoint_id: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -81,13 +81,17 @@ def row_groups(file: pq.ParquetFile, wanted: pa.Schema) -> list[RowGroup] | None
     metadata = file.metadata
     if not has_columns(file, wanted):
         return None
-    times = _places(metadata, [f.name for f in wanted if pa.types.is_temporal(f.type)])
-    if times is None:
+    names = [f.name for f in wanted if pa.types.is_temporal(f.type)]
+    places = _places(metadata, names)
+    if places is None:
         return None
+    times = [
+        (place, _old(file.schema_arrow.field(name).type)) for place, name in zip(places, names, strict=True)
+    ]
     groups, first = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        if any(_may_be_old(group.column(place), group.num_rows) for place in times):
+        if any(_may_be_old(group.column(place), group.num_rows, old) for place, old in times):
             return None
         groups.append(RowGroup(first, group.num_rows, group.total_byte_size))
         first += group.num_rows
@@ -96,7 +100,10 @@ def row_groups(file: pq.ParquetFile, wanted: pa.Schema) -> list[RowGroup] | None
 
 def has_old(column: pa.ChunkedArray) -> bool:
     """Whether a column has dates or times that Spark may see otherwise."""
-    return pa.types.is_temporal(column.type) and _is_old(pc.min(column).as_py())
+    if not pa.types.is_temporal(column.type):
+        return False
+    first = pc.min(column)
+    return bool(first.is_valid and first.value < _old(column.type))
 
 
 def _places(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int] | None:
@@ -107,14 +114,14 @@ def _places(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int] | None
     return [stored.index(name) for name in names]
 
 
-def _may_be_old(column: pq.ColumnChunkMetaData, rows: int) -> bool:
+def _may_be_old(column: pq.ColumnChunkMetaData, rows: int, old: int) -> bool:
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max:
         return statistics is None or not statistics.has_null_count or statistics.null_count < rows
-    return _is_old(statistics.min)
+    return bool(statistics.min_raw < old)
 
 
-def _is_old(first: Any) -> bool:
-    if isinstance(first, datetime):
-        return first.replace(tzinfo=UTC) < datetime(_OLD.year, 1, 1, tzinfo=UTC)
-    return first is not None and first < _OLD
+def _old(kind: pa.DataType) -> int:
+    """From where on a date or time is not old, as files store it: Python has no objects for many that are."""
+    first = _OLD if pa.types.is_date(kind) else datetime(_OLD.year, 1, 1, tzinfo=kind.tz and UTC)
+    return int(pa.scalar(first, kind).value)
