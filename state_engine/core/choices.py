@@ -1,8 +1,9 @@
-"""``check_choice``: what a declaration takes of a few words, checked when it is made."""
+"""What a declaration takes of a few words, and the names of options: checked when it is made."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
@@ -24,6 +25,29 @@ def check_choice(given: object, choices: Sequence[str], *, what: str) -> Any:
         ConfigurationError: its causes and ways out are in docs/reference/errors.md#configurationerror
     """
     if given not in choices:
-        listed = ", ".join(map(repr, choices[:-1]))
-        raise ConfigurationError(f"{what} must be {listed} or {choices[-1]!r}, not {given!r}")
+        listed = " or ".join(filter(None, [", ".join(map(repr, choices[:-1])), repr(choices[-1])]))
+        raise ConfigurationError(f"{what} must be {listed}, not {given!r}")
     return given
+
+
+def check_mapping(given: object, *, what: str) -> None:
+    """Refuse options that are no mapping of names.
+
+    Raises:
+        ConfigurationError: with an example.
+    """
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigurationError(f"{what}: options must be a dict such as {{'name': 'value'}}, not {given!r}")
+
+
+def unknown_option(name: str, known: Iterable[str], *, what: str) -> ConfigurationError:
+    """That there is no option of this name, with the one that may be meant, or else all of them.
+
+    Example:
+        >>> unknown_option("heder", ["header", "sep"], what="a reader of csv").args[0]
+        "a reader of csv has no option 'heder'; did you mean 'header'?"
+    """
+    names = sorted(known)
+    close = get_close_matches(name, names, 1)
+    meant = f"; did you mean {close[0]!r}?" if close else f"; it has {names}"
+    return ConfigurationError(f"{what} has no option {name!r}{meant}")

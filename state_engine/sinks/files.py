@@ -127,7 +127,7 @@ class PrivateFileSink(FileSink):
 class NotAlone(NotNull):
     """A line of CSV with nothing in it is no record."""
 
-    says = "a line of CSV without anything is no record: add a column, or use format='parquet'"
+    says = "readers of CSV pass over a blank line: add a column, or use format='parquet'"
 
 
 def _csv_rules(schema: pa.Schema) -> tuple[RowRule, ...]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from state_engine.core.choices import check_choice
+from state_engine.core.choices import check_choice, check_mapping
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
@@ -53,6 +53,7 @@ from state_engine.sources.listing import list_files
 from state_engine.sources.local_listing import InputFile
 from state_engine.sources.parquet.file_types import check_columns, inferred
 from state_engine.sources.parquet.parquet_files import footer
+from state_engine.sources.parquet.parquet_options import check_parquet_options
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.row_places import place_columns, scan_uris, scanned
 from state_engine.sources.text.options import text_options
@@ -100,8 +101,8 @@ class FileSource(Source):
         max_rows_per_batch: bound of rows in a batch (Parquet only).
         max_files_per_batch: bound of files in a batch; by default 10,000 (with ``max_rows_per_batch`` 1,000), or as
             many as have 4 GiB together.
-        options: of the reader, by Spark's names, for example ``{"header": "true", "nullValue": "NA"}``. Those of
-            CSV and JSON are checked here; our defaults are not all Spark's.
+        options: of the reader, by Spark's names, for example ``{"header": "true", "nullValue": "NA"}``. They are
+            checked here; of CSV and JSON our defaults are not all Spark's.
         on_change: ``fail``, or ``ignore`` a consumed file that changed.
         on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
             and the others are read.
@@ -145,7 +146,12 @@ class FileSource(Source):
         if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
             raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))
-        if self.format != "parquet" and self.schema is not None:
+        check_mapping(self.options, what="FileSource")
+        if self.format == "parquet":
+            check_parquet_options(self.options)
+        if self.schema is not None and self.format == "parquet":
+            _fields(self.schema)
+        elif self.schema is not None:
             self._text(self.schema)
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:

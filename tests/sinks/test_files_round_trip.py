@@ -174,8 +174,8 @@ def test_null_in_the_only_column_of_csv_is_refused(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64())])
     refused = refusals(schema, {"n": [1, None]}, "csv", tmp_path)
     assert refused == {
-        1: f"SinkError: sink 'out', file://{tmp_path}/sink: the column 'n' holds null: a line of CSV without anything "
-        "is no record: add a column, or use format='parquet'"
+        1: f"SinkError: sink 'out', file://{tmp_path}/sink: the column 'n' holds null: readers of CSV pass "
+        "over a blank line: add a column, or use format='parquet'"
     }
     assert refusals(schema, {"n": [1, None]}, "parquet", tmp_path / "other") == {}
     two = pa.schema([("n", pa.int64()), ("m", pa.int64())])

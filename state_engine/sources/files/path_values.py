@@ -91,7 +91,7 @@ def _value(text: str, kind: pa.DataType) -> Any:
         text = text.removesuffix("f").removesuffix("d")  # as Java writes some
     value = _reader(kind)(text)
     if value is None:
-        raise ValueTypeError("an empty text is no value")
+        raise ValueTypeError("an empty text says nothing")
     return value
 
 

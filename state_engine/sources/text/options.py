@@ -7,11 +7,11 @@ that differ from Spark's: decision 0092.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, Literal
 
+from state_engine.core.choices import unknown_option
 from state_engine.core.errors import ConfigurationError
 from state_engine.sources.text.date_patterns import date_pattern, zone_of
 from state_engine.sources.text.text_values import Missing, TextRules
@@ -75,7 +75,8 @@ def text_options(format_: TextFormat, given: Mapping[str, Any], *, missing: Miss
     for name, value in sorted(given.items()):
         spelled = known.get(name.lower())
         if spelled is None:
-            raise ConfigurationError(_unknown(format_, name, known.values()))
+            taken = [one for one in known.values() if one not in _REFUSED]
+            raise unknown_option(name, taken, what=f"FileSource: a reader of {format_}")
         if spelled in _REFUSED:
             raise ConfigurationError(f"FileSource: the option {name!r} {_REFUSED[spelled]}")
         if spelled in _SETTLED:
@@ -90,16 +91,6 @@ def text_options(format_: TextFormat, given: Mapping[str, Any], *, missing: Miss
         options = replace(options, escape="")
     _check_dialect(options)
     return options
-
-
-def _unknown(format_: TextFormat, name: str, known: Iterable[str]) -> str:
-    close = get_close_matches(name, list(known), 1)
-    meant = (
-        f"; did you mean {close[0]!r}?"
-        if close
-        else f"; it has {sorted(_EFFECTS[format_] | _EFFECTS['both'])}"
-    )
-    return f"FileSource: a reader of {format_} has no option {name!r}{meant}"
 
 
 def _check_settled(name: str, value: Any, expected: tuple[str, ...]) -> None:
@@ -258,11 +249,15 @@ _SETTLED: dict[str, tuple[str, ...]] = {
     "maxColumns": (),
 }
 """Options of Spark that can only ask for what a FileSource does anyway, and how; without values, any."""
-_REFUSED = {
-    "columnNameOfCorruptRecord": "is not needed: set on_error='dead_letter' on the job to keep what does not fit",
+REFUSED_OF_FILES = {
     "pathGlobFilter": "is not read: use pattern= of FileSource",
     "modifiedBefore": "is not read: a FileSource consumes each file once",
     "modifiedAfter": "is not read: a FileSource consumes each file once",
+}
+"""Options of Spark that no FileSource takes, whatever its format, and the way out."""
+_REFUSED = {
+    **REFUSED_OF_FILES,
+    "columnNameOfCorruptRecord": "is not needed: set on_error='dead_letter' on the job to keep what does not fit",
     "charToEscapeQuoteEscaping": "is not read: the character of 'escape' escapes itself",
 }
 """Options of Spark that a FileSource does not take, and the way out."""

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from state_engine.core.choices import check_mapping
 from state_engine.core.errors import ConfigurationError, SetupError
+from state_engine.spark.kafka.properties import check_name, check_properties
 
 Format = Literal["json", "avro", "raw"]
 """What values of records are, to sources and sinks."""
@@ -75,12 +77,17 @@ class KafkaCluster:
                 f"{self.of}: servers must be host:port, several with commas between them, not {self.servers!r}"
             )
         object.__setattr__(self, "servers", ",".join(one.strip() for one in servers))
+        check_mapping(self.options, what=self.of)
+        check_mapping(self.options_env, what=self.of)
         for name in self.options:
             if _SECRET.search(name):
                 raise ConfigurationError(
                     f"{self.of}: the option {name} holds a secret: leave it out, and name the environment variable "
                     f"that holds it: options_env={{{name!r}: 'MY_VARIABLE'}}"
                 )
+        check_properties(self.options, of=self.of)
+        for name in self.options_env:
+            check_name(name, of=self.of)
         if ours := sorted(_OURS & {*self.options, *self.options_env}):
             raise ConfigurationError(f"{self.of}: the options {ours} are set by Statelake: leave them out")
 
