@@ -49,7 +49,6 @@ An option of a source or sink that has no effect, or a value that it does not ta
   misuse/test_options::test_those_without_options_take_no_other_word
 A column that no reader of files gets back is refused before the batch
   sinks/test_files_round_trip::test_what_csv_has_no_text_for_is_refused_before_the_batch
-  sinks/test_files_round_trip::test_a_column_that_the_names_of_directories_hide_is_refused[csv]
 What an orchestrator is given (schedule, owners, suites, options) is checked when it is declared
   misuse/test_choices::test_what_an_orchestrator_is_given_is_checked_when_it_is_declared
 Advice for columns of a Delta table that changed helps

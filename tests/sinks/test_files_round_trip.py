@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import FileSink, FileSource
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.row_rules import without_rows
@@ -218,7 +219,8 @@ WITHOUT_TEXT = {
 def test_what_csv_has_no_text_for_is_refused_before_the_batch(tmp_path: Path, ddl: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("c", WITHOUT_TEXT[ddl])])
     with pytest.raises(
-        SinkError, match=r"CSV has no text for values of 'c' \(.*\): use format='parquet', or convert"
+        ConfigurationError,
+        match=r"CSV has no text for values of 'c' \(.*\): use format='parquet', or convert",
     ):
         FileSink(str(tmp_path), "csv").prepare(asked(NO_KERNEL, schema, "w1"))
     FileSink(str(tmp_path), "parquet").prepare(asked(NO_KERNEL, schema, "w1"))
