@@ -106,7 +106,7 @@ def checked_table(name: str, *, of: str = "SqlSink") -> str:
 
 
 def check_names(target: SqlTarget, names: Iterable[str], *, what: str) -> None:
-    """Refuse names of columns that the database cannot have, would cut, or does not tell apart.
+    """Refuse names of columns that the database cannot have, would cut, or does not distinguish.
 
     Raises:
         ConfigurationError: says which.
@@ -127,7 +127,7 @@ def _check_length(name: str, target: SqlTarget, *, what: str) -> None:
     size = len(name.encode())
     if size > _MOST_BYTES and not target.url.startswith("sqlite"):
         raise ConfigurationError(
-            f"{what}: PostgreSQL cuts names behind {_MOST_BYTES} bytes, and {name!r} has {size}: give it a shorter one"
+            f"{what}: PostgreSQL cuts names behind byte {_MOST_BYTES}, and {name!r} is longer: give it a shorter one"
         )
 
 

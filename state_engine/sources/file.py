@@ -358,7 +358,7 @@ class FileSource(Source):
         if ends.parquet_footer or self.format != "parquet":
             return ""
         if ends.foreign:  # where its name says what it should be, that is an error, and otherwise not ours
-            return "" if one.uri.endswith(".parquet") else "is no Parquet file: leave it out with pattern="
+            return "" if one.uri.endswith(".parquet") else "is not a Parquet file: leave it out with pattern="
         return "has no Parquet footer yet"
 
     def waiting(self, elements: Sequence[Element]) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark import cloudpickle
@@ -24,6 +25,8 @@ from state_engine import (
     StateTtlConfig,
     Time,
     ValueStateDescriptor,
+    VectorizedKeyedFunction,
+    VectorizedResult,
 )
 from state_engine.core.errors import StateMigrationError
 from tests.support.pipelines import Pipeline
@@ -147,6 +150,20 @@ class After:
     late: str | None = None
 
 
+@dataclass(frozen=True)
+class WithDefault:
+    number: int
+    many: list[int]
+    late: int = 7
+
+
+@dataclass(frozen=True)
+class WithLaterDefault:
+    number: int
+    many: list[int]
+    late: int = 8
+
+
 class Keeps(KeyedProcessFunction):
     """Keeps a record in a value, a list and a map; gives what the value was, as a dict."""
 
@@ -176,6 +193,66 @@ def keeping(kind: type) -> Any:
         return {"out": records}
 
     return built
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
+def test_what_was_stored_before_a_field_was_added_has_the_default_of_then(
+    tmp_path: Path, spark: SparkSession, compacted: bool
+) -> None:
+    Pipeline(tmp_path, spark, keeping(Before)).run(max_batches=2)
+    Pipeline(tmp_path, spark, keeping(WithDefault)).run(max_batches=1)
+    pipeline = Pipeline(tmp_path, spark, keeping(WithLaterDefault))
+    if compacted:
+        with pipeline.engine() as engine:
+            assert engine.compact("pipeline").committed_id is not None
+    pipeline.run()
+    befores = [before for _, before, _ in pipeline.outputs()["out"]]
+    assert befores == [
+        "None", "None", "{'number': 1, 'many': [1], 'late': 7}", "{'number': 2, 'many': [2], 'late': 7}",
+        "{'number': 3, 'many': [3], 'late': 7}",
+    ]  # fmt: skip
+    assert [r.late for r in dict(pipeline.state("records", "many"))["a"]] == [None, 7, 8]
+
+
+class Columns(VectorizedKeyedFunction):
+    """Gives what the value was, and keeps the number of the row in it."""
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+
+    def open(self, runtime_context: Any) -> None:
+        runtime_context.get_state(ValueStateDescriptor("one", self.kind))
+
+    def process_batch(self, rows: pa.Table, state: pa.Table, ctx: Any) -> VectorizedResult:
+        before = [str(one) for one in state["one"].to_pylist()]
+        names = [one.name for one in fields(self.kind)]
+        kept = [
+            dict.fromkeys(names, n) | ({"many": [n]} if "many" in names else {})
+            for n in rows["v"].to_pylist()
+        ]
+        outputs = pa.table({"k": state["k"], "b": before, "n": [0] * len(before), "_row": rows["_row"]})
+        stored = pa.array(kept, state["one"].type)
+        return VectorizedResult(outputs, state=pa.table({"_key": state["_key"], "one": stored}))
+
+
+def test_a_function_over_columns_gets_the_default(tmp_path: Path, spark: SparkSession) -> None:
+    def over(kind: type) -> Any:
+        def built(job: StatefulJob) -> dict[str, DataStream]:
+            pairs = job.from_collection(ELEMENTS, "k string, v int", name="pairs", max_rows_per_batch=1)
+            out = pairs.key_by("k").process(
+                Columns(kind), uid="records", output_type="k string, b string, n int"
+            )
+            return {"out": out}
+
+        return built
+
+    Pipeline(tmp_path, spark, over(Before)).run(max_batches=2)
+    pipeline = Pipeline(tmp_path, spark, over(WithDefault))
+    pipeline.run()
+    assert [before for _, before, _ in pipeline.outputs()["out"]] == [
+        "None", "None", "{'number': 1, 'many': [1], 'late': 7}", "{'number': 2, 'many': [2], 'late': 7}",
+        "{'number': 3, 'many': [3], 'late': 3}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])

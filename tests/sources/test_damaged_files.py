@@ -1,6 +1,6 @@
 """Damaged files of every kind, whoever reads them: refused with file and way out, or one letter, and the way out helps.
 
-What cannot be told from a file that somebody is still writing waits, and says so.
+What looks like a file that somebody is still writing waits, and says so.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ WAITING: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "zeros": ("b.parquet", partial(put_in, content=bytes(1000)), "has no Parquet footer yet"),
     "the begin": ("b.parquet", partial(put_in, content=b"PA"), "has no Parquet footer yet"),
     "no footer yet": ("b.parquet", edited(lambda content: content[:-30]), "has no Parquet footer yet"),
-    "a text of another name": ("notes.txt", partial(put_in, content=b"what this is"), "is no Parquet file"),
+    "a text of another name": ("notes.txt", partial(put_in, content=b"what this is"), "is not a Parquet file"),
 }  # fmt: skip
 
 

@@ -325,7 +325,8 @@ WAYS_OUT = {
         "csv", "t\n", "v boolean", f"'t': it is neither true nor false: {AS_TEXT}", "v string", [("t",)]),
     "truth of MySQL": WayOut("csv", "1\n", "v boolean", AS_TEXT, "v int", [(1,)]),
     "whole numbers of pandas beside nulls": WayOut(
-        "csv", "1.0\n", "v bigint", "'1.0': it is not a whole number", "v string", [("1.0",)]),
+        "csv", "1.0\n", "v bigint", f"'1.0': it is not a whole number, as the type bigint has them: {AS_TEXT}",
+        "v string", [("1.0",)]),
     "numbers of BigQuery": WayOut(
         "json", '{"v": "123"}', "v bigint", f"column 'v': '123': it is not a number: {AS_TEXT}", "v string",
         [("123",)]),

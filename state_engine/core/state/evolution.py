@@ -1,29 +1,32 @@
 """Evolution: which changes of a state's declared type are supported, and how what is stored is read after one.
 
-Supported are: a field is added to a record (null in what was written before), dropped, or renamed by an alias, a number
-is widened (whole numbers up to 64 bits, float to double, decimals of the same scale), and any of these inside of
-records, lists and the values of maps. Keys of maps may only be widened. Time to live is no part of the type: it may be
-switched on and off. Anything else is refused. Which class a record has, and the order of its fields, may change freely:
-fields are known by name.
+Supported are: a field is added to a record (what was written before has the default of the record's class, else null),
+dropped, or renamed by an alias, a number is widened (whole numbers up to 64 bits, float to double, decimals of the same
+scale), and any of these inside of records, lists and the values of maps. Keys of maps may only be widened. Time to live
+is no part of the type: it may be switched on and off. Anything else is refused. Which class a record has, and the order
+of its fields, may change freely: fields are known by name.
 
 Nothing stored is written anew. A renamed field stays in the column of its old name, and a field that comes back after
 it was dropped gets a column of its own, so that its old values do not come back with it: the recorded type says where
 (``type_text``). Which state is meant, where states are renamed, :mod:`.stored_states` decides. Mirrors Flink's
-``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer. Decision 0015.
+``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
+Decisions 0015 and 0103.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StateSchema
-from state_engine.core.errors import StateMigrationError
+from state_engine.core.errors import StatelakeError, StateMigrationError
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.types.column_names import unused
 from state_engine.core.types.every_type import DictType, ListType, StructType
+from state_engine.core.types.json_values import to_json
 from state_engine.core.types.scalar_types import DecimalType, FloatType, IntegerType, TimestampType
 from state_engine.core.types.stored_form import conform, grown
 from state_engine.core.types.type_information import TypeInformation
@@ -206,6 +209,8 @@ def evolve(
 
 
 _Types = list[TypeInformation]
+_MISSING = type(dataclasses.MISSING)
+"""Classes that travel by value have a copy of it."""
 
 
 def _bound(
@@ -251,6 +256,7 @@ def _bound_fields(
     taken = {column.lower() for record in (old, *earlier) for column in record.stored}
     types: dict[str, TypeInformation] = {}
     columns: dict[str, str] = {}
+    fills: dict[str, str] = {}
     for name in old.names:  # in the order that they had, for the message
         for kept in (n for n in new.names if was.get(n) == name):
             column = columns[kept] = column_of[name]
@@ -259,17 +265,47 @@ def _bound_fields(
                 changes.append(f"'{_inside(at, name)}' is renamed to '{kept}'")
             declared = new.types[new.names.index(kept)]
             types[kept] = _bound(type_of[name], declared, _inside(at, kept), changes, inner)
+            if name in old.fills:
+                fills[kept] = old.fills[name]
     changes += [f"'{_inside(at, name)}' is dropped" for name in old.names if name not in was.values()]
     for name, kind in zip(new.names, new.types, strict=True):
         if name not in was:
-            changes.append(f"'{_inside(at, name)}' is added")
+            fill = _default_of(name, kind, new, at)
+            if fill is not None:
+                fills[name] = fill
+            changes.append(
+                f"'{_inside(at, name)}' is added" + (f", as {fill} in what is stored" if fill else "")
+            )
             column = new.stored[new.names.index(name)]
             types[name], columns[name] = kind, unused(column, taken, lambda name, n: f"{name}__{n}")
             taken.add(columns[name].lower())
     stored = [columns[name] for name in new.names]
-    return StructType(
-        new.names, [types[n] for n in new.names], new.made_by, stored=stored, aliases=new.aliases
-    )
+    kinds = [types[name] for name in new.names]
+    return StructType(new.names, kinds, new.made_by, stored=stored, aliases=new.aliases, fills=fills)
+
+
+def _default_of(name: str, kind: TypeInformation, record: StructType, at: str) -> str | None:
+    """The default that the class of a record gives an added field, as it is recorded; None where it gives none.
+
+    Raises:
+        StateMigrationError: it is no value of the field's type.
+    """
+    default = getattr(record.made_by, "_field_defaults", {}).get(name)
+    if dataclasses.is_dataclass(record.made_by):
+        field = next(one for one in dataclasses.fields(record.made_by) if one.name == name)
+        if callable(field.default_factory):
+            default = field.default_factory()
+        elif not isinstance(field.default, _MISSING):
+            default = field.default
+    if default is None:
+        return None
+    try:
+        return to_json(kind, [kind.normalise(default)])[0]
+    except StatelakeError as error:
+        raise StateMigrationError(
+            f"{_named(at)}the default {default!r} of the added field '{name}' cannot be recorded, so that nobody knows "
+            f"what it is in what is stored ({error}): give it another default, or None"
+        ) from None
 
 
 def _former(name: str, old: StructType, new: StructType, at: str) -> str | None:

@@ -67,7 +67,11 @@ def in_form(
         DataType(int64)
     """
     wanted = kind.storage if stored else kind.arrow
-    if array.type == wanted and type(kind) in (*_PLAIN, StructType, ListType, DictType):
+    if (
+        array.type == wanted
+        and type(kind) in (*_PLAIN, StructType, ListType, DictType)
+        and not kind.completes
+    ):
         return array
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), wanted)
@@ -93,12 +97,11 @@ def _record(array: pa.Array, kind: StructType, *, stored: bool, by_name: bool) -
     fields = list(kind.storage if stored else kind.arrow)
     parts = []
     for place, (name, part) in enumerate(zip(kind.names, kind.types, strict=True)):
+        column = array.field(names.index(name) if by_name else place)
         try:
-            parts.append(
-                in_form(
-                    array.field(names.index(name) if by_name else place), part, stored=stored, by_name=by_name
-                )
-            )
+            if pc.any(pc.and_(column.is_null(), array.is_valid())).as_py():
+                kind.without_value(name)
+            parts.append(in_form(column, part, stored=stored, by_name=by_name))
         except ValueTypeError as error:
             raise ValueTypeError(f"field '{name}': {error}") from None
     return pa.StructArray.from_arrays(parts, fields=fields, mask=_nulls(array))
@@ -123,10 +126,23 @@ def _cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Arr
         made = array.cast(wanted, safe=False)
         if pc.any(pc.and_(pc.is_inf(made), pc.is_finite(array))).as_py():
             raise ValueTypeError(f"a value of a column of {array.type} is too large for type {kind}")
+        if not _has_all_digits(array, made):
+            raise ValueTypeError(
+                f"a value of a column of {array.type} has more digits than type {kind} holds: declare double, or cast "
+                "the column to float32"
+            )
         return made
     if family == ("integer", "decimal"):  # Arrow asks for room for every number of the type
         array = _arrow_cast(array, kind, pa.decimal128(38, wanted.scale))
     return _arrow_cast(array, kind, wanted)
+
+
+def _has_all_digits(array: pa.Array, made: pa.Array) -> bool:
+    """Whether numbers of 32 bits are the given ones: exactly, or by the fewest digits that name them."""
+    wide = made.cast(array.type)
+    rounded = pc.and_(pc.not_equal(wide, array), pc.is_finite(array))
+    texts = made.filter(rounded).cast(pa.string()).cast(array.type)
+    return bool(texts.equals(array.filter(rounded)))
 
 
 def _arrow_cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Array:

@@ -76,11 +76,11 @@ def check_delta_names(schema: Iterable[pa.Field], *, what: str, otherwise: str =
 
 
 def check_distinct(names: Iterable[str], *, what: str, of: str) -> None:
-    """Refuse names that differ in the case of letters only, where they are not told apart.
+    """Refuse names that differ in the case of letters only, where these are not distinguished.
 
     Args:
         what: has them, for messages.
-        of: does not tell them apart.
+        of: what does not distinguish them.
 
     Raises:
         ConfigurationError: says which.
@@ -91,7 +91,7 @@ def check_distinct(names: Iterable[str], *, what: str, of: str) -> None:
     twice = [several for several in alike.values() if len(several) > 1]
     if twice:
         raise ConfigurationError(
-            f"{what}: {of} does not tell the columns {twice[0]} apart: rename all but one in a map or transform before"
+            f"{what}: {of} does not distinguish the columns {twice[0]}: rename all but one in a map or transform before"
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, Set
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.column_names import storable_names
-from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind, row_class
+from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind, default_names, row_class
 from state_engine.core.types.type_information import TypeInformation
 
 
@@ -26,6 +27,10 @@ class ListType(TypeInformation):
     def __init__(self, element: TypeInformation) -> None:
         self.element = element
         self.arrow, self.storage = pa.list_(element.arrow), pa.list_(element.storage)
+
+    @property
+    def completes(self) -> bool:
+        return self.element.completes
 
     def normalise(self, value: Any) -> list[Any]:
         if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
@@ -68,6 +73,10 @@ class DictType(TypeInformation):
     def __init__(self, key: TypeInformation, value: TypeInformation) -> None:
         self.key, self.value = key, value
         self.arrow, self.storage = pa.map_(key.arrow, value.arrow), pa.map_(key.storage, value.storage)
+
+    @property
+    def completes(self) -> bool:
+        return self.value.completes
 
     def normalise(self, value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
@@ -114,6 +123,8 @@ class StructType(TypeInformation):
         made_by: what makes a value.
         stored: names of the fields in storage, where a rename or a return of a field keeps them apart from ``names``.
         aliases: by field, the name that it had before it was renamed.
+        fills: by field that was added with a default, that default as ``to_json`` writes it. What was stored before has
+            it, where the field is null; so no record may have None there.
     """
 
     def __init__(
@@ -124,10 +135,11 @@ class StructType(TypeInformation):
         *,
         stored: Iterable[str] | None = None,
         aliases: Mapping[str, str] | None = None,
+        fills: Mapping[str, str] | None = None,
     ) -> None:
         self.names, self.types, self.made_by = tuple(names), tuple(types), made_by
         self.stored = storable_names(self.names) if stored is None else tuple(stored)
-        self.aliases = dict(aliases or {})
+        self.aliases, self.fills = dict(aliases or {}), dict(fills or {})
         if len(set(self.names)) != len(self.names):
             raise ConfigurationError(f"field names must be unique, not {list(self.names)}")
         self.arrow = pa.struct([pa.field(n, t.arrow) for n, t in zip(self.names, self.types, strict=True)])
@@ -139,8 +151,20 @@ class StructType(TypeInformation):
         self.mutable = not frozen or any(t.mutable for t in self.types)
         self._class = row_class(self.names) if made_by == "row" else made_by
 
+    @property
+    def completes(self) -> bool:
+        return bool(self.fills) or any(kind.completes for kind in self.types)
+
+    @cached_property
+    def _filled(self) -> dict[int, Any]:
+        """What stands for null, by the place of a field."""
+        from state_engine.core.types.json_values import from_json  # which needs all types
+
+        places = {name: self.names.index(name) for name in self.fills}
+        return {at: from_json(self.types[at], [self.fills[name]])[0] for name, at in places.items()}
+
     def check(self, var: str, names: dict[str, Any]) -> str | None:
-        if self._dataclass or self.mutable:
+        if self._dataclass or self.mutable or self.fills:
             return None
         label = f"c{len(names)}"
         names[label] = self._class
@@ -160,10 +184,19 @@ class StructType(TypeInformation):
         parts = []
         for name, kind, part in zip(self.names, self.types, self._parts(value), strict=True):
             try:
-                parts.append(None if part is None else kind.normalise(part))
+                parts.append(self.without_value(name) if part is None else kind.normalise(part))
             except ValueTypeError as error:
                 raise ValueTypeError(f"field '{name}': {error}") from None
         return self._make(parts)
+
+    def without_value(self, name: str) -> Any:
+        """None, for a field without a value; ValueTypeError where that would be read as another value."""
+        if name in self.fills:
+            raise ValueTypeError(
+                f"None cannot be kept apart from what was stored before the field was added, which has its default "
+                f"{self.fills[name]}: give it a value, or give the field another name"
+            )
+        return None
 
     def copy(self, value: Any) -> Any:
         if value is None or not self.mutable:
@@ -182,7 +215,10 @@ class StructType(TypeInformation):
         return pa.StructArray.from_arrays(arrays, fields=list(whole), mask=_mask(values))
 
     def from_arrow(self, array: pa.Array) -> list[Any]:
-        rows = self.from_columns([t.from_arrow(c) for t, c in zip(self.types, array.flatten(), strict=True)])
+        columns = [t.from_arrow(c) for t, c in zip(self.types, array.flatten(), strict=True)]
+        for at, value in self._filled.items() if self.fills else ():
+            columns[at] = [self.types[at].copy(value) if v is None else v for v in columns[at]]
+        rows = self.from_columns(columns)
         if array.null_count:
             return [r if there else None for r, there in zip(rows, array.is_valid().to_pylist(), strict=True)]
         return rows
@@ -215,9 +251,11 @@ class StructType(TypeInformation):
                 plain = tuple(value)
                 return [plain[fields.index(n)] for n in self.names]
             if len(value) == len(self.names):
-                if any(n in fields and fields.index(n) != at for at, n in enumerate(self.names)):
+                if self._are_others(value, fields):
                     raise self._refuse(
-                        value, f": it has the fields {list(fields)}, {list(self.names)} are declared"
+                        value,
+                        f": it has the fields {list(fields)}, {list(self.names)} are declared. Name them so, or give a "
+                        "plain tuple, whose fields go by position",
                     )
                 return value
             raise self._refuse(
@@ -232,6 +270,16 @@ class StructType(TypeInformation):
             extra = sorted(str(n) for n in set(value) - set(self.names))
             raise self._refuse(value, f": missing fields {missing}, unknown fields {extra}")
         raise self._refuse(value)
+
+    def _are_others(self, value: Any, fields: tuple[str, ...]) -> bool:
+        """Whether a record says of its fields that they are not the declared ones.
+
+        A Row of other names is another record, unless either has none; a NamedTuple may have names of its own, and only
+        one that stands elsewhere shows that it is.
+        """
+        if isinstance(value, Row) and default_names(len(fields)) not in (fields, self.names):
+            return fields != self.names
+        return any(n in fields and fields.index(n) != at for at, n in enumerate(self.names))
 
 
 def _mask(values: list[Any]) -> pa.Array | None:

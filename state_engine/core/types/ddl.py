@@ -64,7 +64,8 @@ def parse_ddl(
     Args:
         text: the DDL.
         more: names of types beyond SQL's, and what makes them.
-        stored_names: whether a field may say under which name it is stored: ```total` as `sum`: bigint``.
+        stored_names: whether a field may say under which name it is stored, and what stands for null in it: ```total`
+            as `sum` default `0`: bigint``.
 
     Raises:
         ConfigurationError: the text cannot be read; says where.
@@ -110,10 +111,12 @@ class _DdlReader:
         return False
 
     def columns(self, end: str | None) -> StructType:
-        names, stored, kinds = [], [], []
+        names, stored, kinds, fills = [], [], [], {}
         while True:
             names.append(self.name())
             stored.append(self.name() if self.stored_names and self.accept("as") else None)
+            if self.stored_names and self.accept("default"):
+                fills[names[-1]] = self.name()
             self.accept(":")
             kinds.append(self.type())
             if self.accept("not"):
@@ -125,7 +128,7 @@ class _DdlReader:
         if end:
             self.take(end)
         columns = [at or usual for at, usual in zip(stored, storable_names(names), strict=True)]
-        return StructType(names, kinds, "row", stored=columns)
+        return StructType(names, kinds, "row", stored=columns, fills=fills)
 
     def name(self) -> str:
         name = self.take()

@@ -61,7 +61,7 @@ class Row(tuple[Any, ...]):
         if named:
             return tuple.__new__(row_class(tuple(named)), named.values())
         if cls is Row:
-            cls = row_class(_default_names(len(values)))
+            cls = row_class(default_names(len(values)))
         return tuple.__new__(cls, values)
 
     def __call__(self, *values: Any) -> Row:
@@ -88,7 +88,7 @@ class Row(tuple[Any, ...]):
 
     def __contains__(self, item: object) -> bool:
         """Whether a field has this name; without names, whether a field has this value."""
-        if self._fields == _default_names(len(self)):
+        if self._fields == default_names(len(self)):
             return tuple.__contains__(self, item)
         return item in self._fields
 
@@ -223,7 +223,8 @@ def _become(row: Row, names: tuple[str, ...], kind: RowKind) -> None:
 
 
 @cache
-def _default_names(length: int) -> tuple[str, ...]:
+def default_names(length: int) -> tuple[str, ...]:
+    """The names of so many fields where nobody names them."""
     return tuple(f"f{i}" for i in range(length))
 
 

@@ -83,6 +83,10 @@ class FloatType(TypeInformation):
             raise self._refuse(value) from None
         if number == number and (number != value or (hasattr(value, "__index__") and made != value)):
             raise self._refuse(value, f": it has more digits than fit, and would become {made!r}")
+        if number == number and made != number and float(str(np.float32(made))) != number:
+            raise self._refuse(
+                value, ": it has more digits than 32 bits hold. Declare double, or round it: numpy.float32(…)"
+            )
         return float(made)
 
     from_arrow = IntegerType.from_arrow

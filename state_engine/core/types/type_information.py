@@ -53,6 +53,11 @@ class TypeInformation:
         """
         return cast(list[Any], array.to_pylist())
 
+    @property
+    def completes(self) -> bool:
+        """Whether reading a stored column gives values in place of nulls, see ``StructType``."""
+        return False
+
     def to_plain(self, value: Any) -> Any:
         """A normal value as plain nested Python (lists, tuples, dicts), for messages and JSON."""
         return value

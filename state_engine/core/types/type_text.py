@@ -2,8 +2,9 @@
 
 The text is DDL that says what was *declared* (``smallint``, ``time_of_day``), from which the stored type follows
 (``bigint``); the stored type alone does not separate a time of day from a number, nor a narrowed number from a
-widened one. A field that was renamed, or that came back, says where it is stored (```total` as `sum`: bigint``).
-Types that SQL does not name have names of their own here. Which class the values of a record have is not part of it.
+widened one. A field that was renamed, or that came back, says where it is stored (```total` as `sum`: bigint``), and
+one that was added with a default what stands for null in it (```n` default `0`: bigint``). Types that SQL does not name
+have names of their own here. Which class the values of a record have is not part of it.
 Plays the part of Flink's ``TypeSerializerSnapshot``.
 """
 
@@ -86,7 +87,8 @@ def type_to_text(kind: TypeInformation) -> str:
     if isinstance(kind, DictType):
         return map_text(type_to_text(kind.key), type_to_text(kind.value))
     if isinstance(kind, StructType):
-        names = map(_named, kind.names, kind.stored, storable_names(kind.names))
+        usual = zip(kind.names, kind.stored, storable_names(kind.names), strict=True)
+        names = [_named(name, stored, own, kind.fills.get(name)) for name, stored, own in usual]
         return record_text(names, map(type_to_text, kind.types))
     if type(kind) in _WORDS:
         return _WORDS[type(kind)]
@@ -145,6 +147,10 @@ def _shown(kind: TypeInformation, like: TypeInformation | None) -> TypeInformati
     return kind
 
 
-def _named(name: str, stored: str, usual: str) -> str:
-    """A field, with the name of its column where that is an unusual one: the field was renamed, or came back."""
-    return quoted(name) if stored == usual else f"{quoted(name)} as {quoted(stored)}"
+def _named(name: str, stored: str, usual: str, fill: str | None) -> str:
+    """A field, with the name of its column where that is an unusual one: the field was renamed, or came back.
+
+    And with what stands for null in it, where there is such a thing.
+    """
+    named = quoted(name) if stored == usual else f"{quoted(name)} as {quoted(stored)}"
+    return named if fill is None else f"{named} default {quoted(fill)}"

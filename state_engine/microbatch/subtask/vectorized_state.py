@@ -128,6 +128,9 @@ class VectorizedKeyedState:
             no_times = pa.nulls(number, pa.int64()) if stamped else None
             return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
         values = entries.in_order(state_column(stored.descriptor.stored_as))
+        kind = stored.descriptor.value_type
+        if kind.completes:
+            values = kind.to_arrow(kind.from_arrow(values), storage=True)
         values = in_form(values, descriptor.value_type, by_name=False)
         if not stamped:
             return StateColumn(values)

@@ -357,7 +357,11 @@ def _floating(text: str, kind: TypeInformation, special: Mapping[str, float]) ->
         if text.lower() in _SPECIAL:
             return float(text)
         raise _refuse(text, f"it is not a number: {_AS_TEXT}")
-    value: float = _fitting(text, float(text), kind)
+    number = float(text)
+    if kind.arrow == pa.float32():  # the nearest one, as for a double
+        with np.errstate(over="ignore"):
+            number = float(np.float32(number))
+    value: float = _fitting(text, number, kind)
     if math.isinf(value):
         raise _refuse(text, f"it is too large for {_named(kind)}: {_AS_TEXT}")
     if value == 0 and text.lower().split("e")[0].strip("+-0."):

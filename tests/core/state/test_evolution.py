@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass, field, make_dataclass
-from datetime import date, time
-from typing import Any
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import StateSchema
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError, StateMigrationError, ValueTypeError
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -24,7 +25,9 @@ from state_engine.core.state.descriptors import (
 )
 from state_engine.core.state.evolution import column_type_of, evolve, evolve_state, recorded_schema
 from state_engine.core.state.ttl import StateTtlConfig
-from state_engine.core.types.durations import Time
+from state_engine.core.types.column_forms import in_form
+from state_engine.core.types.durations import Instant, Time
+from state_engine.core.types.json_values import from_json
 from state_engine.core.types.stored_form import added_fields
 from state_engine.core.types.type_parsing import to_type
 from state_engine.core.types.type_text import shown_storage, type_to_text
@@ -185,6 +188,106 @@ def test_a_field_is_renamed_by_an_alias() -> None:
     later = evolve(evolution.declared, to_type("minutes bigint, delay string", parameter="p"), earlier=[old])
     assert later.declared == "struct<`minutes` as `delay`: bigint, `delay` as `delay__2`: string>"
     assert later.changes == ("'origin' is dropped", "'delay' is added")
+
+
+class Place(NamedTuple):
+    city: str
+    zip: int = 0
+
+
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "int": (int, 5),
+    "zero": (int, 0),
+    "False": (bool, False),
+    "double": (float, 0.5),
+    "infinity": (float, float("inf")),
+    "text": (str, "it`s \"q\" <>: default ''"),
+    "empty text": (str, ""),
+    "bytes": (bytes, b"\x00\xff"),
+    "decimal": (Decimal, Decimal("1.5")),
+    "date": (date, date(2024, 2, 29)),
+    "instant": (datetime, datetime(2024, 1, 5, 10, 0, 0, 1, tzinfo=UTC)),
+    "exact instant": (Instant, Instant.of_epoch_milli(7)),
+    "time of day": (time, time(10, 30)),
+    "list": (list[int], [1, None]),
+    "empty list": (list[str], []),
+    "map": (dict[int, str], {7: "x"}),
+    "record": (Place, Place("Rome", 1)),
+    "records": (list[Place], [Place("Rome")]),
+    "pair": (tuple[int, str], (1, "x")),
+}
+"""By name, the type of an added field and its default."""
+
+
+@pytest.mark.parametrize("what", DEFAULTS)
+def test_what_was_stored_before_a_field_was_added_has_its_default(what: str) -> None:
+    annotation, default = DEFAULTS[what]
+    given = (
+        field(default_factory=lambda: default) if isinstance(default, list | dict) else field(default=default)
+    )
+    record = make_dataclass("Made", [("a", int), ("b", annotation, given)])
+    old = pa.array([{"a": 1}, None])
+    evolution = evolve("struct<a: bigint>", to_type(record, parameter="p"))
+    (change,) = evolution.changes
+    assert change.startswith("'b' is added, as ")
+    kind = evolution.type
+    assert kind.from_arrow(evolution.read(old)) == [record(1, default), None]
+    # what is written later is what it is, and a compaction or a wider table changes nothing
+    written = kind.to_arrow([kind.normalise(record(2, default))], storage=True)
+    both = evolution.write(pa.concat_arrays([evolution.read(old), written]), evolution.table_type(old.type))
+    assert kind.from_arrow(evolution.read(both)) == [record(1, default), None, record(2, default)]
+    with pytest.raises(
+        ValueTypeError, match="field 'b': None cannot be kept apart from what was stored before"
+    ):
+        kind.normalise(record(3, None))
+    assert in_form(written, kind, stored=True).equals(written)
+    with pytest.raises(
+        ValueTypeError, match="field 'b': None cannot be kept apart from what was stored before"
+    ):
+        in_form(evolution.read(old), kind, stored=True)
+    # the default is recorded: that of a later class is for what is made later
+    later = make_dataclass("Later", [("b", annotation), ("a", int)])
+    again = evolve(evolution.declared, to_type(later, parameter="p"))
+    assert again.changes == ()
+    assert again.type.from_arrow(again.read(old)) == [later(default, 1), None]
+    assert evolve(evolution.declared, to_type(record, parameter="p")).declared == evolution.declared
+
+
+def test_a_default_holds_at_any_depth_and_under_another_name() -> None:
+    old = "struct<`many`: array<struct<`x`: int>>, `by_key`: map<string, struct<`x`: int>>>"
+    inner = make_dataclass("Inner", [("x", int), ("n", int, 3)])
+    record = make_dataclass("Made", [("many", list[inner]), ("by_key", dict[str, inner])])  # type: ignore[valid-type]
+    evolution = evolve(old, to_type(record, parameter="p"))
+    stored = pa.array(
+        [{"many": [{"x": 1}, None], "by_key": [("k", {"x": 2})]}], to_type(old, parameter="p").storage
+    )
+    assert evolution.type.completes
+    (read,) = evolution.type.from_arrow(evolution.read(stored))
+    assert (read.many, read.by_key) == ([inner(1, 3), None], {"k": inner(2, 3)})
+    renamed = make_dataclass("Renamed", [("x", int), ("m", int, field(default=9, metadata={"alias": "n"}))])
+    wider = make_dataclass("Wider", [("many", list[renamed]), ("by_key", dict[str, renamed])])  # type: ignore[valid-type]
+    again = evolve(evolution.declared, to_type(wider, parameter="p"))
+    (read,) = again.type.from_arrow(again.read(stored))
+    assert read.many == [renamed(1, 3), None]
+
+
+def test_a_field_without_default_or_with_none_is_none_and_one_of_another_type_is_refused() -> None:
+    for kind in (to_type(Place, parameter="p"), to_type("city string, zip bigint", parameter="p")):
+        evolution = evolve("struct<zip: bigint>", kind)
+        assert evolution.type.from_arrow(evolution.read(pa.array([{"zip": 1}])))[0][0] is None
+    evolution = evolve("struct<city: string>", to_type(Place, parameter="p"))
+    assert evolution.type.from_arrow(evolution.read(pa.array([{"city": "Rome"}]))) == [Place("Rome", 0)]
+    wrong = make_dataclass("Wrong", [("a", int), ("b", int, "x")])
+    with pytest.raises(
+        StateMigrationError, match="the default 'x' of the added field 'b' cannot be recorded"
+    ):
+        evolve("struct<a: bigint>", to_type(wrong, parameter="p"))
+
+
+def test_elements_of_operator_state_have_the_default() -> None:
+    record = make_dataclass("Made", [("a", int), ("b", int, 5)])
+    evolution = evolve("struct<`a`: bigint>", to_type(record, parameter="p"))
+    assert from_json(evolution.type, ['{"a": 1}', '{"a": 1, "b": 2}']) == [record(1, 5), record(1, 2)]
 
 
 def test_two_fields_cannot_become_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +58,8 @@ PAIR = Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()])
 REFUSED: dict[str, tuple[Any, list[Any]]] = {
     "double": ("double", [2**53 + 1, -(2**63) + 1, 10**400, Fraction(1, 3), np.longdouble("0.1"), Decimal("0.1"), True,
                           np.True_, "1.5", b"1", np.datetime64("2020-01-01"), np.array([1.5]), 1j, None.__class__]),
-    "float": ("float", [2**24 + 1, np.int64(2**24 + 1), 1e39, Decimal(1), np.True_]),
+    "float": ("float", [2**24 + 1, np.int64(2**24 + 1), 1e39, Decimal(1), np.True_, 1 / 3, 0.123456789, 1e-46, math.pi,
+                        np.float64(1 / 3), 16777216.5]),
     "int": ("int", [1.0, 1.5, np.float64(2), Decimal(1), True, np.True_, "1", 2**31, np.array([1]), Fraction(2)]),
     "bigint": ("bigint", [2**63, 1.0, np.uint64(2**63)]),
     "big integer": (Types.BIG_INT(), [1.0, 10**38, True]),
@@ -76,13 +78,14 @@ REFUSED: dict[str, tuple[Any, list[Any]]] = {
     "dict": (dict[str, int], [[("a", 1)], {None: 1}, {"a": True}]),
     "dict of floats": (Types.MAP(Types.FLOAT(), Types.INT()), [{0.1: 1, 0.1000000001: 2}]),
     "record": (PAIR, [("a", 1, 2), ("a",), {"k": "a", "n": 1, "more": 2}, {"k": "a"}, Wider("a", 1, 2), {"a", 1}, "ab",
-                      Row(n="a", m=1), Row(m="a", k=1), 7]),
+                      Row(n="a", m=1), Row(m="a", k=1), Row(x="a", y=1), Row(k="a", m=1), 7]),
     "plain": (PlainType(), [FINE, pd.NaT, np.array([1, 2]), {1}, Fraction(1, 3), 1j]),
 }  # fmt: skip
 SAME: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     "double": ("double", [(2**53, 2.0**53), (2**60, 2.0**60), (np.float32(0.5), 0.5), (Level.HIGH, 3.0),
                           (Fraction(1, 4), 0.25)]),
-    "float": ("float", [(2**24, 2.0**24), (0.5, 0.5), (0.1, float(np.float32(0.1)))]),
+    "float": ("float", [(2**24, 2.0**24), (0.5, 0.5), (0.1, float(np.float32(0.1))), (math.inf, math.inf),
+                         (np.float32(1 / 3), float(np.float32(1 / 3))), (1e-5, float(np.float32(1e-5)))]),
     "int": ("int", [(Level.HIGH, 3), (np.int8(3), 3)]),
     "boolean": ("boolean", [(np.True_, True)]),
     "text": ("string", [(Color.RED, "red"), (Word("a"), "a"), (np.str_("é"), "é")]),
@@ -90,7 +93,7 @@ SAME: dict[str, tuple[Any, list[tuple[Any, Any]]]] = {
     "list": (list[int], [((1, 2), [1, 2]), (range(2), [0, 1]), ({3: 0, 1: 0}.keys(), [3, 1]), (array("i", [1]), [1]),
                          (np.array([1, 2]), [1, 2]), ((n for n in (1, 2)), [1, 2])]),
     "instant": ("timestamp", [(pd.Timestamp(1_000, tz="UTC"), datetime(1970, 1, 1, 0, 0, 0, 1, UTC))]),
-    "record": (PAIR, [(Row(n=1, k="a"), ("a", 1)), (Row(x="a", y=1), ("a", 1)), (Pair("a", 1), ("a", 1)),
+    "record": (PAIR, [(Row(n=1, k="a"), ("a", 1)), (Row("a", 1), ("a", 1)), (Pair("a", 1), ("a", 1)),
                       ({"n": 1, "k": "a"}, ("a", 1))]),
     "plain": (PlainType(), [(Color.RED, "red"), (np.True_, True), (Level.HIGH, 3), (np.int64(2**62), 2**62)]),
 }  # fmt: skip
@@ -135,7 +138,7 @@ def test_a_whole_number_is_a_double_on_both_ways_or_on_none(number: int) -> None
 COLUMNS: dict[str, tuple[Any, list[pa.Array]]] = {
     "double": ("double", [pa.array([2**53 + 1]), pa.array([2**63 - 1]), pa.array([Decimal("0.1")]), pa.array(["1"]),
                           pa.array([True])]),
-    "float": ("float", [pa.array([2**24 + 1]), pa.array([1e39])]),
+    "float": ("float", [pa.array([2**24 + 1]), pa.array([1e39]), pa.array([0.5, None, 1 / 3]), pa.array([1e-46])]),
     "bigint": ("bigint", [pa.array([1.0]), pa.array([Decimal(1)]), pa.array(["1"]), pa.array([True]),
                           pa.array([datetime(2020, 1, 1)]), pa.array([2**63], pa.uint64())]),
     "decimal": ("decimal(5,2)", [pa.array([1.25]), pa.array([Decimal("1.005")]), pa.array([1000]), pa.array(["1"])]),
@@ -174,4 +177,6 @@ def test_columns_that_fit_are_the_same_values() -> None:
     ]
     assert made(pa.array([time(0, 0, 1)], pa.time32("s")), time) == [1_000_000]
     assert made(pa.array([3]), "decimal(5,2)") == [Decimal("3.00")]
-    assert made(pa.array([0.1]), "float") == [float(np.float32(0.1))]
+    assert made(pa.array([0.1, None, 0.5]), "float") == [float(np.float32(0.1)), None, 0.5]
+    assert made(pa.array([math.inf]), "float") == [math.inf]
+    assert math.isnan(made(pa.array([math.nan]), "float")[0])
