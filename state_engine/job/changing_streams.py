@@ -20,10 +20,12 @@ from state_engine.job.graph import (
     SideOutputNode,
     SourceNode,
     parents,
+    stream_ends,
 )
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
+from state_engine.sources.changes.decoded_source import DecodedSource
 
 _SHORTCUTS = ("map_with_state", "aggregate")
 
@@ -44,6 +46,13 @@ def origins_of_changes(node: Node) -> list[str]:
     if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):
         return [f"operator '{node.uid}'"]
     return list(dict.fromkeys(origin for parent in parents(node) for origin in origins_of_changes(parent)))
+
+
+def sequence_of_feeds(node: Node) -> str | None:
+    """The column that orders the changes of a stream's sources, if all are feeds of that order."""
+    ends = [end.source if isinstance(end, SourceNode) else None for end in stream_ends(node)]
+    named = {end.format.sequence if isinstance(end, DecodedSource) else None for end in ends}
+    return named.pop() if len(named) == 1 else None
 
 
 def check_operator(

@@ -47,17 +47,20 @@ def uid_of(sink: str) -> str:
     return f"sink_{sink}"
 
 
-def last_rows(name: str, sink: KeyedSink, declared: OutputType | None) -> TypedByInput:
+def last_rows(
+    name: str, sink: KeyedSink, declared: OutputType | None, of_feeds: str | None = None
+) -> TypedByInput:
     """The function of a keyed sink's operator.
 
     Args:
         name: of the sink.
         declared: type of its stream; None where only rows show it.
+        of_feeds: the column that orders the changes of the stream's sources.
 
     Raises:
         ConfigurationError: rows do not have these columns, as far as the stream declares its type.
     """
-    function = TypedByInput(partial(_function, name, sink), accepts_changes=True)
+    function = TypedByInput(partial(_function, name, sink, of_feeds), accepts_changes=True)
     if declared is not None:
         function.bound(declared)  # what does not fit is refused here and now
     return function
@@ -74,20 +77,27 @@ def table_of(sink: KeyedSink) -> StateTable:
     )
 
 
-def _function(name: str, sink: KeyedSink, kind: OutputType) -> LastRow:
+def _function(name: str, sink: KeyedSink, of_feeds: str | None, kind: OutputType) -> LastRow:
     if kind.scalar:
         raise ConfigurationError(
             f"sink '{name}': its stream has bare values, and a {type(sink).__name__} with key= needs rows with named "
             "columns: make rows of them in a map first"
         )
     sink.check_columns(pa.schema(list(kind.columns.arrow)), name=name)
+    key, sequence = (
+        tuple(sink.key or ()),
+        (sink.sequence,) if isinstance(sink.sequence, str) else sink.sequence,
+    )
+    if not sequence and of_feeds in kind.columns.names and of_feeds not in key:
+        sequence = (of_feeds,)
     try:
         return LastRow(
             kind.columns,
-            key=sink.key or (),
-            sequence=sink.sequence,
+            key=key,
+            sequence=sequence,
+            of_changes=tuple(sequence) == (of_feeds,),
             ttl=sink.ttl,
-            deleted_ttl=sink.ttl if sink.sequence else None,
+            deleted_ttl=sink.ttl if sequence else None,
         )
     except ConfigurationError as error:
         raise ConfigurationError(f"sink '{name}': {error}") from None

@@ -34,7 +34,7 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.changing_streams import check_sink, is_changing
+from state_engine.job.changing_streams import check_sink, is_changing, sequence_of_feeds
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.declared_aggregates import declared_aggregates
 from state_engine.job.graph import (
@@ -322,7 +322,10 @@ class DataStream(StreamShortcuts):
 
     def _keyed_sink(self, name: str, sink: KeyedSink) -> None:
         """An operator that keeps the last row of each key, whose state the sink's table shows."""
-        function, key = last_rows(name, sink, declared_type(self._node)), tuple(sink.key or ())
+        function, key = (
+            last_rows(name, sink, declared_type(self._node), sequence_of_feeds(self._node)),
+            tuple(sink.key or ()),
+        )
         by_key = (OperatorInput(self._node, key),)
         last = self._add(by_key, function, method="sink", uid=uid_of(name), output_type=None)
         last.name(f"last rows of sink {name}").publish_state(ROW, table_of(sink), name=name)

@@ -10,13 +10,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.job.changing_streams import is_changing
-from state_engine.job.graph import Node, OperatorInput, SelectedKey, SourceNode, declared_type, stream_ends
+from state_engine.job.changing_streams import is_changing, sequence_of_feeds
+from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
 from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
-from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ class TableFunctions(Stream):
         Raises:
             ConfigurationError: as ``Scd2`` does; where the stream declares its type, here and now.
         """
-        of_feeds = _sequence_of_feeds(self._node) if sequence is None else None
+        of_feeds = sequence_of_feeds(self._node) if sequence is None else None
         made = TypedByInput(
             partial(_scd2, _columns(self._key), valid_from, tracked, sequence, of_feeds, merge_equal),
             accepts_changes=Scd2.accepts_changes,
@@ -88,13 +87,6 @@ class TableFunctions(Stream):
             made.bound(declared)  # what does not fit is refused here and now
         by_key = (OperatorInput(self._node, self._key),)
         return self._add(by_key, made, method=method, uid=uid, output_type=None)
-
-
-def _sequence_of_feeds(node: Node) -> str | None:
-    """The column that orders the changes of a stream's sources, if all are feeds of that order."""
-    ends = [end.source if isinstance(end, SourceNode) else None for end in stream_ends(node)]
-    named = {end.format.sequence if isinstance(end, DecodedSource) else None for end in ends}
-    return named.pop() if len(named) == 1 else None
 
 
 def _top_n_function(key: Key, n: int, *, by: str | Sequence[str], keep_all: bool) -> TypedByInput:

@@ -43,6 +43,9 @@ class LastRow(KeyedProcessFunction):
         row_type: type of the elements.
         key: the columns that the stream is keyed by; the state holds the others. Empty where a function gives the key.
         sequence: columns that order the rows of a key, compared from the first to the last; not of the key.
+        of_changes: whether the sequence is one of changes, such as a position in a database's log. Then of one sequence
+            a row counts before a deletion, because a change that replaces a row has both, and what arrives again
+            changes nothing.
         ttl: lets rows expire. Their sequence goes with them, so an older row may then be stored again.
         deleted_ttl: lets the sequences of deletions expire, by default never. It should be longer than rows can be
             late.
@@ -69,12 +72,14 @@ class LastRow(KeyedProcessFunction):
         *,
         key: Iterable[str] = (),
         sequence: str | Sequence[str] | None = None,
+        of_changes: bool = False,
         ttl: StateTtlConfig | None = None,
         deleted_ttl: StateTtlConfig | None = None,
     ) -> None:
         key = tuple(key)
         self._rows = KeyedRows(row_type, apart=key, operator="LastRow")
         self._sequence = (sequence,) if isinstance(sequence, str) else tuple(sequence or ())
+        self._of_changes = of_changes
         in_key = [name for name in self._sequence if name in key]
         if in_key:
             raise ConfigurationError(f"LastRow: the sequence {in_key} is part of the key: it orders nothing")
@@ -108,8 +113,11 @@ class LastRow(KeyedProcessFunction):
         sequence = self._rows.values(row, self._sequence, what="sequence")
         stored = self._row.value()
         last = self._deleted.value() if stored is None else tuple(stored[name] for name in self._sequence)
-        if last is not None and self._place(sequence) < self._place(last):
-            return
+        if last is not None:
+            new, old = self._place(sequence), self._place(last)
+            again = self._of_changes and new == old and (gone or stored is not None)
+            if new < old or again:
+                return
         if gone:
             self._row.clear()
             self._deleted.update(sequence)

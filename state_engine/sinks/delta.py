@@ -91,7 +91,8 @@ class DeltaSink(Sink):
         shared: whether the same job of another root may have written to the table, too, or still does. Not with
             ``key``.
         key: columns that identify a row; empty to append.
-        sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
+        sequence: columns that say which row of a key is the last, the greatest; by default the ``sequence`` of the
+            stream's ``ChangeFormat``, else the total order.
         ttl: lets rows that nobody wrote for this time leave the table, with the publish after the next compaction; with
             a sequence, deletions are remembered as long.
         adopt: whether an existing table, which belongs to nobody or to another job, is taken over: its rows are

@@ -69,7 +69,8 @@ class SqlSink(Sink):
         password_env: name of the environment variable that holds the password.
         shared: whether the same job of another root may have written to the table, too, or still does. Not with
             ``key``.
-        sequence: columns that say which row of a key is the last, the greatest; by default the total order does.
+        sequence: columns that say which row of a key is the last, the greatest; by default the ``sequence`` of the
+            stream's ``ChangeFormat``, else the total order.
         ttl: lets rows that nobody wrote for this time leave the table, with the publish after the next compaction; with
             a sequence, deletions are remembered as long.
         adopt: with ``key``, whether an existing table, which belongs to nobody or to another job, is taken over: its

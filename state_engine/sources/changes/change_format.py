@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,10 @@ class Changes:
     problems: Mapping[int, str]
 
 
+_Envelopes = tuple[pa.Array, pa.Array, pa.Array, pa.Array | None, dict[int, str]]
+"""Rows before and after, operations, sequences, and what could not be read and why."""
+
+
 class ChangeFormat(ABC):
     """Decodes a feed of operations: the argument ``format`` of ``StatefulJob.source``.
 
@@ -63,7 +67,9 @@ class ChangeFormat(ABC):
     sequence: str | None = None
 
     @staticmethod
-    def debezium(*, column: str | None = None, schema: str | None = None) -> ChangeFormat:
+    def debezium(
+        *, column: str | None = None, schema: str | None = None, sequence: str | None = None
+    ) -> ChangeFormat:
         """Debezium's envelopes, with ``before``, ``after`` and ``op``: c (create), r (read), u (update), d (delete).
 
         The elements are the rows in ``before`` and ``after``. An update is two changes, the row as it was and as it is;
@@ -77,15 +83,19 @@ class ChangeFormat(ABC):
             schema: DDL of the rows, where envelopes are JSON text. Debezium's own wrapping (``schema``, ``payload``)
                 may be there or not. Dates are text or days, decimals text or numbers, bytes base64, timestamps ISO
                 text; a timestamp that comes as a number is a bigint.
+            sequence: the field of the envelope that orders the changes: ``"source.lsn"`` of PostgreSQL, or
+                ``"source.pos"`` within a file of MySQL, ``"source.change_lsn string"`` of SQL Server, ``"ts_ms"``. Rows
+                get it as a column of its last name (``lsn``), in JSON text as a bigint unless a type stands behind it.
+                A change without it is refused. By default they have the order of the source.
 
         Raises:
-            ConfigurationError: only one of them is given where both are needed.
+            ConfigurationError: only one of them is given where both are needed; the sequence is no such field.
 
         Example:
             >>> ChangeFormat.debezium(column="value", schema="id bigint, name string")
             ChangeFormat.debezium(column='value', schema='id bigint, name string')
         """
-        return DebeziumFormat(column, schema)
+        return DebeziumFormat(column, schema, *_sequence_of(sequence))
 
     @staticmethod
     def columns(
@@ -190,10 +200,18 @@ class ColumnsFormat(ChangeFormat):
 
 @dataclass(frozen=True, repr=False)
 class DebeziumFormat(ChangeFormat):
-    """See ``ChangeFormat.debezium``."""
+    """See ``ChangeFormat.debezium``.
+
+    Attributes:
+        path: of the sequence, in the envelope.
+        sequence_type: in JSON text.
+    """
 
     column: str | None = None
     schema: str | None = None
+    sequence: str | None = None
+    path: tuple[str, ...] = ()
+    sequence_type: str = ""
 
     def __post_init__(self) -> None:
         if self.schema is not None:
@@ -203,6 +221,11 @@ class DebeziumFormat(ChangeFormat):
                 )
             if not isinstance(to_type(self.schema, parameter="schema"), StructType):
                 raise ConfigurationError(f"{self!r}: schema must name columns, for example 'id bigint'")
+
+    @property
+    def _placed(self) -> StructType:
+        """The type of the sequence in an envelope of JSON text, as if it were a row."""
+        return StructType([self.sequence or ""], [to_type(self.sequence_type, parameter="sequence")])
 
     @property
     def _row(self) -> StructType:
@@ -222,7 +245,9 @@ class DebeziumFormat(ChangeFormat):
                         f"{self!r}: the column '{self.column}' is text, so the columns of its rows must be said: "
                         "schema='id bigint, name string'"
                     )
-                return pa.schema(list(self._row.arrow))
+                return self._with_sequence(
+                    list(self._row.arrow), self._placed.arrow[0].type if self.path else None
+                )
             if not pa.types.is_struct(held):
                 raise ConfigurationError(
                     f"{self!r}: the column '{self.column}' must be a struct or JSON text, not {held}"
@@ -238,14 +263,34 @@ class DebeziumFormat(ChangeFormat):
             raise ConfigurationError(
                 f"{self!r}: 'before' and 'after' must be structs of the same fields, not {before} and {after}"
             )
-        return pa.schema(list(after))
+        return self._with_sequence(list(after), self._type_of_sequence(fields) if self.path else None)
+
+    def _type_of_sequence(self, fields: pa.Schema) -> pa.DataType:
+        """In envelopes that are structs."""
+        kind: pa.DataType = pa.struct(list(fields))
+        for name in self.path:
+            if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+                raise ConfigurationError(f"{self!r}: the envelope has no field '{'.'.join(self.path)}'")
+            kind = kind.field(name).type
+        return kind
+
+    def _with_sequence(self, columns: list[pa.Field], kind: pa.DataType | None) -> pa.Schema:
+        if kind is None:
+            return pa.schema(columns)
+        if self.sequence in (field.name for field in columns):
+            raise ConfigurationError(
+                f"{self!r}: the rows have a column '{self.sequence}' of their own: leave it out of the schema"
+            )
+        return pa.schema([*columns, pa.field(self.sequence, kind)])
 
     def decode(self, feed: pa.Table) -> Changes:
         if self.schema is not None:
             texts = one_chunk(feed[self.column]).cast(pa.large_binary()).to_pylist()  # it may be no UTF-8
-            before, after, ops, problems = _parsed(texts, self._row)
+            before, after, ops, places, problems = _parsed(
+                texts, self._row, self._placed if self.path else None, self.path
+            )
         else:
-            before, after, ops, problems = self._columns_of(feed)
+            before, after, ops, places, problems = self._columns_of(feed)
         kinds, unknown = _kinds(ops, _DEBEZIUM)
         skipped = np.array([row in problems for row in range(len(ops))], bool)
         if self.column is not None:
@@ -254,22 +299,35 @@ class DebeziumFormat(ChangeFormat):
         there = _valid(before), _valid(after)
         problems |= {row: why for row, why in unknown.items() if not skipped[row]}
         _check_rows(kinds, known, there, problems)
+        if places is not None:
+            absent = np.flatnonzero(known & ~_valid(places))
+            problems |= {
+                int(row): f"there is no '{'.'.join(self.path)}'" for row in absent if row not in problems
+            }
         known &= np.array([row not in problems for row in range(len(ops))], bool)
         old = known & there[0] & ((kinds == _AFTER) | (kinds == _DELETE))
         new = known & (kinds != _DELETE)
-        return _of_images(before, after, kinds, old, new, problems)
+        changes = _of_images(before, after, kinds, old, new, problems)
+        if places is None:
+            return changes
+        return replace(
+            changes, rows=changes.rows.append_column(self.sequence, places.take(pa.array(changes.origins)))
+        )
 
-    def _columns_of(self, feed: pa.Table) -> tuple[pa.Array, pa.Array, pa.Array, dict[int, str]]:
-        """Rows before and after, and operations, of envelopes that are structs."""
-        if self.column is None:
-            parts = [one_chunk(feed[name]) for name in ("before", "after", "op")]
-        else:
-            whole = one_chunk(feed[self.column])
-            parts = [pc.struct_field(whole, name) for name in ("before", "after", "op")]
-        return parts[0], parts[1], parts[2], {}
+    def _columns_of(self, feed: pa.Table) -> _Envelopes:
+        """Of envelopes that are structs."""
+
+        def part(*path: str) -> pa.Array:
+            if self.column is not None:
+                return pc.struct_field(one_chunk(feed[self.column]), list(path))
+            first = one_chunk(feed[path[0]])
+            return pc.struct_field(first, list(path[1:])) if path[1:] else first
+
+        return part("before"), part("after"), part("op"), part(*self.path) if self.path else None, {}
 
     def __repr__(self) -> str:
-        given = {"column": self.column, "schema": self.schema}
+        named = " ".join(filter(None, [".".join(self.path), self.sequence_type.replace("bigint", "")]))
+        given = {"column": self.column, "schema": self.schema, "sequence": named or None}
         said = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         return f"ChangeFormat.debezium({said})"
 
@@ -329,35 +387,54 @@ def _of_images(
     return Changes(rows, of_each, origins, problems)
 
 
+def _sequence_of(given: str | None) -> tuple[str | None, tuple[str, ...], str]:
+    """Column, path and type of a sequence that was named, as in ``"source.change_lsn string"``."""
+    if given is None:
+        return None, (), ""
+    named, _, kind = given.partition(" ")
+    path = tuple(named.split("."))
+    if not all(path):
+        raise ConfigurationError(
+            f"ChangeFormat.debezium: sequence={given!r} names no field: write it as 'source.lsn' or 'ts_ms'"
+        )
+    to_type(kind or "bigint", parameter="type of sequence")
+    return path[-1], path, kind.strip() or "bigint"
+
+
 def _parsed(
-    texts: list[bytes | None], kind: StructType
-) -> tuple[pa.Array, pa.Array, pa.Array, dict[int, str]]:
-    """Rows before and after, and operations, of envelopes that are JSON text."""
+    texts: list[bytes | None], kind: StructType, placed: StructType | None, path: tuple[str, ...]
+) -> _Envelopes:
+    """Of envelopes that are JSON text."""
     before: list[Any] = []
     after: list[Any] = []
     ops: list[str | None] = []
     problems: dict[int, str] = {}
-    read = json_reader(kind, _RULES)
+    places: list[Any] = []
+    read, read_place = json_reader(kind, _RULES), None if placed is None else json_reader(placed, _RULES)
     for place, text in enumerate(texts):
-        old = new = op = None
+        old = new = op = at = None
         try:
             if text is not None:
-                old, new, op = _envelope(text, read)
+                envelope = _envelope(text)
+                old, new, op = _images(envelope, read)
+                at = None if read_place is None else _place_in(envelope, path, read_place)
         except ValueTypeError as error:
             problems[place] = str(error)
         before.append(old)
         after.append(new)
         ops.append(op)
+        places.append(at)
     return (
         kind.to_arrow(before, storage=False),
         kind.to_arrow(after, storage=False),
         pa.array(ops, pa.string()),
+        None if placed is None else placed.types[0].to_arrow(places, storage=False),
         problems,
     )
 
 
-def _envelope(text: bytes, read: Reader) -> tuple[Any, Any, str | None]:
-    """Row before, row after and operation of one envelope."""
+def _envelope(text: bytes) -> dict[str, Any]:
+    """One envelope, without Debezium's wrapping."""
     try:
         envelope = json_decoder().decode(text.decode())
     except (ValueError, RecursionError) as error:
@@ -366,6 +443,22 @@ def _envelope(text: bytes, read: Reader) -> tuple[Any, Any, str | None]:
         envelope = envelope["payload"]
     if not isinstance(envelope, dict):
         raise ValueTypeError("the envelope is not a JSON object")
+    return envelope
+
+
+def _place_in(envelope: Any, path: tuple[str, ...], read: Reader) -> Any:
+    """The sequence of an envelope; None without one."""
+    for name in path:
+        envelope = envelope.get(name) if isinstance(envelope, dict) else None
+    try:
+        (value,) = read({path[-1]: envelope})
+    except ValueTypeError as error:
+        raise ValueTypeError(f"'{'.'.join(path)}': {error}") from None
+    return value
+
+
+def _images(envelope: dict[str, Any], read: Reader) -> tuple[Any, Any, str | None]:
+    """Row before, row after and operation of an envelope."""
     images = []
     for name in ("before", "after"):
         try:
