@@ -74,6 +74,9 @@ A transform that returns a DataFrame of a session with other options is refused 
 A clock that is years ahead of the last checkpoint is refused before it is recorded
   core/time/test_clock_jumps::test_a_jump_beyond_the_bound_is_refused
   engine/test_clocks::test_ten_years_ahead_and_back
+None in a field that was added with a default is refused, and so is a default of another type
+  core/state/test_evolution::test_what_was_stored_before_a_field_was_added_has_its_default
+  core/state/test_evolution::test_a_field_without_default_or_with_none_is_none_and_one_of_another_type_is_refused
 A name that a sink or a published table cannot have is refused before anything is committed
   engine/test_column_names::test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built
   engine/test_column_names::test_a_name_that_a_published_table_cannot_have_is_refused_before_anything_is_committed
