@@ -16,7 +16,7 @@ from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.job.graph import OperatorNode, declared_key, type_in_code
+from state_engine.job.graph import OperatorNode, SelectedKey, declared_key, type_in_code
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.routed import RoutedLayout
@@ -62,10 +62,10 @@ def checked_key(
 def other_columns(known: Sequence[str], today: Sequence[str]) -> str:
     """What to do where a key is of other columns."""
     renamed = f". If only their names are different, name them {list(known)} in a transform before key_by"
+    may_be_renamed = len(known) == len(today) and set(known) != set(today)
     return (
         f"Other columns are another key. Key by {list(known)} again; or give the operator another uid: it starts "
-        "empty, and a replay from the first checkpoint fills it"
-        + (renamed if len(known) == len(today) else "")
+        "empty, and a replay from the first checkpoint fills it" + (renamed if may_be_renamed else "")
     )
 
 
@@ -85,12 +85,18 @@ def _check_types(
         return
     if today.names != known.names:
         _refuse_columns(job, operator, known, today.names)
+    rewrite = f"engine.state_processor(job).change_key_type('{operator.uid}'"
+    if isinstance(operator.inputs[0].key, SelectedKey):  # nothing shows what the function takes its key from
+        rewrite = f"say what becomes of an old key: {rewrite}, convert=…)"
+    else:
+        rewrite += (
+            f"), or `statelake change-key-type {job.name} --operator {operator.uid}`, first with a dry run"
+        )
     raise StateMigrationError(
         f"{_where(job, operator)}: its state is stored by key {known.declared_text}, the job keys by "
-        f"{today.declared_text}. Restore the old key_by; or rewrite the state by the new type: "
-        f"engine.state_processor(job).change_key_type('{operator.uid}'), or "
-        f"`statelake change-key-type {job.name} --operator {operator.uid}`, first with a dry run; "
-        "or give the operator another uid to start empty"
+        f"{today.declared_text}. Restore the old key_by. If it is the same key in another type, such as a number as "
+        f"text, rewrite the state: {rewrite}. If it is another key, give the operator another uid: it starts empty, "
+        "and a replay from the first checkpoint fills it"
     )
 
 

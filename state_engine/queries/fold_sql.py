@@ -42,12 +42,34 @@ def state_sql(
         source: the rows of these files, as SQL names them, with ``ORDER``.
         metadata, shown: see ``state_reader.read_state``.
     """
-    names = zip(declared.key_type, declared.key_names(metadata=metadata), strict=True)
-    columns = [f"key.{quoted(field.name)} AS {quoted(name)}" for field, name in names]
+    names = zip(declared.key_type, declared.key.shown, declared.key_names(metadata=metadata), strict=True)
+    columns = [
+        f"{_key_part(f'key.{quoted(f.name)}', f.type, kind)} AS {quoted(name)}" for f, kind, name in names
+    ]
     columns += [*(["map_key"] if declared.shape == "map" else []), "value"]
     columns += _metadata(declared, expiry) if metadata else []
     folded = _FOLDS[declared.shape](_changes(declared, files, source, shown), _alive(expiry))
     return f"SELECT {', '.join(columns)} FROM ({folded})"
+
+
+def _key_part(part: str, stored: pa.DataType, shown: pa.DataType) -> str:
+    """A part of a key as readers see it; the twin of ``state_table.key_columns``.
+
+    Example:
+        >>> _key_part("key.`day`", pa.int64(), pa.date32())
+        'date_from_unix_date(CAST(key.`day` AS INT))'
+    """
+    if stored == shown:
+        return part
+    if pa.types.is_struct(shown):
+        fields = (
+            f"{_key_part(f'{part}.{quoted(f.name)}', s.type, f.type)} AS {quoted(f.name)}"
+            for s, f in zip(stored, shown, strict=True)
+        )
+        return f"if({part} IS NULL, NULL, struct({', '.join(fields)}))"
+    if pa.types.is_date(shown):
+        return f"date_from_unix_date(CAST({part} AS INT))"
+    return f"({part} = 1)" if pa.types.is_boolean(shown) else f"CAST({part} AS {ddl_text(shown)})"
 
 
 def _changes(

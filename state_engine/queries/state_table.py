@@ -21,6 +21,7 @@ from state_engine.core.checkpoints.time_travel import (
     declared_state,
     expiry_of,
 )
+from state_engine.core.keys.canonical import decode_keys
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.types.columns import one_chunk
@@ -112,7 +113,7 @@ def _columns(
         return schema.empty_table()
     # fields are called as they were declared: some are stored under the names that they had before
     column = one_chunk(entries[state_column(declared.schema.column_name)]).view(declared.shown_type)
-    arrays = [*one_chunk(entries["key"]).flatten()]
+    arrays = key_columns(one_chunk(entries["key"]), declared.key.shown)
     updated = lasting = one_chunk(entries["updated_at"])
     if declared.shape == "map":
         arrays += [column.field("key"), column.field("value")]
@@ -127,6 +128,12 @@ def _columns(
         groups = pa.array(key_groups_of(hashes, declared.operator.max_parallelism), pa.int64())
         arrays += [*_times(expiry, updated, lasting), groups]
     return pa.table(arrays, schema=schema)
+
+
+def key_columns(keys: pa.StructArray, shown: Sequence[pa.DataType]) -> list[pa.Array]:
+    """The columns of keys as readers see them; the twin of ``fold_sql``'s, and tested against it."""
+    columns = zip(keys.flatten(), shown, strict=True)
+    return [c if c.type == kind else pa.array(decode_keys(c, kind), kind) for c, kind in columns]
 
 
 def _times(expiry: Expiry, updated: pa.Array, lasting: pa.Array) -> list[pa.Array]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
@@ -35,7 +36,7 @@ from state_engine.published.states import published_in
 from state_engine.queries.history_views import instant
 from state_engine.queries.spark_sql import plain_message
 from state_engine.queries.state_rows import KEY, KEY_HASH
-from state_engine.queries.state_table import read_state_of_key
+from state_engine.queries.state_table import key_columns, read_state_of_key
 from state_engine.queries.stored_columns import spark_data_type
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.replay.key_inputs import KeyInputs, RowsOfKey
@@ -110,7 +111,7 @@ class KeyHistory:
 
     Attributes:
         job: name.
-        keys: the key as each operator that has it stores it, by uid.
+        keys: the key as each operator that has it shows it, by uid.
         events: of checkpoints on the path of the head, oldest first; those in which nothing happened are left out.
         looked_at: ids of all checkpoints that were looked at.
         notes: what is not looked at, and why.
@@ -131,6 +132,15 @@ class _Key:
     schema: KeySchema
     stored: Mapping[str, Any]
     hash: int
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The key as readers of states see it."""
+        stored = pa.array([self.stored], self.schema.storage)
+        return {
+            n: c[0].as_py()
+            for n, c in zip(self.schema.names, key_columns(stored, self.schema.shown), strict=True)
+        }
 
 
 _CHANGE_STATE = frozenset(
@@ -183,7 +193,7 @@ class KeyExplainer:
             event = self._event(path[: path.index(row) + 1], keys)
             if not event.is_empty:
                 events.append(event)
-        shown = {one.uid: dict(zip(one.schema.names, one.stored.values(), strict=True)) for one in keys}
+        shown = {one.uid: one.shown for one in keys}
         return KeyHistory(self.layout.job, shown, events, [r.checkpoint_id for r in chosen], notes)
 
     # -- what to look at -------------------------------------------------------------------------------------------

@@ -5,21 +5,29 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
+import pytest
 
 from state_engine import JobSavepoints, StateEngine, StateProcessor
-from tests.docs.test_blocks import PAGES, REPOSITORY, parse
+from tests.docs.test_blocks import PAGES, REPOSITORY, SHELL, parse
+from tests.docs.test_blocks import commands as lines
 from tests.support.commands import every_command
+from tests.support.guides import blocks_of
 
 ROOTS = ("state_engine", "orchestration", "jobs", "examples")
 PLACEHOLDER = "1"
 """Stands for what a message fills in: a number, a name and a path."""
 NAMED = re.compile(r"(?<![\w./-])statelake ((?:[a-z][\w-]*|--[\w-]+|[A-Z][A-Z_]*|\d+|<\w+>)(?: +\S+)*)")
+PROGRAM = re.compile(r"(?<![\w./-])statelake ([a-z][\w-]*)")
+PROSE = {"again", "for", "in", "there"}
+"""Words that follow the name of the program or package, as in "install statelake again"."""
+OF_ALL = {"--csv", "--json", "--help"}
+"""Options of all commands: tests/cli/test_forms_of_commands.py runs all with each form, and the help is Click's."""
 MADE = re.compile(r"(?:^|`)make ([a-z][a-z-]*)(?=`|$)")
 CALLED = re.compile(r"(?<![\w.])engine\.(?:(savepoints|state_processor)\([^()]*\)\.)?(\w+)\(([^()]*)\)")
 
@@ -85,6 +93,63 @@ def commands() -> Iterator[tuple[str, tuple[str, ...]]]:
                 yield place, tuple(words)
 
 
+def unknown_commands() -> Iterator[tuple[str, str]]:
+    """What follows the program's name and is no command: a word of prose is in ``PROSE``."""
+    first = {name.split(" ")[0] for name in all_commands()}
+    for place, text in texts():
+        for word in PROGRAM.findall(text):
+            if word not in first | PROSE:
+                yield place, word
+
+
+Uses = set[tuple[str, str]]
+"""A command and an option of it, or nothing for the command alone."""
+
+
+def uses_in(words: Sequence[str]) -> Uses:
+    """The first command in some words, with its options."""
+    known = all_commands()
+    for start in range(len(words)):
+        for size in (2, 1):
+            name = " ".join(words[start : start + size])
+            if name in known:
+                options = [word.split("=")[0] for word in words[start + size :] if word.startswith("--")]
+                return {(name, ""), *((name, option) for option in options)}
+    return set()
+
+
+def named_uses() -> Uses:
+    """Commands and options that texts and blocks of pages name."""
+    in_blocks = [
+        line
+        for page in PAGES
+        for block in blocks_of(page)
+        if block.language in SHELL
+        for line in lines(block)
+    ]
+    in_texts = [list(words) for _, words in commands()]
+    return set[tuple[str, str]]().union(
+        *map(uses_in, [line[1:] for line in in_blocks if line[0] == "statelake"] + in_texts)
+    )
+
+
+def tried_uses() -> Uses:
+    """Commands and options that tests, and the Makefile before them, run: in texts, lists and arguments of calls."""
+    made = re.findall(r"\$\(BIN\)/statelake (.+)", (REPOSITORY / "Makefile").read_text())
+    tried = set[tuple[str, str]]().union(*(uses_in(line.split()) for line in made))
+    for path in sorted((REPOSITORY / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                tried |= uses_in(node.value.split())
+            elif isinstance(node, ast.List | ast.Tuple):
+                tried |= uses_in([str(getattr(one, "value", PLACEHOLDER)) for one in node.elts])
+            elif isinstance(node, ast.Call):
+                tried |= uses_in(
+                    [ast.unparse(node.func), *(str(getattr(one, "value", PLACEHOLDER)) for one in node.args)]
+                )
+    return tried
+
+
 def problem(words: tuple[str, ...]) -> str:
     """Why the command does not take these words; what a sentence leaves out is no problem."""
     given = [PLACEHOLDER if re.fullmatch(r"[A-Z][A-Z_]*|<\w+>", word) else word for word in words]
@@ -104,7 +169,20 @@ def test_every_command_that_a_text_names_is_taken_by_the_command_line() -> None:
     assert {(place, words, why) for place, words in named if (why := problem(words))} == set()
 
 
-def test_a_command_that_is_not_there_is_noticed() -> None:
+def test_a_word_behind_the_program_is_a_command() -> None:
+    assert set(unknown_commands()) == set()
+
+
+def test_every_command_and_option_that_a_text_names_is_run_by_a_test() -> None:
+    named = {(name, option) for name, option in named_uses() if option not in OF_ALL}
+    assert len(named) > 60
+    assert named - tried_uses() == set()
+
+
+def test_a_command_that_is_not_there_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "to repair it run statelake mend JOB, or statelake restore JOB"
+    monkeypatch.setattr("tests.docs.test_named_commands.texts", lambda: [("here", text)])
+    assert [*unknown_commands()] == [("here", "mend")]
     for text in (
         "restore sums --try",
         "branch compare sums 1 --limit 3",

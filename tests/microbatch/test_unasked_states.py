@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pytest
 
@@ -22,10 +22,12 @@ from state_engine import (
     ProcessFunction,
     ReducingStateDescriptor,
     RowKind,
+    RuntimeContext,
     SortedMapStateDescriptor,
     StatefulJob,
     StateTtlConfig,
     Time,
+    Types,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, StateMigrationError
@@ -389,6 +391,85 @@ def test_another_key_is_refused_without_a_new_row(key: str, match: str) -> None:
     with run_in_memory(job_of(Writes("sum"))) as run:
         run.process({"rows": [("a", 1)]})
         refused(run, Writes("sum") if key else PlainProcess(), match, key=key)
+
+
+class Pair(NamedTuple):
+    a: str
+    b: int
+
+
+def page(row: Any) -> str:
+    return str(row.page)
+
+
+def first(row: Any) -> Any:
+    return Pair(row.user, 1)
+
+
+class Visits(KeyedProcessFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        self.seen.update(self.seen.value() + 1)
+        yield (self.seen.value(),)
+
+
+USER = ("user",)
+OTHER_KEYS: dict[str, tuple[tuple[Any, ...], tuple[Any, ...]]] = {
+    "another column": (USER, ("page",)),
+    "a column of another type": (USER, ("n",)),
+    "two columns change places": (("user", "page"), ("page", "user")),
+    "one of two": (("user", "page"), ("user", "n")),
+    "one more": (USER, ("user", "page")),
+    "one less": (("user", "page"), USER),
+    "a function for a column": (USER, (page, Types.STRING())),
+    "a column for a function": ((page, Types.STRING()), ("page",)),
+    "a function of another type": ((lambda row: row.n, Types.LONG()), (page, Types.STRING())),
+    "a function of a record": (
+        (page, Types.STRING()),
+        (first, Types.ROW_NAMED(["a", "b"], [Types.STRING(), Types.INT()])),
+    ),
+    "a column that is computed": (("n",), ("computed",)),
+}
+
+
+def visits(*key: Any) -> StatefulJob:
+    job = StatefulJob("kept")
+    rows = job.source("rows", FileSource("/rows", schema="user string, page string, n bigint"))
+    if key == ("computed",):
+        rows = rows.map(lambda row: (row.page,), output_type="n string", uid="computes")
+        key = ("n",)
+    rows.key_by(*key).process(Visits(), uid="f", output_type="v bigint").sink("out", CollectSink())
+    return job
+
+
+@pytest.mark.parametrize("what", OTHER_KEYS)
+def test_no_advice_makes_another_key_of_a_key_by_a_cast(what: str) -> None:
+    before, after = OTHER_KEYS[what]
+    with run_in_memory(visits(*before)) as run:
+        run.process({"rows": [("u10", "p10", 10)]})
+        run.restart(visits(*after))
+        with pytest.raises(
+            StateMigrationError, match=r"another uid: it starts empty, and a replay"
+        ) as refused:
+            run.process({"rows": [("u10", "p10", 10)]})
+        said = str(refused.value)
+        assert (
+            "Restore the old key_by" in said
+            or f"Key by {list(before)} again" in said
+            or "Key by ['key'] again" in said
+        )
+        if "change_key_type" in said:
+            assert "If it is the same key in another type" in said
+            assert ("statelake change-key-type" in said) == isinstance(after[0], str), (
+                "nothing is known of a function"
+            )
+        if set(before) == set(after):
+            assert "names" not in said
+        run.restart(visits(*before))
+        run.process({"rows": [("u10", "p10", 10)]})
+        assert [*run.state("f", "seen").values()] == [2]
 
 
 class Feed(ProcessFunction):

@@ -5,20 +5,44 @@ from __future__ import annotations
 import random
 import subprocess
 import sys
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from state_engine import open_state
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StatefulJob,
+    ValueStateDescriptor,
+    open_state,
+)
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from tests.engine.test_evolution_on_spark import After, Before, keeping
 from tests.support.pipelines import Pipeline
 from tests.support.remembering import STATES, Event, Memory, by_key, entries, model
+
+# workers cannot import the tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Remembers(KeyedProcessFunction):
+    """Keeps a number by key."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("n", int))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
+        self.n.update(value.n)
+        return []
+
 
 BATCHES: list[list[Event]] = [
     [("a", 1, 5), ("a", 1, 7), ("b", 1, 3), ("b", 2, 3)],
@@ -62,6 +86,51 @@ def test_columns_are_those_that_spark_gives(memory: Memory) -> None:
             assert [str(f.type) for f in table.schema] == kinds, state
     # a key column that is called as the value is
     assert opened(memory, "counts").column_names == ["k", "key_value", "map_key", "value"]
+
+
+KEY = (
+    "day date, price decimal(10,2), ok boolean, raw binary, small smallint, ratio float, "
+    "at timestamp, part struct<day: date, `it's`: decimal(5,1), deep: struct<ok: boolean>>"
+)
+AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
+KEYS: list[tuple[Any, ...]] = [
+    (
+        date(2026, 1, 1),
+        Decimal("1.10"),
+        True,
+        b"\x00\xff",
+        7,
+        0.5,
+        AT,
+        (date(1, 1, 1), Decimal("-0.5"), (False,)),
+    ),
+    (date(9999, 12, 31), Decimal("-99999999.99"), False, b"", -7, -0.5, AT, (None, None, None)),
+    (None, None, None, None, None, None, None, None),
+]
+
+
+def test_keys_are_shown_as_the_values_that_they_are(tmp_path: Path, spark: SparkSession) -> None:
+    def build(job: StatefulJob) -> dict[str, DataStream]:
+        rows = job.from_collection([(*key, 1) for key in KEYS], f"{KEY}, n int", name="rows")
+        names = ("day", "price", "ok", "raw", "small", "ratio", "at", "part", "n")
+        return {"out": rows.key_by(*names).process(Remembers(), uid="remembers", output_type=int)}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    with pipeline.engine() as engine:
+        frame = engine.read_state("pipeline", "remembers", "n")
+        by_spark, kinds = frame.toArrow(), dict(frame.dtypes)
+    assert kinds["day"] == "date"
+    assert (kinds["price"], kinds["ok"], kinds["small"]) == ("decimal(10,2)", "boolean", "bigint")
+    assert kinds["part"] == "struct<day:date,it's:decimal(5,1),deep:struct<ok:boolean>>"
+    table = open_state.read_state(tmp_path / "root", "pipeline", "remembers", "n")
+    assert sorted(map(repr, table.to_pylist())) == sorted(map(repr, by_spark.to_pylist()))
+
+    def flat(value: Any) -> Any:
+        return tuple(map(flat, value.values())) if isinstance(value, dict) else value
+
+    shown = {tuple(map(flat, list(row.values())[:8])) for row in table.to_pylist()}
+    assert shown == set(KEYS)
 
 
 @pytest.mark.long

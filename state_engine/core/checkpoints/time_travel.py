@@ -121,6 +121,11 @@ class DeclaredState:
         return parse_ddl(self.operator.key_schema).arrow
 
     @property
+    def key(self) -> KeySchema:
+        """The key: as declared, or where that is not known as stored."""
+        return KeySchema.recorded(self.operator.key_schema, self.operator.key_type)
+
+    @property
     def column_type(self) -> pa.DataType:
         """Stored type of the state's column in files."""
         return type_from_text(self.schema.type).storage
@@ -133,12 +138,12 @@ class DeclaredState:
     def key_names(self, *, metadata: bool) -> list[str]:
         """Names of the key's columns for readers; one that another column has gets ``key_`` before it."""
         others = {"value", *(["map_key"] if self.shape == "map" else []), *(METADATA if metadata else ())}
-        names = KeySchema.recorded(self.operator.key_schema, self.operator.key_type).names
+        names = self.key.names
         return [_free(name, {*others, *(n.lower() for n in names if n != name)}) for name in names]
 
     def columns(self) -> list[tuple[str, pa.DataType]]:
         """Names and types of all columns for readers."""
-        keys = zip(self.key_names(metadata=True), (f.type for f in self.key_type), strict=True)
+        keys = zip(self.key_names(metadata=True), self.key.shown, strict=True)
         column, stamp = self.shown_type, pa.timestamp("us", "UTC")
         if self.shape == "map":
             values = [("map_key", column.field("key").type), ("value", column.field("value").type)]

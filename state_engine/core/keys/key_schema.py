@@ -74,6 +74,16 @@ class KeySchema:
         pairs = zip(self.columns, self.types, strict=True)
         return pa.struct([pa.field(n, storage_type(t)) for n, t in pairs])
 
+    @property
+    def shown(self) -> tuple[pa.DataType, ...]:
+        """Types of the columns for readers: as stored, but dates, decimals and booleans as declared.
+
+        Example:
+            >>> KeySchema.declared("struct<`day`: date, `price`: decimal(5,2), `size`: smallint>").shown
+            (DataType(date32[day]), Decimal128Type(decimal128(5, 2)), DataType(int64))
+        """
+        return tuple(_shown(kind) for kind in self.types)
+
     def stored_in(self, tables: Iterable[pa.DataType]) -> KeySchema:
         """This key under names that it can have in tables: a column of another type keeps its name for itself.
 
@@ -118,6 +128,14 @@ class KeySchema:
 
     def __str__(self) -> str:
         return ddl_text(self.storage)
+
+
+def _shown(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([(f.name, _shown(f.type)) for f in kind])
+    if pa.types.is_date(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind):
+        return kind
+    return storage_type(kind)
 
 
 def _decode(column: pa.Array, declared: pa.DataType) -> list[Any]:
