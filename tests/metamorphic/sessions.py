@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
 from state_engine.spark.engine_session import active_session
+from state_engine.storage.delta.java_calls import java_class
 
 ZONES = ["America/New_York", "Asia/Kolkata", "Pacific/Apia", "Europe/Berlin", "UTC", "+13:30"]
 CHOICES: dict[str, list[str]] = {
@@ -42,6 +43,12 @@ CHOICES: dict[str, list[str]] = {
     "spark.sql.legacy.charVarcharAsString": ["true", "false"],
     "spark.sql.sources.parallelPartitionDiscovery.threshold": ["0", "32"],
     "spark.sql.session.localRelationCacheThreshold": ["1"],
+    "spark.databricks.delta.properties.defaults.enableChangeDataFeed": ["true"],
+    "spark.databricks.delta.properties.defaults.columnMapping.mode": ["name"],
+    "spark.databricks.delta.properties.defaults.enableDeletionVectors": ["true"],
+    "spark.databricks.delta.schema.autoMerge.enabled": ["true"],
+    "spark.databricks.delta.optimizeWrite.enabled": ["true"],
+    "spark.databricks.delta.autoCompact.enabled": ["true"],
     **{
         f"spark.sql.{files}RebaseModeIn{way}": ["LEGACY", "EXCEPTION", "CORRECTED"]
         for files in ("parquet.datetime", "parquet.int96", "avro.datetime")
@@ -49,6 +56,8 @@ CHOICES: dict[str, list[str]] = {
     },
 }  # fmt: skip
 """Options that are no switches, and values of theirs. Switches are all that Spark lists."""
+UNUSABLE = ("singlePassResolver",)
+"""Parts of the names of switches with which Spark refuses queries that its user makes himself."""
 SHARE = 0.15
 """How many of the switches a user has turned."""
 
@@ -59,11 +68,14 @@ OF_STORES = "fs.s3"
 
 
 def switches(spark: SparkSession) -> dict[str, str]:
-    """All switches of SQL that a session may turn, turned: what Spark lists, with the other value."""
-    rows = spark.sql("SET -v").collect()
-    values = {row.key: row.value for row in rows if row.value in ("true", "false")}
-    turned = {name: "false" if value == "true" else "true" for name, value in values.items()}
-    return {name: value for name, value in turned.items() if spark.conf.isModifiable(name)}
+    """All switches of SQL that a session may turn, turned: what Spark knows, with another value than its own."""
+    known = getattr(java_class(spark._jvm, "org.apache.spark.sql.internal.SQLConf$"), "MODULE$")
+    own = {one.key(): one.defaultValueString() for one in known.getConfigEntries().toArray()}
+    turned = {"true": "false", "false": "true"}
+    usable = (
+        name for name, value in own.items() if value in turned and not any(one in name for one in UNUSABLE)
+    )
+    return {name: turned[own[name]] for name in usable if spark.conf.isModifiable(name)}
 
 
 def options(spark: SparkSession, rng: random.Random, turned: dict[str, str]) -> dict[str, str]:

@@ -137,7 +137,7 @@ def _run(
                 engine.run(job, **options)
                 if last and not left:  # all rows are there, and time goes on afterwards
                     left |= {f"{name} before the end": part for name, part in states(job, engine).items()}
-            if step.compact:
+            if step.compact and engine.checkpoints(job):
                 engine.compact(job)
             if last:
                 left |= results(case, job, engine)
