@@ -89,7 +89,7 @@ class ChangeFormat(ABC):
                 A change without it is refused. By default they have the order of the source.
 
         Raises:
-            ConfigurationError: only one of them is given where both are needed; the sequence is no such field.
+            ConfigurationError: only one of them is given where both are needed; the sequence is not such a field.
 
         Example:
             >>> ChangeFormat.debezium(column="value", schema="id bigint, name string")
