@@ -121,6 +121,10 @@ BAD_CSV: dict[str, tuple[str | bytes, str, dict[str, str], list[Any], list[tuple
                               [(b'"b,2', "not closed")]),
     "no UTF-8": (b"caf\xe9,1\nb,2\n", "a string, b int", {}, [("b", 2)], [(b"caf\xe9,1", "column 'a': .*not UTF-8")]),
     "another null value": ("NA,1\n", "a int, b int", {}, [], [(b"NA,1", "column 'a': 'NA'")]),
+    "half a day twice": ("2024-01-05 10:00 PM\n", "a timestamp", {"timestampFormat": "yyyy-MM-dd HH:mm a"}, [],
+                         [(b"2024-01-05 10:00 PM", "10 o'clock is not pm")]),
+    "half a day not at all": ("2024-01-05 10:00\n", "a timestamp", {"timestampFormat": "yyyy-MM-dd hh:mm[ a]"}, [],
+                              [(b"2024-01-05 10:00", "it says neither am nor pm")]),
     "a column that the header names": ("b,a\nx,1\n", "a int, b int", HEADER, [], [(b"x,1", "column 'b': 'x'")]),
 }  # fmt: skip
 
@@ -441,6 +445,26 @@ def test_bytes_that_are_not_of_the_encoding_are_an_error_of_the_file(tmp_path: P
         read(tmp_path, "é,1\n", "a string, b int", options={"encoding": "US-ASCII"})
 
 
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [("csv", "k, v\n1,2\n"), ("csv", "k,V\u00a0\n1,2\n"), ("csv", "\ufeff\ufeffv,k\n1,2\n")],
+)
+def test_a_column_that_differs_in_blanks_only_is_not_null(tmp_path: Path, form: str, content: str) -> None:
+    """It was, without a word."""
+    with pytest.raises(UnreadFileError, match="differs from 'v' in blanks only: rename it there"):
+        read(tmp_path, content, "k int, v int", format=form, options=HEADER)
+
+
+def test_a_name_of_an_object_that_differs_in_blanks_only_is_refused(tmp_path: Path) -> None:
+    ((_, reason),) = read(tmp_path, '{"k": 1, "v ": 2}\n', "k int, v int", format="json").refused
+    assert "the object has a column 'v ', which differs from 'v' in blanks only" in reason
+
+
+def test_blanks_around_names_of_a_header_are_taken_off_where_they_are_around_fields(tmp_path: Path) -> None:
+    options = {**HEADER, "ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
+    assert read(tmp_path, "k , v\n1 , 2\n", "v int, k int", options=options).rows == [(2, 1)]
+
+
 OPTIONS: dict[str, tuple[str, dict[str, str], str]] = {
     "unknown": ("csv", {"delimeter": ";"}, "has no option 'delimeter'; did you mean 'delimiter'"),
     "of the other format": ("json", {"header": "true"}, "a reader of json has no option 'header'"),
@@ -455,6 +479,11 @@ OPTIONS: dict[str, tuple[str, dict[str, str], str]] = {
     "a compression": ("csv", {"compression": "gzip"}, "the end of its name"),
     "a pattern": ("csv", {"dateFormat": "QQQ"}, "'QQQ' is not known"),
     "a pattern without a year": ("csv", {"timestampFormat": "HH:mm"}, "it has no year"),
+    "a pattern of half days": (
+        "csv",
+        {"timestampFormat": "yyyy-MM-dd hh:mm"},
+        "no a says which half of the day",
+    ),
     "a pattern with an open quote": ("csv", {"dateFormat": "yyyy'T"}, "is not closed"),
     "a zone": ("json", {"timeZone": "Mars/Base"}, "there is no time zone"),
     "a language": ("csv", {"locale": "de-DE"}, "in English only"),

@@ -60,7 +60,7 @@ def date_pattern(pattern: str, *, option: str) -> DatePattern:
         option: that it was given for; the error names it.
 
     Raises:
-        ConfigurationError: it has other letters, one part twice, or no year.
+        ConfigurationError: it has other letters, one part twice, no year, or an hour up to 12 without am or pm.
     """
     parts: list[str] = []
     names: set[str] = set()
@@ -84,6 +84,8 @@ def date_pattern(pattern: str, *, option: str) -> DatePattern:
             parts.append(f"(?P<{name}>{regex})")
     if not names & {"year", "year2"}:
         raise _unknown(option, pattern, "it has no year")
+    if "hour12" in names and "half" not in names:
+        raise _unknown(option, pattern, "h goes to 12, and no a says which half of the day: H goes to 23")
     try:
         compiled = re.compile("".join(parts), re.ASCII | re.IGNORECASE)
     except re.error:
@@ -150,11 +152,16 @@ def _moment(parts: Mapping[str, str | None]) -> datetime:
     year = number("year") if parts.get("year") is not None else 2000 + number("year2")
     month_name = parts.get("month_name")
     month = number("month", 1) if month_name is None else _index(_MONTHS, month_name) + 1
-    hour = number("hour", number("hour24") % 24)
+    hour, half = number("hour", number("hour24") % 24), parts.get("half")
+    half = None if half is None else half.lower()
     if parts.get("hour12") is not None:
         if not 1 <= number("hour12") <= 12:
             raise ValueError("the hour is not between 1 and 12")
-        hour = number("hour12") % 12 + (12 if (parts.get("half") or "am").lower() == "pm" else 0)
+        if half is None:
+            raise ValueError("it says neither am nor pm")
+        hour = number("hour12") % 12 + (12 if half == "pm" else 0)
+    elif half is not None and half != ("pm" if hour >= 12 else "am"):
+        raise ValueError(f"{hour} o'clock is not {half}")
     zone = parts.get("zone")
     made = datetime(
         year, month, number("day", 1), hour, number("minute"), number("second"),

@@ -233,7 +233,8 @@ def given_names(
         inside: of the fields of a record, its column and a dot, for messages.
 
     Raises:
-        ValueTypeError: two could give a declared one, or none does and ``missing`` is ``refuse``.
+        ValueTypeError: two could give a declared one; or none does, and one differs from it in blanks only, or
+            ``missing`` is ``refuse``.
 
     Example:
         >>> given_names(["ID", "city"], ["id", "zip"], missing="null", what="the file")
@@ -253,6 +254,14 @@ def given_names(
         if several:
             names[name] = several[0]
     absent = [name for name in declared if name not in names]
+    bare = {_bare(name): name for name in there} if absent else {}
+    for name in absent:
+        if _bare(name) in bare:
+            raise ValueTypeError(
+                f"{what} has a column {bare[_bare(name)]!r}, which differs from '{inside}{name}' in blanks only: "
+                "rename it there, or declare it as it is; around the fields of CSV the options ignoreLeadingWhiteSpace and "
+                "ignoreTrailingWhiteSpace take blanks off"
+            )
     if absent and missing == "refuse":
         further = [name for name in there if name not in names.values()]
         lacking = ", ".join(repr(inside + name) for name in absent)
@@ -261,6 +270,11 @@ def given_names(
             "are not declared. Add or rename the column there, or set missing='null'"
         )
     return names
+
+
+def _bare(name: str) -> str:
+    """A name without blanks and byte-order marks around it, in small letters."""
+    return name.strip().strip("\ufeff").strip().lower()
 
 
 def json_text(value: Any) -> str:
