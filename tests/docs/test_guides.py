@@ -35,7 +35,8 @@ EXAMPLES = {
     "aggregates": 3, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 4,
     "changing_inputs": 4, "clusters": 2, "columns": 2, "dagster": 6, "event_time": 4, "evolution": 2, "flights": 1,
     "history_tables": 4, "kafka": 5, "late_rows": 1, "object_stores": 1, "operations": 1, "published_sql": 1,
-    "published_tables": 2, "queries": 7, "replays": 1, "sinks": 6, "state_processor": 6, "testing": 6,
+    "published_tables": 2, "queries": 7, "reading_files": 1, "replays": 1, "sinks": 6, "state_processor": 6,
+    "testing": 6,
 }  # fmt: skip
 """How many examples in Python each guide has; one more must be run by its test before it is counted here."""
 WITHOUT = {
@@ -58,6 +59,7 @@ ELSEWHERE = {
     "late_rows": "microbatch/test_late_rows_guide.py",
     "published_tables": "published/test_published_guide.py",
     "queries": "queries/test_queries_guide.py",
+    "reading_files": "sources/test_reading_files_guide.py",
     "state_processor": "state_processor/test_state_processor_guide.py",
     "testing": "testing/test_testing_guide.py",
 }

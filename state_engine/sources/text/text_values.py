@@ -259,8 +259,8 @@ def given_names(
         if _bare(name) in bare:
             raise ValueTypeError(
                 f"{what} has a column {bare[_bare(name)]!r}, which differs from '{inside}{name}' in blanks only: "
-                "rename it there, or declare it as it is; around the fields of CSV the options ignoreLeadingWhiteSpace and "
-                "ignoreTrailingWhiteSpace take blanks off"
+                "rename it there, or declare it as it is. The options ignoreLeadingWhiteSpace and "
+                "ignoreTrailingWhiteSpace take blanks off the fields of CSV"
             )
     if absent and missing == "refuse":
         further = [name for name in there if name not in names.values()]
