@@ -23,12 +23,14 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.names import check_name
+from state_engine.machine.defects import guarded_function
 from state_engine.monitoring.job_history import read_history
 from state_engine.queries.state_table import read_state_table
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 
 
+@guarded_function
 def checkpoints(root: str | os.PathLike[str], job: str) -> list[CheckpointRow]:
     """All checkpoints of a job, newest last; empty where it never ran.
 
@@ -39,6 +41,7 @@ def checkpoints(root: str | os.PathLike[str], job: str) -> list[CheckpointRow]:
     return list(history.checkpoints.values()) if history else []
 
 
+@guarded_function
 def read_state(
     root: str | os.PathLike[str],
     job: str,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import traceback
 from importlib import import_module, metadata
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,8 @@ from rich.markup import escape
 from state_engine.cli.command_group import Commands
 from state_engine.cli.groups import Group
 from state_engine.cli.session import errors, no_settings, remark, say
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import InternalError, StatelakeError
+from state_engine.machine.defects import unforeseen
 from state_engine.spark.java_log import has_errors, java_log, new_log_file
 
 _PANELS = {
@@ -114,21 +116,29 @@ def main() -> None:
         errors.print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         for note in error.__notes__:
             errors.print(note, soft_wrap=True, highlight=False, markup=False, style="dim")
+        if isinstance(error, InternalError):
+            _keep_traceback(log)
+        elif has_errors(log):
+            errors.print(f"Spark's output is in {escape(str(log))}", soft_wrap=True, highlight=False)
         if looked := no_settings():
             remark(looked)
-        if has_errors(log):
-            errors.print(f"Spark's output is in {escape(str(log))}", soft_wrap=True, highlight=False)
         raise SystemExit(1) from None
     except Exception as error:
-        what = _of_spark(error)
-        if what is None:
-            raise
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(traceback.format_exc())
-        errors.print(f"[red]error[/]: Spark failed: {escape(what)}", soft_wrap=True, highlight=False)
-        errors.print(f"Its stack trace is in {escape(str(log))}", soft_wrap=True, highlight=False)
+        of_spark, defect = _of_spark(error), unforeseen(error)
+        if of_spark is None and defect is None:
+            raise  # of the code of jobs
+        what = str(defect) if of_spark is None else f"Spark failed: {of_spark}"
+        errors.print(f"[red]error[/]: {escape(what)}", soft_wrap=True, highlight=False)
+        _keep_traceback(log)
         raise SystemExit(1) from None
+
+
+def _keep_traceback(log: Path) -> None:
+    """Append the traceback of what is handled to the log, and say where that is."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a", encoding="utf-8") as file:
+        file.write(traceback.format_exc())
+    errors.print(f"Its traceback is in {escape(str(log))}", soft_wrap=True, highlight=False)
 
 
 def _of_spark(error: Exception) -> str | None:

@@ -79,12 +79,12 @@ class JobComponentScaffolder(Scaffolder[JobComponentParams]):
             (request.target_path / "job.py").write_text(_JOB.substitute(name=name))
             named = f"{_module_of(request)}.job:job"
         if request.scaffold_format == "yaml":
-            scaffold_component(request, {"job": named})
+            scaffold_component(request, {"job": named, "in_process": True})
             return
         (request.target_path / "component.py").write_text(
             f"import dagster as dg\n\nfrom state_engine.dagster import JobComponent\n\n\n"
             "@dg.component_instance\ndef load(context: dg.ComponentLoadContext) -> JobComponent:\n"
-            f'    return JobComponent(job="{named}")\n'
+            f'    return JobComponent(job="{named}", in_process=True)\n'
         )
 
 
@@ -101,6 +101,7 @@ class JobComponent(dg.Component, dg.Model, dg.Resolvable):
         attributes:
           job: my_project.jobs.clicks:job
           automation: [schedule, new_data]
+          in_process: true
           upstream:
             inbox: raw/clicks
     """
@@ -126,6 +127,11 @@ class JobComponent(dg.Component, dg.Model, dg.Resolvable):
     upstream: dict[str, str] = Field(
         default={}, description="By name of a source: the key of the asset that makes what it reads."
     )
+    in_process: bool = Field(
+        default=False,
+        description="Whether all steps of a run of the project share one process, and with it one Spark session: for a "
+        "project without an executor of its own. By default the executor is the project's.",
+    )
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """The definitions of the job."""
@@ -138,7 +144,7 @@ class JobComponent(dg.Component, dg.Model, dg.Resolvable):
                 checks=get_args(Checks) if self.checks == "all" else self.checks,
             ),
             translator=self.translator(),
-            in_process=False,  # the executor is the project's
+            in_process=self.in_process,
         )
 
     def translator(self) -> StatelakeTranslator:

@@ -10,31 +10,15 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
-from traceback import walk_tb
-from types import CodeType
 from typing import Any, TypeVar
 
-import state_engine
-from state_engine.core.errors import InternalError, StatelakeError
+from state_engine.machine.defects import unforeseen
 from state_engine.spark.lost_spark import outside
 from state_engine.storage.storage_failures import NOTHING_DONE, keeping
 
 C = TypeVar("C", bound=type)
-
-_OURS = str(Path(state_engine.__file__).parent)
-_PYTHON, _PACKAGES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
-_LIBRARIES = tuple(
-    str(Path(_PACKAGES, name))
-    for name in (
-        "deltalake", "duckdb", "numpy", "pandas", "psutil", "psycopg", "py4j", "pyarrow", "pydantic", "pyspark",
-        "rocksdict", "sqlalchemy",
-    )
-)  # fmt: skip
-"""Packages that the engine calls; the code of jobs may be installed beside them."""
 
 
 def guarded(cls: C) -> C:
@@ -59,38 +43,12 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             if any(isinstance(one, KeyboardInterrupt) for one in _contexts(error, handled)):
                 raise KeyboardInterrupt from error  # what was interrupted failed as it was cleaned up
-            failure = outside(error, self.context.session, name) or _unforeseen(error, name)
+            failure = outside(error, self.context.session, name) or unforeseen(error, name)
             if failure is None:
                 raise
             raise failure from error
 
     return call
-
-
-def _unforeseen(error: Exception, job: str) -> InternalError | None:
-    """What an exception of the engine's own is; None for what is foreseen, or the user's."""
-    if isinstance(error, StatelakeError):
-        return None
-    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
-    is_of_call = all(code.co_name == "call" for code in codes)  # arguments that the method does not take
-    if is_of_call or any(map(_is_users, codes)):
-        return None
-    where = f"job '{job}': " if job else ""
-    return InternalError(
-        f"{where}{type(error).__name__}: {error}. This is a defect of Statelake, or of something that it works with. "
-        "Committed rows stay, and nothing else is visible. Run again; if it stays so, report it with this "
-        "traceback"
-    )
-
-
-def _is_users(code: CodeType) -> bool:
-    """Whether code belongs neither to the engine nor to a library, nor was made by one."""
-    file = code.co_filename
-    if file.startswith((_OURS, *_LIBRARIES)):
-        return False
-    if file.startswith("<"):
-        return file.startswith("<ipython")
-    return file.startswith(_PACKAGES) or not file.startswith(_PYTHON)
 
 
 def _contexts(error: BaseException, handled: BaseException | None) -> Iterator[BaseException]:

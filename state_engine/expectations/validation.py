@@ -24,6 +24,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.extras import optional
 from state_engine.expectations.suites import OfSink, OfState, Suite
 from state_engine.sinks.files import FileSink
+from state_engine.sources.delta_table import SourceTable
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: st
         raise ConfigurationError(f"{asked_by}: job '{job.name}' has no sink '{name}'")
     sink = node.sink
     if isinstance(sink, DeltaSink):
-        return handed_out(engine.context.spark.read.format("delta").load(sink.location))
+        return handed_out(SourceTable(engine.context.spark, sink.location).newest_rows())
     if isinstance(sink, FileSink):
         reader = engine.context.spark.read.option("header", "true").format(sink.format)
         return handed_out(reader.load(sink.path))

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import SourceError
+from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.parquet.few_rows import few_rows
 from state_engine.sources.parquet.parquet_files import parquet_row_count
-from state_engine.sources.row_places import place_columns
+from state_engine.sources.row_places import STRICT, place_columns, scanned
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.delta.action_json import (
     SCANNED,
@@ -37,6 +39,7 @@ from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log import DeltaLog, LogCommit
 from state_engine.storage.files import open_location
 from state_engine.storage.in_threads import in_threads
+from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,6 +48,8 @@ _READ_PROPERTIES = ("delta.columnMapping.", "delta.enableTypeWidening")
 """Table properties that decide how a scan reads a file."""
 _COMMENT = "comment"
 """The one property of a column that says nothing about how it is read."""
+K = TypeVar("K")
+V = TypeVar("V")
 _KEPT_LISTINGS = 4
 _listings: OrderedDict[tuple[str, str, int], list[TableFile]] = OrderedDict()
 """Files of snapshots, which never change: a snapshot that takes many batches is listed once a process."""
@@ -130,11 +135,7 @@ class SourceTable:
     def snapshot_files(self, version: int) -> list[TableFile]:
         """All files of a version, oldest first; the same order every time."""
         key = (self.uri, self.table_id, version)
-        if key not in _listings:
-            _listings[key] = self._files_of(version)
-            while len(_listings) > _KEPT_LISTINGS:
-                _listings.popitem(last=False)
-        return _listings[key]
+        return kept_newest(_listings, key, lambda: self._files_of(version), most=_KEPT_LISTINGS)
 
     def commit(self, version: int) -> TableCommit:
         """What a commit did.
@@ -180,6 +181,18 @@ class SourceTable:
         """The rows of a slice of files, with its hidden columns, and the columns that the table had in a version."""
         places = place_columns([f.uri for f in files], F.col("_metadata.row_index"))
         return self.scan(files, version).select("*", *places)
+
+    def newest_rows(self) -> DataFrame:
+        """All rows of the newest version, read as cheaply as it may be: Delta takes long to list and scan few files."""
+        files = self.snapshot_files(self.version)
+        schema = self.plain_schema(files, self.version)
+        if schema is None or not files:
+            return self.scan(files, self.version)
+        few = few_rows([FileRange(file.uri, file.size, 0, 0, None) for file in files], schema)
+        if few is not None:
+            return self._spark.createDataFrame(few.select(schema.names), schema)
+        reader = self._spark.read.options(**STRICT, **SPARK_VERIFIES).schema(schema)
+        return scanned([file.uri for file in files], lambda some: reader.parquet(*some))
 
     def scan(self, files: Sequence[TableFile], version: int) -> DataFrame:
         """The rows of files, with the columns that the table had in a version."""
@@ -257,6 +270,16 @@ class SourceTable:
             raise SourceError(f"{self.uri}: {what} ({error.java_exception.toString()})") from error
         except PySparkException as error:
             raise SourceError(f"{self.uri}: {what} ({error})") from error
+
+
+def kept_newest(kept: OrderedDict[K, V], key: K, make: Callable[[], V], *, most: int) -> V:
+    """A value by its key, made once; of others the newest are kept. Threads may ask at once."""
+    value = kept.get(key)
+    if value is None:
+        value = kept[key] = make()  # not looked up again: another thread may have let go of it
+        while len(kept) > most:
+            kept.popitem(last=False)
+    return value
 
 
 def check_there(files: Sequence[TableFile]) -> None:

@@ -55,7 +55,7 @@ from state_engine.sources.parquet.file_types import check_columns, inferred
 from state_engine.sources.parquet.parquet_files import footer
 from state_engine.sources.parquet.parquet_options import check_parquet_options
 from state_engine.sources.parquet.parquet_rows import parquet_rows
-from state_engine.sources.row_places import place_columns, scan_uris, scanned
+from state_engine.sources.row_places import STRICT, place_columns, scan_uris, scanned
 from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
 from state_engine.spark.read_failures import finding_files
@@ -65,11 +65,6 @@ from state_engine.storage.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
-"""What a session may say otherwise: rows would be lost silently. The last, as Spark's own file stream has it: names are
-no patterns."""
-
 
 _MOST_FILES, _MOST_CUT, _MOST_BYTES = 10_000, 1000, 2**32
 """What a batch holds where nobody says how much: Spark plans many small files in seconds, and many bytes are enough."""
@@ -286,7 +281,7 @@ class FileSource(Source):
     def _read_parquet(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> DataFrame:
         uris = [r.uri for r in ranges]
         places = place_columns(uris, F.col("_metadata.row_index"))
-        reader = spark.read.schema(schema).options(**self.options, **_STRICT)
+        reader = spark.read.schema(schema).options(**self.options, **STRICT)
         with finding_files():
             frame = scanned(uris, lambda some: reader.parquet(*some).select("*", *places))
         cuts = [(i, r) for i, r in enumerate(ranges) if r.start or r.end is not None]

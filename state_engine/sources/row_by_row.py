@@ -8,6 +8,8 @@ depend on the cuts of micro-batches.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -64,6 +66,11 @@ _OTHER_ROWS = {
 }
 _OF_USERS = {"PythonUDF", "ScalaUDF", "ScalarSubquery", "ListQuery", "Exists", "LateralSubquery"}
 """Expressions that may depend on anything: functions of users, and other tables."""
+_BY_VALUE = (100, 101)
+"""Types of evaluation of functions that get Python's objects: by pickle, by Arrow. PySpark converts their times by the
+zone of the process; functions over columns of pandas or Arrow go by that of the session."""
+_TIMESTAMP = re.compile(r'(?:^|[tT]ype":)"timestamp"').search
+"""Finds the type in a type's JSON."""
 _CLOCKS = {"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"}
 
 
@@ -133,6 +140,7 @@ class _Carrier:
             java_class(self._jvm, f"{plan}.{name}") for name in ("Project", "Expand", "Union")
         )
         patterns = java_class(self._jvm, f"{_CATALYST}.trees.TreePattern")
+        self._of_python = patterns.PYTHON_UDF()
         self._current = patterns.CURRENT_LIKE()
 
     def carried(self, plan: JavaObject) -> _Carried | None:
@@ -216,7 +224,23 @@ class _Carrier:
         plan = _analyzed(numbered)
         return _Carried(plan, (*below.hidden, _list(plan.output())[-1]), (*below.order, name))
 
+    def _check_zones(self, plan: JavaObject) -> None:
+        """Refuse functions that get or give times in the zone of the process that runs them, where that is not UTC."""
+        if not plan.containsPattern(self._of_python) or (time.timezone, time.daylight) == (0, 0):
+            return
+        for one in chain.from_iterable(map(_nodes, _list(plan.expressions()))):
+            if _kind(one) != "PythonUDF" or one.evalType() not in _BY_VALUE:
+                continue
+            kinds = [one.dataType(), *(child.dataType() for child in _list(one.children()))]
+            if any(_TIMESTAMP(kind.json()) for kind in kinds):
+                raise ConfigurationError(
+                    f"{self._what} uses a udf, {one.name()}, of a timestamp: Spark converts its times by the zone of "
+                    f"the process, {time.tzname[0]} here, so that a row would be another one on another machine. "
+                    "Use pandas_udf or SQL's functions, compute it in a function (map, process), or run with TZ=UTC"
+                )
+
     def _check_expressions(self, plan: JavaObject) -> None:
+        self._check_zones(plan)
         if plan.deterministic() and not plan.containsPattern(self._current):
             return
         for one in chain.from_iterable(map(self._of_a_run, _list(plan.expressions()))):
@@ -255,6 +279,12 @@ class _Carrier:
 
     def _seq(self, parts: Sequence[JavaObject]) -> JavaObject:
         return java_class(self._jvm, "org.apache.spark.api.python.PythonUtils").toSeq(list(parts))
+
+
+def _nodes(expression: JavaObject) -> Iterator[JavaObject]:
+    """An expression and all below it."""
+    yield expression
+    yield from chain.from_iterable(map(_nodes, _list(expression.children())))
 
 
 def _frame_of(like: DataFrame, plan: JavaObject) -> DataFrame:

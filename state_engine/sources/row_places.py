@@ -25,6 +25,9 @@ _LEGAL = "/-_.!~'()*,;:$&+=@"
 _PATTERN = re.compile(r"[*?\[\]{}\\]").search
 """Finds what Hadoop takes for a pattern."""
 _ASCII = re.compile(r"[\x00-\x7f]+")
+STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", "__globPaths__": "false"}
+"""What a session may say otherwise: rows would be lost silently. The last, as Spark's own file stream has it: names are
+no patterns."""
 
 
 def place_columns(uris: Sequence[str], row: Column) -> list[Column]:

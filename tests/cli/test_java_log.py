@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 
 from state_engine.cli import main
 from state_engine.spark.java_log import has_errors, java_is_starting, java_log, new_log_file
+from tests.engine.test_guard import engine_of, of_engine
 
 
 def test_what_is_started_inside_writes_into_the_file(
@@ -67,6 +68,40 @@ def test_an_error_of_spark_is_one_message_and_its_stack_trace_is_in_the_file(
     assert ended.value.code == 1
     assert capsys.readouterr().err.splitlines() == [
         "error: Spark failed: the executor is lost",
-        f"Its stack trace is in {tmp_path / 'logs' / 'spark.log'}",
+        f"Its traceback is in {tmp_path / 'logs' / 'spark.log'}",
     ]
     assert "in fails" in (tmp_path / "logs" / "spark.log").read_text()
+
+
+DEFECT = "KeyError: 'x'. This is a defect of Statelake"
+
+
+@pytest.mark.internal_errors
+@pytest.mark.parametrize("raised", ["{}['x']", "defect()"])
+def test_a_defect_is_one_message_and_its_traceback_is_in_the_file(
+    raised: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a command, or of the engine that it calls."""
+    engine = engine_of(of_engine("def work(job): return {}['x']"))
+    fails = of_engine(f"def work(): return {raised}", defect=lambda: engine.run("totals"))
+    monkeypatch.setattr(main, "app", fails)
+    monkeypatch.setattr(main, "new_log_file", lambda: tmp_path / "logs" / "spark.log")
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr().err
+    assert DEFECT in printed
+    assert f"Its traceback is in {tmp_path / 'logs' / 'spark.log'}" in printed
+    assert "some_code.py" in (tmp_path / "logs" / "spark.log").read_text()
+
+
+def test_an_error_of_the_code_of_jobs_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def of_user() -> None:
+        raise KeyError("x")
+
+    monkeypatch.setattr(main, "app", of_user)
+    monkeypatch.setattr(main, "new_log_file", lambda: tmp_path / "spark.log")
+    with pytest.raises(KeyError):
+        main.main()

@@ -14,6 +14,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.naming import state_key
 from state_engine.machine.settings import JobsSettings, Settings
+from state_engine.storage import object_stores
+from state_engine.storage.object_stores import StoreAccess
 
 PROJECT = Path(__file__).parents[2]
 KEYS = {
@@ -285,3 +287,19 @@ def test_states_whose_names_dagster_would_take_for_one_are_assets_of_their_own()
     keys = [state_key("job", "Fraud Detector", name) for name in names]
     assert len({key.to_python_identifier() for key in keys}) == len(names)
     assert state_key("job", "operator", "state") == dg.AssetKey(["job", "state", "operator", "state"])
+
+
+def test_definitions_with_other_stores_are_refused_in_one_process(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process reaches stores in one way, and the last one would count for the first, too."""
+    monkeypatch.setattr(object_stores, "_used", None)
+    first = settings.model_copy(update={"storage": StoreAccess(endpoint="http://one:9000")})
+    statelake_definitions(settings=first)
+    statelake_definitions(settings=first)
+    second = settings.model_copy(update={"storage": StoreAccess(endpoint="http://two:9000")})
+    with pytest.raises(
+        ConfigurationError, match=r"give both the same .storage., or make a code location of each"
+    ):
+        statelake_definitions(settings=second)
+    assert object_stores.store_access().endpoint == "http://one:9000"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import state_engine
+from state_engine import open_state
 from state_engine.core.errors import InternalError, SourceError
 from state_engine.engine.guard import guarded
 
@@ -102,3 +103,10 @@ def test_an_interrupt_that_the_caller_handles_is_not_ours() -> None:
     except KeyboardInterrupt:
         with pytest.raises(InternalError):
             engine.run("totals")
+
+
+@pytest.mark.internal_errors
+def test_state_without_an_engine_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_state, "read_history", of_engine("def work(root, job): return {}['x']"))
+    with pytest.raises(InternalError, match=r"^KeyError: 'x'. This is a defect of Statelake"):
+        open_state.read_state("/nowhere", "totals", "sum", "total")

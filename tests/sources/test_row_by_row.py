@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError
+from state_engine.sources import row_by_row
 from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import HIDDEN, StreamFrame, from_source
 from state_engine.sources.output_type import OutputType
@@ -278,6 +279,38 @@ OTHER_ROWS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
 def test_what_looks_at_other_rows_or_at_the_run_is_refused(frame: StreamFrame, what: str) -> None:
     code, message = OTHER_ROWS[what]
     assert re.search(f"transform.*{message}", refused(frame, code))
+
+
+TIMES = {
+    "a time": lambda d: d.withColumn("n", F.udf(lambda at: at.hour, "int")(F.timestamp_seconds("k"))),
+    "by Arrow": lambda d: d.select(F.udf(lambda at: at.hour, "int", useArrow=True)(F.timestamp_seconds("k"))),
+    "in a list": lambda d: d.where(F.udf(lambda at: at[0].hour > 2, "boolean")(F.array(F.timestamp_seconds("k")))),
+    "given back": lambda d: d.withColumn("n", F.year(F.udf(lambda k: None, "timestamp")("k"))),
+    "in a record": lambda d: d.withColumn("n", F.udf(lambda k: None, "struct<timestamp: timestamp>")("k")),
+}  # fmt: skip
+OF_COLUMNS: Any = F.pandas_udf
+NO_TIMES = {
+    "no time": lambda d: d.withColumn("n", F.udf(lambda k: k, "bigint")("k")),
+    "a name": lambda d: d.withColumn("n", F.udf(lambda k: (k,), "struct<timestamp: bigint>")("k")),
+    "columns": lambda d: d.withColumn("n", OF_COLUMNS(lambda at: at.dt.hour, "int")(F.timestamp_seconds("k"))),
+    "without a zone": lambda d: d.withColumn("n", F.udf(lambda k: None, "timestamp_ntz")("k")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", ["driver"], indirect=True)
+def test_a_udf_that_goes_by_the_zone_of_the_process_is_refused(
+    frame: StreamFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark converts times that it gives to Python's functions by the zone of their process."""
+    monkeypatch.setattr(row_by_row.time, "timezone", -9 * 3600)
+    for what, code in TIMES.items():
+        assert re.search("transform.* uses a udf, .*of a timestamp.*pandas_udf", refused(frame, code)), what
+    for code in NO_TIMES.values():
+        frame.transformed(Step(code))
+    monkeypatch.setattr(row_by_row.time, "timezone", 0)
+    monkeypatch.setattr(row_by_row.time, "daylight", 0)
+    for code in TIMES.values():
+        frame.transformed(Step(code))
 
 
 def test_a_hidden_column_of_spark_is_refused(spark: SparkSession, feed: Path) -> None:

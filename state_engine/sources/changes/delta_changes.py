@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from state_engine.core.errors import SourceError
 from state_engine.core.types.row import RowKind
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN
-from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile
+from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile, kept_newest
 from state_engine.sources.row_places import place_columns
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.spark_names import F
@@ -133,11 +133,9 @@ class ChangeTable(SourceTable):
 
     def commit(self, version: int) -> TableCommit:
         key = (self.uri, self.table_id, version)
-        if key not in _commits:
-            _commits[key] = self._changed(version, self.log_commit(version))
-            while len(_commits) > _KEPT_COMMITS:
-                _commits.popitem(last=False)
-        return _commits[key]
+        return kept_newest(
+            _commits, key, lambda: self._changed(version, self.log_commit(version)), most=_KEPT_COMMITS
+        )
 
     def snapshot_files(self, version: int) -> list[TableFile]:
         at_ms = _committed_ms(self.log_commit(version)) if self._with_metadata else None

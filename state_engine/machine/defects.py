@@ -1,0 +1,68 @@
+"""Defects: exceptions of the engine's own code that nobody foresaw. Those of the user's functions are none."""
+
+from __future__ import annotations
+
+import functools
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+from traceback import walk_tb
+from types import CodeType
+from typing import Any, TypeVar, cast
+
+from state_engine.core.errors import InternalError, StatelakeError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_OURS = str(Path(__file__).parents[1])
+_PYTHON, _PACKAGES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+_LIBRARIES = tuple(
+    str(Path(_PACKAGES, name))
+    for name in (
+        "click", "deltalake", "duckdb", "numpy", "pandas", "psutil", "psycopg", "py4j", "pyarrow", "pydantic",
+        "pyspark", "rich", "rocksdict", "sqlalchemy", "typer",
+    )
+)  # fmt: skip
+"""Packages that the engine calls; the code of jobs may be installed beside them."""
+
+
+def guarded_function(function: F) -> F:
+    """Decorator for functions that users call without an engine."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> Any:
+        try:
+            return function(*args, **options)
+        except Exception as error:
+            failure = unforeseen(error)
+            if failure is None:
+                raise
+            raise failure from error
+
+    return cast("F", call)
+
+
+def unforeseen(error: Exception, job: str = "") -> InternalError | None:
+    """What an exception of the engine's own is; None for what is foreseen, or the user's."""
+    if isinstance(error, StatelakeError):
+        return None
+    codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
+    is_of_call = all(code.co_name == "call" for code in codes)  # arguments that the method does not take
+    if is_of_call or any(map(_is_users, codes)):
+        return None
+    where = f"job '{job}': " if job else ""
+    return InternalError(
+        f"{where}{type(error).__name__}: {error}. This is a defect of Statelake, or of something that it works with. "
+        "Committed rows stay, and nothing else is visible. Run again; if it stays so, report it with this "
+        "traceback"
+    )
+
+
+def _is_users(code: CodeType) -> bool:
+    """Whether code belongs neither to the engine nor to a library, nor was made by one."""
+    file = code.co_filename
+    if file.startswith((_OURS, *_LIBRARIES)):
+        return False
+    if file.startswith("<"):
+        return file.startswith("<ipython")
+    return file.startswith(_PACKAGES) or not file.startswith(_PYTHON)

@@ -1,0 +1,133 @@
+"""What a run of Dagster costs beside the micro-batches: sessions of Spark, and Spark jobs of a check."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.processes import answer_of
+from benchmarks.workload import Feed, Workload, hand_over
+from state_engine import StateEngine
+from state_engine.expectations.validation import sink_frame
+from state_engine.sources import delta_table
+from state_engine.sources.delta_table import SourceTable
+from state_engine.sources.parquet.few_rows import FEW_ROWS
+from tests.dagster.many_jobs import arrive, from_files
+from tests.support.costs import SparkRecords
+
+ROWS = [
+    "INSERT INTO delta.`{at}` (k, v) VALUES (1, 'a'), (2, 'b'), (3, NULL)",
+    "INSERT INTO delta.`{at}` (k, v) VALUES (4, 'd')",
+]
+
+STARTS = """
+import json
+import dagster as dg
+from pyspark import SparkContext
+
+contexts, begin = [], SparkContext._do_init
+
+
+def counted(self, *args, **kwargs):
+    contexts.append(self)
+    return begin(self, *args, **kwargs)
+
+
+SparkContext._do_init = counted
+from benchmarks.dagster_project import defs
+
+
+def launch(job):
+    done = job.execute_in_process(run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}})
+    checks = {one.check_name: one.passed for one in done.get_asset_check_evaluations()}
+    return {"checks": checks, "sessions": len(contexts)}
+
+
+of_the_root = dg.AssetSelection.checks_for_assets(dg.AssetKey(["count_window_average", "checkpoint"]))
+reading = dg.Definitions.merge(defs, dg.Definitions(jobs=[dg.define_asset_job("reading", of_the_root)]))
+reading, whole = reading.resolve_job_def("reading"), defs.resolve_implicit_global_asset_job_def()
+assert whole.executor_def is dg.in_process_executor
+print(json.dumps({"reading": launch(reading), "whole": launch(whole), "again": launch(reading)}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_checks_of_the_root_start_no_spark_and_a_run_with_three_checks_starts_one(tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    hand_over(Feed(Workload(1000), tmp_path / "feed").write(5000), tmp_path / "input")
+    (tmp_path / "statelake.toml").write_text('root = "root"\n')
+    environment = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    answer = answer_of(["-c", STARTS], what="a run", environment=environment, directory=tmp_path)
+    root_checks = {"moves_on": True, "dead_letters": True}
+    assert answer["reading"] == {"checks": root_checks, "sessions": 0}
+    assert answer["whole"] == {"checks": {**root_checks, "averages_are_positive": True}, "sessions": 1}
+    assert answer["again"] == {"checks": root_checks, "sessions": 1}
+
+
+@pytest.mark.parametrize(("rows", "jobs"), [(3, 0), (FEW_ROWS + 1, 1)])
+def test_a_check_of_few_rows_is_no_spark_job_and_of_many_one(
+    rows: int, jobs: int, tmp_path: Path, spark: SparkSession
+) -> None:
+    job = from_files("one", tmp_path)
+    arrive(tmp_path, "rows", [(key, 1) for key in range(rows)])
+    with StateEngine(tmp_path / "state", spark) as engine:
+        engine.run(job)
+        records = SparkRecords(spark)
+        assert sink_frame(engine, job, "totals", asked_by="check").where("value < 0").isEmpty()
+    assert len(records.new()) == jobs
+
+
+PLAIN = "CREATE TABLE delta.`{at}` (k bigint, v string) USING delta"
+TABLES = {
+    "plain": [PLAIN, *ROWS],
+    "a name with a pattern [x]*": [PLAIN, *ROWS],
+    "partitions": [f"{PLAIN} PARTITIONED BY (v)", *ROWS],
+    "renamed column": [f"{PLAIN} TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", *ROWS,
+                       "ALTER TABLE delta.`{at}` RENAME COLUMN v TO w"],
+    "deletion vector": [f"{PLAIN} TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')", *ROWS,
+                        "DELETE FROM delta.`{at}` WHERE k = 2"],
+    "added column": [PLAIN, ROWS[0], "ALTER TABLE delta.`{at}` ADD COLUMN w double", ROWS[1]],
+    "wider column": [f"{PLAIN.replace('bigint', 'int')} TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+                     ROWS[0], "ALTER TABLE delta.`{at}` ALTER COLUMN k TYPE bigint", ROWS[1]],
+    "no rows": [PLAIN, *ROWS, "DELETE FROM delta.`{at}`"],
+}  # fmt: skip
+
+
+TYPED = """
+    SELECT id AS k, if(id = 2, NULL, id % 2 = 0) AS truth, float(id) / 3 AS f, double('NaN') AS d,
+    cast(id AS decimal(38, 18)) AS dec, timestamp '2024-07-01 00:30:00' + make_interval(0, 0, 0, int(id)) AS at,
+    timestamp_ntz '2024-07-01 00:30:00' AS local, date '1500-01-01' AS old, binary('ab') AS b, 'ü' AS v,
+    array(named_struct('x', id, 'at', timestamp '2024-07-01 00:30:00')) AS nested, map('k', id) AS pairs
+    FROM range({rows})
+"""
+
+
+@pytest.mark.parametrize("few", [True, False])
+def test_rows_of_each_type_are_those_that_delta_reads(
+    few: bool, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read by the driver where they are few, else by Spark."""
+    at = tmp_path / "typed"
+    spark.sql(f"CREATE TABLE delta.`{at}` USING delta AS {TYPED.format(rows=5)}")
+    if not few:
+        monkeypatch.setattr(delta_table, "few_rows", lambda ranges, schema: None)
+    expected = spark.read.format("delta").load(str(at))
+    rows = SourceTable(spark, f"file://{at}").newest_rows()
+    assert rows.schema == expected.schema
+    columns = [f"CAST({name} AS string)" for name in expected.columns if name != "b"]
+    assert sorted(rows.selectExpr(*columns).collect()) == sorted(expected.selectExpr(*columns).collect())
+    assert [bytes(row.b) for row in rows.collect()] == [b"ab"] * 5
+
+
+def test_rows_of_a_table_are_those_that_delta_reads(tmp_path: Path, spark: SparkSession) -> None:
+    for name, statements in TABLES.items():
+        at = tmp_path / name
+        for statement in statements:
+            spark.sql(statement.format(at=at))
+        expected = spark.read.format("delta").load(str(at))
+        rows = SourceTable(spark, f"file://{at}").newest_rows()
+        assert rows.schema == expected.schema, name
+        assert sorted(rows.collect(), key=str) == sorted(expected.collect(), key=str), name
