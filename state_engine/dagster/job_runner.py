@@ -27,6 +27,7 @@ class JobRunner(Protocol):
         max_batches: int | None = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         on_progress: OnBatch = None,
     ) -> RunReport:
         """Run micro-batches until the sources have nothing new."""

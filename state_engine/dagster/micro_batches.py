@@ -38,6 +38,13 @@ MOST_ELSEWHERE = 100
 """Checkpoints of other runners that one run shows."""
 
 
+ACCEPT_CLOCK = Field(
+    default=False,
+    description="The clock is right, even if it is further ahead of the last checkpoint than the job's max_clock_jump.",
+)
+"""Of the configuration of a run."""
+
+
 class MicroBatchConfig(dg.Config):
     """Configuration of a run; all of it is optional."""
 
@@ -49,6 +56,7 @@ class MicroBatchConfig(dg.Config):
     parameters: dict[str, str] = Field(
         default={}, description="What functions get from RuntimeContext.get_job_parameter."
     )
+    accept_clock: bool = ACCEPT_CLOCK
 
 
 def row_event(
@@ -213,6 +221,7 @@ def run_micro_batches(
             job,
             max_batches=config.max_batches,
             parameters=config.parameters,
+            accept_clock=config.accept_clock,
             requested_by=progress.requester,
             on_progress=progress.batch,
         )

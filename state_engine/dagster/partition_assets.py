@@ -21,6 +21,7 @@ from state_engine.core.errors import ConfigurationError, PartitionOrderError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_runner import JobRunner
 from state_engine.dagster.metadata import markdown, run_metadata
+from state_engine.dagster.micro_batches import ACCEPT_CLOCK
 from state_engine.dagster.partition_events import PartitionEvents
 from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.microbatch.partition_runs import PartitionStatus
@@ -49,6 +50,7 @@ class PartitionConfig(dg.Config):
     parameters: dict[str, str] = Field(
         default={}, description="What functions get from RuntimeContext.get_job_parameter."
     )
+    accept_clock: bool = ACCEPT_CLOCK
 
     @model_validator(mode="after")
     def _one_wish(self) -> Self:
@@ -160,6 +162,7 @@ class _Run:
             self.dagster_job.job,
             partition=partition,
             parameters=self.config.parameters,
+            accept_clock=self.config.accept_clock,
             requested_by=self.events.requester,
             on_progress=self.events.batch,
         )

@@ -18,6 +18,7 @@ from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, re
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.clock_check import check_clock
 from state_engine.operations.file_collector import ORPHAN_AGE
 from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, Given, States
 from state_engine.state_processor.bootstrap_operator_state import Elements
@@ -53,6 +54,7 @@ class StateProcessor:
         operator_state: Mapping[str, Elements] | None = None,
         positions: Mapping[str, object] | None = None,
         clock: Clock = None,
+        accept_clock: bool = False,
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> BootstrapReport:
@@ -74,12 +76,14 @@ class StateProcessor:
                 now, or paths and patterns; of a ``DeltaSource`` ``"all"`` or the last version; of a collection how many
                 elements. A source that is not named is read from its beginning.
             clock: processing time of the first row, in milliseconds.
+            accept_clock: the clock is right, even if it is further ahead of this machine's than ``max_clock_jump``.
             dry_run: check everything, and report what would be written.
 
         Raises:
             ConfigurationError: the job ran already; or there is no such operator, state or source; or a column or a
                 type is not the declared one; or a key has two values.
             InvalidKeyError, ValueTypeError: a key or a value cannot be one; names an example.
+            SetupError: the clock jumps, see ``accept_clock``.
 
         Example::
 
@@ -93,8 +97,10 @@ class StateProcessor:
                 f"job '{job.name}' already has checkpoints in {self.context.root}: give a job state before its "
                 "first run. Use another job name, or transform_state to change the existing state"
             )
-        layout = JobLayout(self.context.root, job.name)
-        bootstrap = Bootstrap(self.context.spark, layout, job, clock_of(clock)(), requested_by or requester())
+        layout, clock_ms = JobLayout(self.context.root, job.name), clock_of(clock)()
+        if not accept_clock:
+            check_clock(job, clock_ms, None)
+        bootstrap = Bootstrap(self.context.spark, layout, job, clock_ms, requested_by or requester())
         given = Given(states, timers or {}, operator_state or {}, positions or {})
         if dry_run:
             return bootstrap.planned(given)
@@ -109,6 +115,7 @@ class StateProcessor:
         *,
         positions: Mapping[str, object] | None = None,
         clock: Clock = None,
+        accept_clock: bool = False,
         dry_run: bool = False,
         requested_by: str | None = None,
     ) -> BootstrapReport:
@@ -122,7 +129,7 @@ class StateProcessor:
             checkpoint_location: of the query.
             states: by name or descriptor, which state of the query, and by which columns.
             positions: of sources whose offsets are of another kind, in the terms of ``bootstrap``.
-            clock, dry_run: as for ``bootstrap``.
+            clock, accept_clock, dry_run: as for ``bootstrap``.
 
         Raises:
             ConfigurationError: there is no such state, or an offset says nothing to the job's source; and as for
@@ -148,8 +155,9 @@ class StateProcessor:
         }
         consumed = query.positions({n: node.source for n, node in job.sources.items()}, positions or {})
         return self.bootstrap(
-            {operator: frames}, positions=consumed, clock=clock, dry_run=dry_run, requested_by=requested_by
-        )
+            {operator: frames}, positions=consumed, clock=clock, accept_clock=accept_clock, dry_run=dry_run,
+            requested_by=requested_by,
+        )  # fmt: skip
 
     def transform_state(
         self,

@@ -37,7 +37,6 @@ from state_engine.core.errors import (
     InvariantError,
     StateMigrationError,
 )
-from state_engine.core.time.clock_jumps import check_jump
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
@@ -46,6 +45,7 @@ from state_engine.microbatch.attempt_outputs import OutputsOfJob
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
+from state_engine.microbatch.clock_check import check_clock
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection
@@ -291,10 +291,8 @@ class CheckpointCoordinator:
 
     def _check_clock(self, clock_ms: int, parent: CheckpointRow | None) -> None:
         """Refuse a jump of the clock; those of a replay were recorded before."""
-        bound_ms = self._job.max_clock_jump_ms
-        if bound_ms is not None and self._options.branch == MAIN and not self._options.accept_clock:
-            machine_ms = time.time_ns() // 1_000_000
-            check_jump(clock_ms, parent, machine_ms=machine_ms, bound_ms=bound_ms, job=self._job.name)
+        if self._options.branch == MAIN and not self._options.accept_clock:
+            check_clock(self._job, clock_ms, parent)
 
     def _positions_before(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from state_engine import StateEngine
-from state_engine.core.errors import UserFunctionError
+from state_engine import StateEngine, StatefulJob
+from state_engine.core.errors import SetupError, UserFunctionError
 from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
@@ -244,3 +245,20 @@ def test_what_a_crash_left_unpublished_is_shown_by_the_run_that_publishes_it(
     assert sink["rows_out"] == 2
     assert sink["checkpoints"] == [1, 2, 3]
     assert shown(events(instance, CHECKPOINT)[-1])["published_for_earlier_runs"] == [1]
+
+
+def test_a_clock_that_jumps_is_refused_until_the_configuration_of_a_run_accepts_it(
+    spark: SparkSession, settings: Settings, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound of the job is a millisecond, so any two runs are a jump."""
+    made = StatefulJob.__init__
+    bound = {"max_clock_jump": timedelta(milliseconds=1)}
+    monkeypatch.setattr(
+        StatefulJob, "__init__", lambda job, *args, **given: made(job, *args, **(given | bound))
+    )
+    tick(settings, instance, max_batches=1, accept_clock=True)
+    with pytest.raises(SetupError, match="in Dagster accept_clock: true in the configuration"):
+        tick(settings, instance, max_batches=1)
+    assert versions(instance, CHECKPOINT) == ["1"]
+    tick(settings, instance, max_batches=1, accept_clock=True)
+    assert versions(instance, CHECKPOINT) == ["1", "2"]

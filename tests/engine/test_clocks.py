@@ -50,3 +50,18 @@ def test_ten_years_ahead_and_back(
         assert engine.checkpoints(job)[-1].clock_ms == now_ms + 9
         assert site.state() == {"a": 6}
     assert status(site, now_ms).clock_ahead_s is None
+
+
+def test_a_bootstrap_is_checked_as_a_run_is(tmp_path: Path, spark: SparkSession) -> None:
+    site, ahead_ms = Site(tmp_path, spark), time.time_ns() // 1_000_000 + 3650 * DAY_MS
+    job = site.put({"k": ["a"], "v": [1]}, "0").job()
+    with site.engine() as engine:
+        processor = engine.state_processor(job)
+        given = {"sums": {"total": spark.createDataFrame([("z", 5)], "k string, value bigint")}}
+        refusal = r"the clock of this machine says .*max_clock_jump .*366.*Correct"
+        for dry_run in (True, False):
+            with pytest.raises(SetupError, match=refusal):
+                processor.bootstrap(given, clock=ahead_ms, dry_run=dry_run)
+        assert engine.checkpoints(job) == []
+        processor.bootstrap(given, clock=ahead_ms, accept_clock=True)
+        assert [row.clock_ms for row in engine.checkpoints(job)] == [ahead_ms]

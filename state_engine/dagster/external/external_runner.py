@@ -59,6 +59,7 @@ class ExternalRunner:
         max_batches: int | None = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         on_progress: OnBatch = None,
     ) -> RunReport:
         """``StateEngine.run`` in the process.
@@ -72,6 +73,7 @@ class ExternalRunner:
             "max_batches": max_batches,
             "parameters": parameters,
             "requested_by": requested_by,
+            **({"accept_clock": True} if accept_clock else {}),
         }
         heard = self._call(EngineCall(job=job.name, method="run", arguments=arguments), on_progress)
         return replace(_reported(heard.last.ran), batches=heard.batches)
