@@ -23,6 +23,7 @@ from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.sinks.delta import DeltaSink
 from state_engine.spark.engine_session import active_session
+from state_engine.spark.execution import described
 from state_engine.spark.stores import reach_stores
 from state_engine.storage import object_stores
 from state_engine.storage.object_stores import StoreAccess
@@ -353,3 +354,15 @@ def test_options_of_stores_that_a_program_has_set_stay(
     finally:
         for name in ("endpoint.region", "path.style.access", "auth.profile.name", "aws.credentials.provider"):
             configuration.unset(f"fs.s3a.{name}")
+
+
+@pytest.mark.parametrize("before", [None, "mine"])
+def test_a_thread_has_the_description_afterwards_that_it_had_before(
+    spark: SparkSession, before: str | None
+) -> None:
+    jobs: Any = spark.sparkContext
+    jobs.setLocalProperty("spark.job.description", before)
+    with described(spark, "the engine's"):
+        assert jobs.getLocalProperty("spark.job.description") == "the engine's"
+    assert jobs.getLocalProperty("spark.job.description") == before
+    jobs.setLocalProperty("spark.job.description", None)
