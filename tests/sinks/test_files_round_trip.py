@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine import FileSink, FileSource
+from state_engine import FileSink, FileSource, StateEngine, StatefulJob
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.files import FilePublisher
@@ -244,3 +244,17 @@ def test_a_published_directory_gives_the_rows_of_all_checkpoints(
     assert rows.select(["a b", "checkpoint_id"]).to_pylist() == [
         {"a b": "1", "checkpoint_id": 1}, {"a b": 'an inch is 1"', "checkpoint_id": 2},
     ]  # fmt: skip
+
+
+def test_a_row_that_csv_cannot_hold_is_a_letter(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"n": 1}\n{}\n{"n": 3}\n')
+    job = StatefulJob("alone", on_error="dead_letter")
+    source = FileSource(str(tmp_path / "in"), schema="n bigint", format="json")
+    job.source("rows", source).sink("out", FileSink(str(tmp_path / "out"), "csv"))
+    with StateEngine(tmp_path / "root", spark) as engine:
+        (batch,) = engine.run(job).batches
+        (letter,) = engine.list_dead_letters(job)
+    assert (batch.rows_in, batch.rows_refused) == (3, 1)
+    assert "the column 'n' holds null: readers of CSV pass over a blank line" in letter.error
+    assert [file.read_text() for file in (tmp_path / "out").rglob("*.csv")] == ['"n"\n1\n3\n']
