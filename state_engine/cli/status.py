@@ -122,6 +122,7 @@ def notes(one: JobStatus) -> list[str]:
     if one.clock_ahead_s is not None:
         now_ms = time.time_ns() // 1_000_000
         waiting.append(standing_time(now_ms, now_ms + round(one.clock_ahead_s * 1000)))
+    waiting += one.kept_states
     waiting += [
         f"sink {sink} at {path} is left alone: the code no longer has it"
         for sink, path in one.left_alone.items()

@@ -32,6 +32,7 @@ from state_engine.dagster.metadata import (
 )
 from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key, table_key
 from state_engine.dagster.stopped_commits import show_stopped_commit
+from state_engine.microbatch.unasked_states import kept_for_later
 
 DATA_VERSION_TAG = "dagster/data_version"
 MOST_ELSEWHERE = 100
@@ -257,6 +258,8 @@ def _results(
         outages=report.outages,
     )
     path = recorded.path(head.checkpoint_id)
+    if kept := kept_for_later(progress.dagster_job.job, head):
+        whole_run = {**whole_run, "kept_states": dg.MetadataValue.json(kept)}
     shown = checkpoint_metadata(head, progress.last, recorded)
     key_of, job = progress.dagster_job.key, report.job
     assets = {key_of(checkpoint_key(job)): {**shown, **whole_run, **history_metadata(path)}}

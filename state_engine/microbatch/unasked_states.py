@@ -79,7 +79,7 @@ class UnaskedStates:
 
     def holds(self, uid: str) -> bool:
         """Whether a checkpoint holds any state of an operator, timers included."""
-        recorded = self._path[-1].operator(uid) if self._path else None
+        recorded = self._recorded(uid)
         return (recorded is not None and bool(recorded.states)) or bool(self._own(uid))
 
     def of(self, operator: OperatorNode) -> list[_Held]:
@@ -136,8 +136,11 @@ class UnaskedStates:
 
     # -- what is stored --------------------------------------------------------------------------------------------
 
+    def _recorded(self, uid: str) -> OperatorCheckpoint | None:
+        return self._path[-1].operator(uid) if self._path else None
+
     def _keyed(self, uid: str) -> list[_Held]:
-        recorded = self._path[-1].operator(uid) if self._path else None
+        recorded = self._recorded(uid)
         if recorded is None:
             return []
         return [
@@ -202,7 +205,7 @@ class UnaskedStates:
         return False
 
     def _check_timers(self, operator: OperatorNode) -> None:
-        recorded = self._path[-1].operator(operator.uid) if self._path else None
+        recorded = self._recorded(operator.uid)
         if recorded is None or not recorded.next_timers_ms or has_timers(operator.function):
             return
         raise StateMigrationError(
@@ -244,3 +247,24 @@ def _without_exception(state: StateSchema) -> StateSchema:
     return (
         replace(state, ttl=json.dumps(json.loads(state.ttl) | {"compaction": True})) if state.ttl else state
     )
+
+
+def kept_for_later(job: StatefulJob, head: CheckpointRow | None) -> list[str]:
+    """The states of a checkpoint that the job keeps by name, with their operators; as sentences.
+
+    Args:
+        head: the checkpoint; None for none.
+    """
+    return [
+        f"state '{name}' of operator '{uid}' is kept for later: keep_states names it"
+        for uid, operator in job.operators.items()
+        for name in operator.kept_states
+        if head is not None and name in _names_of(head, uid)
+    ]
+
+
+def _names_of(head: CheckpointRow, uid: str) -> set[str]:
+    """The names of all states that a checkpoint holds of an operator."""
+    recorded = head.operator(uid)
+    own = [state.name for ref in head.operator_state if ref.operator == uid for state in ref.states]
+    return {*own, *(state.name for state in (recorded.states if recorded else ()))}

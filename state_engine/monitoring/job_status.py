@@ -20,6 +20,7 @@ from state_engine.core.errors import StatelakeError
 from state_engine.core.time.clock_jumps import is_behind
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.quiet_time import outages
+from state_engine.microbatch.unasked_states import kept_for_later
 from state_engine.monitoring.due_timers import DueTimers, due_timers
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles
@@ -69,6 +70,7 @@ class JobStatus:
         outages: for which sources event time waits because they are down (``stale_after``), and since when.
         timers_due: how many timers a run now would fire although no row came.
         timers_due_s: since when the first of them is due.
+        kept_states: of which operator the code keeps a state for later (``keep_states``) that the head holds.
         clock_ahead_s: how far the recorded processing time is ahead of this machine's clock, where it is by an hour or
             more: until then it stands still.
         problem: what could not be looked at, and why.
@@ -99,6 +101,7 @@ class JobStatus:
     timers_due: int = 0
     timers_due_s: float | None = None
     clock_ahead_s: float | None = None
+    kept_states: tuple[str, ...] = ()
     problem: str = ""
     left_alone: Mapping[str, str] = field(default_factory=dict)
     tables: tuple[TableStatus, ...] = ()
@@ -193,6 +196,7 @@ def status_of_history(
     tables: list[TableStatus] = []
     due: DueTimers | None = None
     down: list[str] = []
+    kept: list[str] = []
     problem = ""
     try:
         present = PresentFiles(history.layout)
@@ -205,6 +209,7 @@ def status_of_history(
             files_waiting = history.waiting(job)
             lag = _lag(job, history, now_ms)
             due = due_timers(job, history, now_ms=now_ms)
+            kept = kept_for_later(job, history.head)
             unread = [source for source, new in lag.items() if new]
             down = outages(job, history.head, clock_ms=now_ms, unread=unread)
     except (StatelakeError, OSError) as error:
@@ -222,6 +227,7 @@ def status_of_history(
         missing_files=tuple(missing),
         files_waiting=tuple(files_waiting),
         outages=tuple(down),
+        kept_states=tuple(kept),
         problem=problem,
         left_alone=left_alone,
         tables=tuple(tables),

@@ -30,8 +30,11 @@ from state_engine import (
     Types,
     ValueStateDescriptor,
 )
+from state_engine.cli.status import notes
 from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.types.row import row_of_kind
+from state_engine.microbatch.unasked_states import kept_for_later
+from state_engine.monitoring.job_status import JobStatus
 from state_engine.testing import CollectSink, run_in_memory
 
 
@@ -141,6 +144,20 @@ def test_a_state_with_entries_must_be_asked_for_renamed_dropped_or_kept(kind: st
         run.restart(job_of(Writes("total", kind)))
         run.process({"rows": [("a", 3)]})
         assert set(run.state("f", "total")) == {"a"}
+
+
+def test_what_is_kept_for_later_is_said_as_long_as_it_is_stored() -> None:
+    with run_in_memory(job_of(Writes("sum"))) as run:
+        run.process({"rows": [("a", 1)]})
+        keeping = job_of(Writes("total"), lambda s: s.keep_states("sum", "other"))
+        assert kept_for_later(keeping, None) == []
+        run.restart(keeping)
+        run.process({"rows": [("a", 3)]})
+        kept = kept_for_later(keeping, run.checkpoints()[-1])
+        assert kept == ["state 'sum' of operator 'f' is kept for later: keep_states names it"]
+        status = JobStatus("kept", "ok", kept_states=tuple(kept))
+        assert notes(status) == kept
+        assert status.to_json()["kept_states"] == tuple(kept)
 
 
 def test_a_state_whose_entries_are_deleted_is_not_missed() -> None:
