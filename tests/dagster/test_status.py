@@ -178,7 +178,7 @@ def test_the_command_reports_never_ran_fine_stuck_and_unpublished(
             patched.setattr(CheckpointCoordinator, "publish", die)
             site.run(raise_on_error=False)
         code, text = command(site, JOB, "--json")
-        shown = json.loads(text)[JOB]
+        shown = json.loads(text)
         assert (code, shown["state"], shown["unpublished"], shown["head_id"]) == (1, "unpublished", [4], 4)
         assert command(site, "no_such_job")[0] == 2
 

@@ -1,0 +1,106 @@
+"""States with times to live of their own in one function, timers that set timers, a restore, and a drain at the end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from state_engine import (
+    AggregatingStateDescriptor,
+    EmbeddedRocksDBStateBackend,
+    FileSource,
+    HashMapStateBackend,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    StateTtlConfig,
+    Time,
+)
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.testing import CollectSink, run_in_memory
+from tests.core.state.ttl_kinds import Sum
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+DELAY_MS, COUNT = 10, 50
+
+
+def living(descriptor: Any, ttl_ms: int) -> Any:
+    assert isinstance(descriptor, StateDescriptor)
+    descriptor.enable_time_to_live(
+        StateTtlConfig.new_builder(Time.milliseconds(ttl_ms)).use_event_time().build()
+    )
+    return descriptor
+
+
+class Shows(KeyedProcessFunction):
+    """Gives what it sees of a map, a list and an aggregate, whose entries live for different times."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.map = runtime_context.get_map_state(living(MapStateDescriptor("map", int, int), 30))
+        self.list = runtime_context.get_list_state(living(ListStateDescriptor("list", int), 12))
+        aggregating = living(AggregatingStateDescriptor("aggregate", Sum(), "bigint"), 50)
+        self.aggregate = runtime_context.get_aggregating_state(aggregating)
+
+    def _seen(self, key: Any, at: int) -> tuple[Any, int, str]:
+        return key, at, f"{sorted(self.map.items())} {list(self.list.get())} {self.aggregate.get()}"
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield self._seen(value.k, value.n)
+        self.map.put(value.n % 4, value.n)
+        self.list.add(value.n)
+        self.aggregate.add(value.n)
+        if value.n % 3 == 0:
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + value.n % 20)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        yield self._seen(ctx.get_current_key(), timestamp)
+        if timestamp % 5 == 0:
+            ctx.timer_service().register_event_time_timer(timestamp + 7)
+
+
+def job_of(parallelism: int, backend: Any) -> StatefulJob:
+    job = StatefulJob("together", parallelism=parallelism, state_backend=backend)
+    rows = job.source(
+        "rows",
+        FileSource("/rows", schema="k string, n bigint, at timestamp"),
+        event_time="at",
+        max_out_of_orderness=timedelta(milliseconds=DELAY_MS),
+    )
+    shows = rows.key_by("k").process(Shows(), uid="shows", output_type="k string, n bigint, seen string")
+    shows.sink("out", CollectSink())
+    return job
+
+
+def outputs(
+    rows: list[Any], parallelism: int, backend: Any, cuts: list[int], *, restores: bool = False
+) -> list[Any]:
+    """Of a run that is cut, goes back after its second micro-batch where it ``restores``, and is drained."""
+    with run_in_memory(job_of(parallelism, backend)) as run:
+        for batch, (start, end) in enumerate(pairwise([0, *cuts, COUNT])):
+            run.process({"rows": rows[start:end]})
+            if restores and batch == 1:
+                run.restore(1)
+                run.process({"rows": rows[start:end]})
+        run.process(drain=True)
+        return sorted(run.sink("out"))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cuts_parallelism_backend_and_a_restore_change_nothing(seed: int) -> None:
+    rng, newest, rows = random.Random(seed), 0, []
+    for n in range(COUNT):
+        newest += rng.choice([0, 1, 3, 9])
+        at = EPOCH + timedelta(milliseconds=newest - rng.choice([0, 0, 4, DELAY_MS]))
+        rows.append((rng.choice("abc"), n, at))
+    whole = outputs(rows, 1, HashMapStateBackend(), [])
+    assert len(whole) > COUNT  # timers fired, too
+    assert outputs(rows, 3, EmbeddedRocksDBStateBackend(), [7, 20, 33]) == whole
+    assert outputs(rows, 2, HashMapStateBackend(), list(range(1, COUNT))) == whole
+    assert outputs(rows, 2, EmbeddedRocksDBStateBackend(), [15, 30], restores=True) == whole
