@@ -6,7 +6,13 @@ from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import StatelakeError
-from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.functions.checkpointed import (
+    CheckpointedFunction,
+    CheckpointListener,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    ListCheckpointed,
+)
 from state_engine.core.functions.every_function import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -31,14 +37,8 @@ from state_engine.core.functions.metrics import MetricGroup
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
-from state_engine.core.operator_state.checkpointed import (
-    CheckpointedFunction,
-    CheckpointListener,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    ListCheckpointed,
-)
 from state_engine.core.operator_state.store import OperatorStateStore
+from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.state.aggregating_state import AggregatingState
 from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,

@@ -22,10 +22,10 @@ from state_engine.cli.form import for_people
 from state_engine.cli.output import show
 from state_engine.cli.session import console, loaded_settings, no_settings, registered, remark
 from state_engine.cli.tables import table
+from state_engine.core.checkpoints.clock_jumps import standing_time
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
-from state_engine.core.time.clock_jumps import standing_time
 from state_engine.job.job import StatefulJob
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history

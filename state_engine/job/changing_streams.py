@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import emits_changes, refusal_of_changes, takes_changes
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.job.graph import (

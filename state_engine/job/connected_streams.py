@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import takes_broadcast, takes_two_inputs
 from state_engine.core.types.type_information import TypeLike
 from state_engine.job.graph import (

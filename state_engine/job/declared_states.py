@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import ConfigurationError, StatelakeError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.graph import OperatorNode, declared_type
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import function_for

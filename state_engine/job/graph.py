@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.key_form import DeclaredKey

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
+from state_engine.core.checkpoints.clock_jumps import MAX_JUMP
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import LETTERS, DeadLetterLimit, limit_of
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.checkpointed import has_operator_state
 from state_engine.core.functions.function_calls import takes_broadcast
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.source_function import SourceFunction
 from state_engine.core.keys.key_groups import check_parallelism, default_max_parallelism
 from state_engine.core.names import check_name, check_text_name
-from state_engine.core.operator_state.checkpointed import has_operator_state
-from state_engine.core.time.clock_jumps import MAX_JUMP
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.row_outputs import staged_sinks
 from state_engine.core.checkpoints.table_names import listed_in_tables
 from state_engine.core.errors import (
@@ -16,6 +16,7 @@ from state_engine.core.errors import (
     MissingFilesError,
     StateMigrationError,
 )
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.stored_form import added_fields, columns_text, grown

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import check_stream
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.canonical import storage_type

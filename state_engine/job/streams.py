@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import takes_two_inputs
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.keyed_functions import (
@@ -28,6 +27,7 @@ from state_engine.core.functions.keyed_functions import (
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.sink_function import SinkFunction
+from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.time.watermark_strategy import WatermarkStrategy
 from state_engine.core.types.durations import Span, to_milliseconds

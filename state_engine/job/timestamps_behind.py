@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.time.derived_timestamps import DerivedTimestamps, Step, is_plain
+from state_engine.core.functions.derived_timestamps import DerivedTimestamps, Step, is_plain
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode, UnionNode

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.sources.output_type import OutputType

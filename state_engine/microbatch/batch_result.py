@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import DeadLetterLimitError
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.reports import OperatorReport

@@ -16,17 +16,17 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateRef,
     OperatorStateSchema,
     SourceProgress,
-    StateSchema,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.entry_counts import entries_after
+from state_engine.core.functions.checkpointed import has_checkpoint_hooks
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.names import stored_name
-from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
 from state_engine.core.operator_state.operator_state_ref import build_ref
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.stored_states import kept_states
-from state_engine.core.time.timers import TIMERS
 from state_engine.core.time.watermarks import slowest
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import rescaled_in_force

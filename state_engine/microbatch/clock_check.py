@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.time.clock_jumps import check_jump
+from state_engine.core.checkpoints.clock_jumps import check_jump
 from state_engine.job.job import StatefulJob
 
 

@@ -18,13 +18,14 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.earlier_states import earlier_states
 from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import column_type_of, recorded_schema
-from state_engine.core.state.stored_states import StoredStates, earlier_states
+from state_engine.core.state.stored_states import StoredStates
 from state_engine.job.graph import OperatorNode, PublishedNode, declared_key, declared_type
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import function_for

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
+from state_engine.core.functions.checkpointed import has_checkpoint_hooks
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt import Committed, Executed
 from state_engine.microbatch.batch import BatchContext

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core import errors
 from state_engine.core.checkpoints.checkpoint import OperatorStateRef
+from state_engine.core.checkpoints.earlier_states import earlier_states
 from state_engine.core.checkpoints.resumption import (
     completed_since_last_run,
     restored_checkpoint_id,
@@ -28,7 +29,6 @@ from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError, UserFunctionError
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.state.stored_states import earlier_states
 from state_engine.core.types.columns import in_one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from state_engine.core.functions.function_calls import has_timers
-from state_engine.core.time.watermarks import MIN_TIMESTAMP, advanced
+from state_engine.core.time.watermarks import advanced
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.graph import OperatorNode, SourceNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext

@@ -18,7 +18,7 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.time.clock_jumps import is_behind, standing_time
+from state_engine.core.checkpoints.clock_jumps import is_behind, standing_time
 from state_engine.core.time.partitions import Partition
 from state_engine.core.time.time_plan import PlannedSource, TimePlan, plan_time
 from state_engine.job.job import StatefulJob

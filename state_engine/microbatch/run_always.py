@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.functions.checkpointed import has_checkpoint_hooks
 from state_engine.core.functions.function_calls import has_timers, takes_broadcast
-from state_engine.core.operator_state.checkpointed import has_checkpoint_hooks
 from state_engine.core.time.time_plan import TimePlan, plan_time, turns
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.job.graph import OperatorNode

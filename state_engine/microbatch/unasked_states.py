@@ -15,17 +15,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.entry_counts import entry_counts
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StateMigrationError
+from state_engine.core.functions.checkpointed import CheckpointedFunction, ListCheckpointed
 from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.operator_state.checkpointed import CheckpointedFunction, ListCheckpointed
 from state_engine.core.operator_state.operator_state_ref import RAW
 from state_engine.core.operator_state.store import LIST_CHECKPOINTED
-from state_engine.core.time.timers import TIMERS
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.graph import OperatorNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch_result import Execution

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.time.time_plan import plan_time
 from state_engine.core.time.timers import EVENT, PROCESSING
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.quiet_time import times_without_rows, waiting_sources
 from state_engine.microbatch.run_always import due_since, timers_due

@@ -13,11 +13,11 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.clock_jumps import is_behind
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
-from state_engine.core.time.clock_jumps import is_behind
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.quiet_time import outages
 from state_engine.microbatch.unasked_states import kept_for_later

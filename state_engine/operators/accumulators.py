@@ -30,8 +30,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from state_engine.core.errors import RetractionError, ValueTypeError
-from state_engine.core.functions.aggregates import AggregateFunction, never_added
 from state_engine.core.keys.ordering import key_order
+from state_engine.core.state.aggregate_functions import AggregateFunction, never_added
 from state_engine.core.types.every_type import (
     BigIntegerType,
     DecimalType,

@@ -12,17 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from state_engine.core.checkpoints.checkpoint import (
-    MAIN,
-    CheckpointRow,
-    OperatorCheckpoint,
-    StagedSink,
-    StateSchema,
-)
+from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, OperatorCheckpoint, StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
 from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.published.base import PublishedTable, ShownCheckpoint
 
 OTHER_FORM = "the state or its key has another form since"

@@ -18,10 +18,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.type_parsing import arrow_type
 from state_engine.core.types.type_text import type_from_text

@@ -12,8 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
+from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
-from state_engine.core.time.timers import TIMERS
 from state_engine.queries.state_rows import KEY, KEY_HASH, OP, STATE, UPDATED_AT, WHY, StateForm
 
 KIND, COUNTS = "kind", "counts"

@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, IntegralType, StructField, StructType, TimestampType
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import Lifetime
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import ListType, TypeInformation

@@ -17,11 +17,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.ddl import parse_ddl, quoted
 from state_engine.core.types.durations import Instant
 from state_engine.core.types.spark_types import spark_schema

@@ -23,14 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine.core.checkpoints.checkpoint import (
-    OperatorCheckpoint,
-    StateSchema,
-)
+from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.core.time.timers import TIMERS
+from state_engine.core.state.descriptors import TIMERS, StateDescriptor
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.columns import one_chunk
 from state_engine.job.declared_states import declared_states
 from state_engine.job.graph import OperatorNode, declared_key

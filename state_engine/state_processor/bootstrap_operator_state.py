@@ -15,9 +15,9 @@ from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import DataFile, OperatorStateRef
 from state_engine.core.errors import ConfigurationError, StatelakeError, ValueTypeError
+from state_engine.core.functions.checkpointed import ListCheckpointed
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.trial_open import on_trial
-from state_engine.core.operator_state.checkpointed import ListCheckpointed
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.operator_state.operator_state_ref import build_ref
 from state_engine.core.operator_state.store import OperatorStateStore

@@ -29,14 +29,14 @@ from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
     DataFile,
     OperatorCheckpoint,
-    StateSchema,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.updates import SetOperators, Update
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import InvalidKeyError, ValueTypeError
-from state_engine.core.time.timers import TIMERS
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.type_text import type_from_text

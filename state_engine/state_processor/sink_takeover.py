@@ -29,17 +29,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.core.checkpoints.checkpoint import (
-    CheckpointRow,
-    OperatorCheckpoint,
-    StagedSink,
-    StateSchema,
-)
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.updates import TakeOverTables
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import PUT
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.type_parsing import to_type

@@ -22,11 +22,12 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_arrays import key_groups_in
-from state_engine.core.time.timers import TIMERS
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import (

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.function import Function
 from state_engine.core.functions.every_function import SourceFunction
-from state_engine.core.functions.function import Function
 from state_engine.core.functions.function_calls import (
     emits_changes,
     refusal_of_changes,
@@ -40,10 +40,10 @@ from state_engine.core.operator.element_kinds import (
 from state_engine.core.operator.outputs import Refusal
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.state_table import NO_KEY
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.columns import as_in_a_stream
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import Row, RowKind
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.state_backends.state_backend import StateBackend

@@ -10,11 +10,10 @@ import pyarrow as pa
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_arrays import canonical_array
 from state_engine.core.keys.key_form import DeclaredKey
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.state_table import APPEND, PUT, Change
-from state_engine.core.time.timers import TIMERS
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.published.table_form import TableForm, rows_by_identity
 from state_engine.storage.state.changelog_write import changelog_table

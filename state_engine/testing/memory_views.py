@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.earlier_states import earlier_states
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.runtime_context import TaskInfo
@@ -15,7 +16,7 @@ from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.memory_state import MemoryState
-from state_engine.core.state.stored_states import StoredStates, earlier_states
+from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.job.graph import OperatorNode, declared_columns, declared_type, is_scalar
 from state_engine.job.job import StatefulJob

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
+from state_engine.core.checkpoints.earlier_states import earlier_states
 from state_engine.core.incremental_fold import IncrementalFold
-from state_engine.core.state.stored_states import earlier_states
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.sources.base import summary
 from tests.core.checkpoints.rows import checkpoint, operator
 

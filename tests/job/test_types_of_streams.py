@@ -22,11 +22,11 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.canonical import canonical_key, key_hash
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.columns import elements, to_table
 from state_engine.core.types.durations import Instant
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.row import Row
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.core.types.types_namespace import Types
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout

@@ -20,8 +20,8 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.time.timer_firing import key_order
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.durations import Duration
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.testing import CollectSink
 
 EPOCH = datetime(1970, 1, 1)

@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from state_engine import StatefulJob, TimestampAssigner, Types, WatermarkStrategy
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.graph import SourceNode
 from state_engine.microbatch.routing.assigned_time import with_assigned_time, with_missing_times
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows

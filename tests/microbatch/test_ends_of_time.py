@@ -21,7 +21,7 @@ from state_engine import (
     StatefulJob,
     WatermarkStrategy,
 )
-from state_engine.core.time.watermarks import MAX_TIMESTAMP
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.microbatch.time_model import Visible
 

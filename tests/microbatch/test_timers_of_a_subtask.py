@@ -13,8 +13,9 @@ from state_engine import KeyedProcessFunction, RuntimeContext, ValueStateDescrip
 from state_engine.core.checkpoints.checkpoint import FirstTimers
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.time.timers import EVENT, TIMERS
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.time.timers import EVENT
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout
 from state_engine.microbatch.routing.routing import nothing_new

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from state_engine import KeyedProcessFunction, StatefulJob
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.microbatch.attempt import Listed, Spent
 from state_engine.microbatch.attempt_outputs import Outputs
 from state_engine.microbatch.batch import BatchContext

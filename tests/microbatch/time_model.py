@@ -17,7 +17,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 from state_engine import DataStream, KeyedProcessFunction, StatefulJob, Types
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.graph import SourceNode
 from state_engine.sources.base import Element, Slice
 from state_engine.sources.collection import CollectionSource

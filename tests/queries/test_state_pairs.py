@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.time_travel import DeclaredState
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.queries.state_pairs import state_pairs
 from tests.core.checkpoints.rows import checkpoint, operator
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, KeyedProcessFunction, SourceFunction, StatefulJob, Types
-from state_engine.core.operator_state.checkpointed import ListCheckpointed
+from state_engine.core.functions.checkpointed import ListCheckpointed
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.output_type import OutputType
 from tests.support.pipelines import Pipeline

@@ -17,7 +17,7 @@ from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import PUT, Change, StateTable
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.storage import files as storage_files
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet

@@ -14,6 +14,7 @@ from typing import get_type_hints
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.names import stored_name
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 
@@ -56,32 +57,6 @@ class BaseFile(DataFile):
     """
 
     entries: dict[str, int] | None = field(default=None, hash=False)  # files are elements of sets
-
-
-@dataclass(frozen=True)
-class StateSchema:
-    """Declaration of one state as of a checkpoint.
-
-    Attributes:
-        name: of the state.
-        kind: its primitive.
-        type: stored type of its column, as text.
-        ttl: its time to live as JSON, see ``StateTtlConfig.to_json``; empty where nothing expires.
-        stored_as: the name that its rows and its column have, where that is another one: a name that is no identifier
-            gets one, a renamed state keeps what it was stored as, and a state that comes back gets a new one. None for
-            ``name``; see ``column_name``.
-    """
-
-    name: str
-    kind: str
-    type: str
-    ttl: str = ""
-    stored_as: str | None = None
-
-    @property
-    def column_name(self) -> str:
-        """Name of the state in its rows; its column is ``v_<column_name>``."""
-        return self.stored_as or self.name
 
 
 @dataclass(frozen=True)

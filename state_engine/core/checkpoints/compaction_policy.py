@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.state_files import keyed_state_files, position_files
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import Lifetime, cleaned_until_us
-from state_engine.core.time.timers import TIMERS
 
 _POSITIONS = 2
 """Files of positions that are allowed for each file of changes: they are small, and mostly go with a compaction."""

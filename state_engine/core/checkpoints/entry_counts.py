@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import BaseFile, CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.state_files import keyed_state_files
+from state_engine.core.state.state_schema import StateSchema
 
 
 @dataclass(frozen=True)

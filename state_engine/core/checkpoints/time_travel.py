@@ -12,11 +12,12 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint, StateSchema
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import Lifetime
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.type_text import shown_storage, type_from_text

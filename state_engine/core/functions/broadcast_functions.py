@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from state_engine.core.function import Function
 from state_engine.core.functions.contexts import (
     BroadcastReader,
     BroadcastWriter,
@@ -18,7 +19,6 @@ from state_engine.core.functions.contexts import (
     KeyedContext,
     TimerContext,
 )
-from state_engine.core.functions.function import Function
 from state_engine.core.functions.process_functions import TimedFunction
 
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.function import Function
 from state_engine.core.functions.broadcast_functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
@@ -16,13 +16,13 @@ from state_engine.core.functions.co_functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
-from state_engine.core.functions.function import Function
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
 from state_engine.core.functions.source_function import SourceFunction
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction, VectorizedResult
+from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.time.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
 
 __all__ = [

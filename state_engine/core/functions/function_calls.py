@@ -14,10 +14,12 @@ from functools import partial
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.function import Function
 from state_engine.core.functions.broadcast_functions import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
 )
+from state_engine.core.functions.checkpointed import has_operator_state
 from state_engine.core.functions.co_functions import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -25,7 +27,6 @@ from state_engine.core.functions.co_functions import (
     KeyedCoProcessFunction,
 )
 from state_engine.core.functions.contexts import BroadcastStates, ElementContext, TimerContext
-from state_engine.core.functions.function import Function
 from state_engine.core.functions.keyed_functions import (
     MapWithState,
     RollingAggregate,
@@ -36,7 +37,6 @@ from state_engine.core.functions.map_functions import FilterFunction, FlatMapFun
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
-from state_engine.core.operator_state.checkpointed import has_operator_state
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.time.timer_service import TimerService
 

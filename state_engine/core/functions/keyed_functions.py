@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.aggregates import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, RowsOfKey, takes_back, without_kind
 from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
 from state_engine.core.types.type_information import TypeLike
 
@@ -145,7 +145,7 @@ class RunningAggregate(ResultOfKey):
         emits_changes: whether outputs have kinds.
 
     Example:
-        >>> from state_engine.core.functions.aggregates import AggregateFunction
+        >>> from state_engine.core.state.aggregate_functions import AggregateFunction
         >>> from state_engine.testing import KeyedHarness
         >>> class Average(AggregateFunction):
         ...     def create_accumulator(self):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 
 
 class MapFunction(Function):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from state_engine.core.function import Function
 from state_engine.core.functions.contexts import ElementContext, KeyedContext, TimerContext
-from state_engine.core.functions.function import Function
 
 
 class ProcessFunction(Function):

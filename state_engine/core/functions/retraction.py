@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.functions.aggregates import never_added
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.aggregate_functions import never_added
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.types.row import Row, RowKind, row_of_kind
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from state_engine.core.function import Function
 from state_engine.core.functions.contexts import ElementContext
-from state_engine.core.functions.function import Function
 
 
 class SinkFunction(Function):

@@ -26,7 +26,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 
 
 class BatchFull(BaseException):

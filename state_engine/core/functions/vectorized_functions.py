@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 
 ROW, KEY, ERROR = "_row", "_key", "error"
 """Columns: the number of a row, the number of a key, and why a row is refused."""

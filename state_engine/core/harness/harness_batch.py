@@ -14,14 +14,9 @@ import numpy as np
 
 from state_engine.core.harness.harness_run import HarnessRun
 from state_engine.core.operator.output_order import place_of_output
-from state_engine.core.time.watermarks import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    combined,
-    moves_of,
-    watermarks_before,
-)
+from state_engine.core.time.watermarks import combined, moves_of, watermarks_before
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.state_table import NO_KEY, Change, KeyContext
 from state_engine.core.time.timer_service import TimerService
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.checkpointed import CheckpointListener
 from state_engine.core.harness.harness_batch import combined_ms
 from state_engine.core.harness.harness_run import HarnessRun
-from state_engine.core.operator_state.checkpointed import CheckpointListener
 from state_engine.core.operator_state.operator_snapshot import (
     BROADCAST,
     StateElements,
     SubtaskSnapshot,
     assign,
 )
+from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.memory_state import MemoryState
-from state_engine.core.time.timers import TIMERS
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.json_values import from_json
 from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.keys.key_groups import key_group_range
-from state_engine.core.operator_state.checkpointed import (
+from state_engine.core.functions.checkpointed import (
     CheckpointedFunction,
     FunctionInitializationContext,
     FunctionSnapshotContext,
     ListCheckpointed,
 )
+from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.operator_state.raw_state import (
     RawKeyedInput,
@@ -26,9 +26,9 @@ from state_engine.core.operator_state.raw_state import (
     RawOperatorOutput,
 )
 from state_engine.core.operator_state.store import OperatorStateStore
+from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
-from state_engine.core.time.timers import TIMERS
 from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_parsing import to_type
 

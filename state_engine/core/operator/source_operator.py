@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from state_engine.core.functions.checkpointed import has_operator_state
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.source_function import SourceContext, SourceFunction, run_source
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
-from state_engine.core.operator_state.checkpointed import has_operator_state
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.types.every_type import TypeInformation
 

@@ -41,9 +41,9 @@ from state_engine.core.state.state_table import NO_KEY, KeyContext
 from state_engine.core.time.timer_firing import in_firing_order
 from state_engine.core.time.timer_service import TimerService
 from state_engine.core.time.timers import Entry, TimerQueue, place_of
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 class StreamOperator(GuardedOperator):

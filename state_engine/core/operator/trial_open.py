@@ -14,10 +14,9 @@ from typing import Any
 
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
-from state_engine.core.time.timers import TIMERS
 
 
 @dataclass(frozen=True)

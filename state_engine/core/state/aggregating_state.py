@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.aggregates import defines_merge, defines_retract, never_added
+from state_engine.core.state.aggregate_functions import defines_merge, defines_retract, never_added
 from state_engine.core.state.descriptors import AggregatingStateDescriptor
 from state_engine.core.state.state import MergingState
 from state_engine.core.state.state_table import KeyContext, StateTable

@@ -17,10 +17,10 @@ from typing import Any, ClassVar, Literal, Self
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, InvalidNameError
-from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.keys.canonical import storage_type
 from state_engine.core.keys.ordering import key_order
 from state_engine.core.names import check_text_name, stored_name
+from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import StatelakeError, StateMigrationError
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.column_names import unused
 from state_engine.core.types.every_type import DictType, ListType, StructType
 from state_engine.core.types.json_values import to_json

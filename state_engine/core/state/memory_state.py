@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from state_engine.core.state.change_folding import fold
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.evolved_entries import as_declared
 from state_engine.core.state.state_table import Change
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.state.ttl_rule import without_expired
-from state_engine.core.time.timers import TIMERS
 
 Entries = dict[Any, Any]
 

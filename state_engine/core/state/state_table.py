@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from state_engine.core.errors import StateAccessError
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.ttl import StampedType
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 
 PUT, DELETE, CLEAR, APPEND = "put", "delete", "clear", "append"
 

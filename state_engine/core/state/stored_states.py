@@ -8,15 +8,14 @@ apart. What may change in a state's type, :mod:`.evolution` decides. Flink finds
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, StateSchema
 from state_engine.core.errors import StateMigrationError
-from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import evolve_state, value_type_of
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.column_names import unused
 
 
@@ -130,26 +129,3 @@ def kept_states(
     stored, dropped_names = {schema.column_name for schema in now.values()}, set(dropped)
     before = {s.name: s for s in recorded if s.column_name not in stored and s.name not in dropped_names}
     return list((before | now).values())
-
-
-def earlier_states(uid: str, path: Sequence[CheckpointRow]) -> dict[str, list[StateSchema]]:
-    """The forms that an operator's states ever had on a path, by name of storage, oldest first."""
-    by_column: dict[str, list[StateSchema]] = {}
-    for schema in _FORMS.of(path).get(uid, ()):
-        by_column.setdefault(schema.column_name, []).append(schema)
-    return by_column
-
-
-def _with_rows(forms: Forms, rows: Sequence[CheckpointRow]) -> Forms:
-    longer = dict(forms)
-    for operator in (operator for row in rows for operator in row.operators):
-        known = longer.get(operator.uid, ())
-        new = tuple(schema for schema in operator.states if schema not in known)
-        if new:
-            longer[operator.uid] = known + new
-    return longer
-
-
-Forms = Mapping[str, tuple[StateSchema, ...]]
-"""By operator, the forms of all its states, oldest first."""
-_FORMS: IncrementalFold[CheckpointRow, Forms] = IncrementalFold(_with_rows, {}, weakly=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.state.state_table import NO_KEY, KeyContext
 from state_engine.core.time.timers import TimerQueue
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.durations import TimeDomain
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["MAX_TIMESTAMP", "MIN_TIMESTAMP", "TimerService"]
 

@@ -13,13 +13,12 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from state_engine.core.errors import TimerChainError
-from state_engine.core.state.descriptors import TIMERS as TIMERS
-from state_engine.core.state.descriptors import MapStateDescriptor
+from state_engine.core.state.descriptors import TIMERS, MapStateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.map_state import MapState
 from state_engine.core.state.state_table import KeyContext
-from state_engine.core.time.watermarks import MAX_TIMESTAMP
 from state_engine.core.types.durations import TimeDomain
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 
 EVENT, PROCESSING = "event", "processing"

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.durations import Span, to_milliseconds
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 _MICROS = {"s": 1_000_000, "ms": 1_000, "us": 1}
 UNITS = ("s", "ms", "us", "ns")

@@ -15,11 +15,7 @@ from typing import Any
 
 import numpy as np
 
-MIN_TIMESTAMP = -(2**63)
-"""The watermark, in milliseconds, of a stream that has none yet."""
-
-MAX_TIMESTAMP = 2**63 - 1
-"""The watermark, in milliseconds, of a stream that has ended."""
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 Longs = np.ndarray[Any, Any]
 

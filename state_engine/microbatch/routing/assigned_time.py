@@ -20,11 +20,11 @@ from state_engine.core.time.watermark_strategy import (
     checked_timestamp,
     epoch_milliseconds,
 )
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
 from state_engine.core.types.beyond_python import undecodable
 from state_engine.core.types.columns import elements
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
 from state_engine.sources.base import TaskRows

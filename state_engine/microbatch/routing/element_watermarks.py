@@ -22,8 +22,6 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 
 from state_engine.core.time.watermarks import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
     Moves,
     late_among,
     moves_of,
@@ -32,6 +30,7 @@ from state_engine.core.time.watermarks import (
     watermarks_after,
     watermarks_before,
 )
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.routing.blocks import packed
 from state_engine.microbatch.routing.origins import Origins
 from state_engine.microbatch.routing.routed import INPUT

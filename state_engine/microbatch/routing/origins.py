@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from state_engine.core.functions.function_calls import sees_time
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, combined, slowest
+from state_engine.core.time.watermarks import combined, slowest
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.job.graph import (
     Node,
     OperatorNode,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from state_engine.core.operator.outputs import Outputs
 from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.time.timer_service import TimerService
-from state_engine.core.time.timers import TIMERS
 from state_engine.microbatch.subtask.function_run import FunctionRun
 from state_engine.microbatch.subtask.subtask_input import (
     broadcast_values,

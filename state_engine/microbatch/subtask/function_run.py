@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from state_engine.core.functions.checkpointed import CheckpointListener
 from state_engine.core.operator.outputs import Outputs
-from state_engine.core.operator_state.checkpointed import CheckpointListener
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.state_table import KeyContext
 from state_engine.microbatch.subtask.received_rows import ReceivedRows

@@ -24,7 +24,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.operator.outputs import BroadcastOrigin, TimerOrigin
 from state_engine.core.time.timer_firing import key_order
 from state_engine.core.time.timers import AT_ONCE, IN_TIME
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.subtask.subtask_spec import BatchClocks
 from state_engine.sources.frames import EVENT_TIME, RANK, WATERMARK, order_name
 

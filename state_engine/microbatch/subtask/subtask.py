@@ -24,7 +24,7 @@ from state_engine.core.functions.vectorized_functions import (
 )
 from state_engine.core.operator.outputs import ElementRefused
 from state_engine.core.state.state_table import KeyContext
-from state_engine.core.time.watermarks import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun

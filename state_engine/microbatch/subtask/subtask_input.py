@@ -20,10 +20,11 @@ from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.operator.late_elements import LateElement
 from state_engine.core.state.state_table import NO_KEY
-from state_engine.core.time.watermarks import MIN_TIMESTAMP, late_among
+from state_engine.core.time.watermarks import late_among
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import elements, one_chunk
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
 from state_engine.microbatch.routing.routed import HASH, INPUT, InputLayout, RoutedLayout
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec

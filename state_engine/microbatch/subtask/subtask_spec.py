@@ -16,12 +16,12 @@ from state_engine.core.checkpoints.checkpoint import (
     FirstTimers,
     OperatorStateRef,
     OperatorStateSchema,
-    StateSchema,
 )
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator_state.operator_state_ref import schemas_from_json
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.microbatch.routing.routed import RoutedLayout
 from state_engine.sinks.base import SinkTarget
 from state_engine.sinks.row_rules import RowRule

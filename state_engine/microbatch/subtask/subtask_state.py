@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.keys.key_groups import KeyGroupRange, key_group_range
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import Change, StateTable
 from state_engine.core.state.stored_states import StoredStates
-from state_engine.core.time.timers import TIMERS, TimersDescriptor
+from state_engine.core.time.timers import TimersDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec

@@ -13,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.keys.key_groups import KeyGroupRange
-from state_engine.core.time.timers import EVENT, PROCESSING, TIMERS
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.time.timers import EVENT, PROCESSING
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.storage.state.changelog import Hashes, KeyGroups, KeyHashes
 from state_engine.storage.state.located_files import StateFile

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.checkpoints.checkpoint import DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.keys.canonical import decode_keys
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import key_group_range
@@ -21,6 +21,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator.vectorized_operator import ChangedColumn, StateColumn, VectorizedRows
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import DELETE, PUT
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.types.column_forms import in_form

@@ -17,9 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.state.descriptors import SHAPES
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.core.types.columns import one_chunk

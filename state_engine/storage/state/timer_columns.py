@@ -9,7 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.time.timers import EVENT, TIMERS
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.time.timers import EVENT
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.state.changelog import Hashes, KeyGroups

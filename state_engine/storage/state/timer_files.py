@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from state_engine.core.time.watermarks import MAX_TIMESTAMP
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.changelog import open_state_file
 from state_engine.storage.state.local_copies import LocalCopy

@@ -10,8 +10,8 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateRef,
     OperatorStateSchema,
     StagedSink,
-    StateSchema,
 )
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.ddl import ddl_text
 from tests.core.checkpoints.rows import changes, checkpoint, operator, progress
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile, StateSchema
+from state_engine.core.checkpoints.checkpoint import BaseRange, CheckpointRow, DataFile
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.compaction_policy import (
     CompactionNeed,
@@ -17,6 +17,7 @@ from state_engine.core.checkpoints.compaction_policy import (
     compaction_need,
 )
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.state.state_schema import StateSchema
 from tests.core.checkpoints.rows import changes, checkpoint, in_base, operator
 
 FEW = CompactionPolicy(max_files=3, max_ratio=0.5, min_entries=20)

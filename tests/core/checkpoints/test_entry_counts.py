@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from state_engine.core.checkpoints.checkpoint import (
-    BaseFile,
-    BaseRange,
-    CheckpointRow,
-    OperatorCheckpoint,
-    StateSchema,
-)
+from state_engine.core.checkpoints.checkpoint import BaseFile, BaseRange, CheckpointRow, OperatorCheckpoint
 from state_engine.core.checkpoints.entry_counts import EntryCount, entries_after, entry_counts
+from state_engine.core.state.state_schema import StateSchema
 from tests.core.checkpoints.rows import changes, checkpoint
 
 SUM, SEEN = StateSchema("sum", "value", "bigint"), StateSchema("seen", "value", "boolean", ttl="{}")

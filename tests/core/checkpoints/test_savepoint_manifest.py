@@ -15,7 +15,6 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateRef,
     OperatorStateSchema,
     PinnedCheckpoint,
-    StateSchema,
 )
 from state_engine.core.checkpoints.savepoint_manifest import (
     MatchedState,
@@ -32,6 +31,7 @@ from state_engine.core.errors import (
     StatelakeError,
     StateMigrationError,
 )
+from state_engine.core.state.state_schema import StateSchema
 from tests.core.checkpoints.histories import History, histories
 from tests.core.checkpoints.rows import checkpoint, operator
 from tests.support.altered_json import altered, as_text

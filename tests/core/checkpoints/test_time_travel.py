@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.checkpoints.time_travel import (
     DeclaredState,
     Expiry,
@@ -21,6 +20,7 @@ from state_engine.core.checkpoints.time_travel import (
     why_missing,
 )
 from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import Stamped, StateTtlConfig, TtlTime, expired, horizon
 from state_engine.core.types.durations import Time
 from tests.core.checkpoints.rows import checkpoint, operator, tree

@@ -19,7 +19,8 @@ from state_engine import (
     ProcessFunction,
     SinkFunction,
 )
-from state_engine.core.time.watermarks import MAX_TIMESTAMP, MIN_TIMESTAMP, is_late, late_among
+from state_engine.core.time.watermarks import is_late, late_among
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.testing import KeyedHarness, OperatorHarness
 
 AT = [10, 30, 28, 27, 30, 29, 31]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
+from state_engine.core.functions.checkpointed import CheckpointedFunction, CheckpointListener
 from state_engine.core.functions.every_function import (
     FilterFunction,
     FlatMapFunction,
@@ -17,7 +18,6 @@ from state_engine.core.functions.every_function import (
 )
 from state_engine.core.functions.keyed_functions import MapWithState
 from state_engine.core.functions.runtime_context import RuntimeContext
-from state_engine.core.operator_state.checkpointed import CheckpointedFunction, CheckpointListener
 from state_engine.core.state.descriptors import ListStateDescriptor
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.support.flink_examples import (

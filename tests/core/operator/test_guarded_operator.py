@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import MissingFilesError, StateMigrationError, StorageError
+from state_engine.core.functions.checkpointed import CheckpointedFunction
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.vectorized_functions import PerElement
 from state_engine.core.operator.guarded_operator import GuardedOperator
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import ElementRefused
-from state_engine.core.operator_state.checkpointed import CheckpointedFunction
 
 HOOKS: list[Callable[[GuardedOperator], Any]] = [GuardedOperator.snapshot, GuardedOperator.close]
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
+from state_engine.core.functions.checkpointed import CheckpointedFunction, ListCheckpointed
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
-from state_engine.core.operator_state.checkpointed import CheckpointedFunction, ListCheckpointed
 from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot
 from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore

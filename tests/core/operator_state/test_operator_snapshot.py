@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_engine.core.errors import RescaleError, StateAccessError
+from state_engine.core.functions.checkpointed import CheckpointedFunction
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
-from state_engine.core.operator_state.checkpointed import CheckpointedFunction
 from state_engine.core.operator_state.operator_snapshot import (
     BROADCAST,
     EVEN_SPLIT,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from state_engine.core.functions.aggregates import AggregateFunction
+from state_engine.core.state.aggregate_functions import AggregateFunction
 
 
 class Average(AggregateFunction):

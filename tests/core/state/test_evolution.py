@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import ConfigurationError, StateMigrationError, ValueTypeError
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
@@ -24,6 +23,7 @@ from state_engine.core.state.descriptors import (
     ValueStateDescriptor,
 )
 from state_engine.core.state.evolution import column_type_of, evolve, evolve_state, recorded_schema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.durations import Instant, Time

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
-from state_engine.core.functions.aggregates import AggregateFunction, FoldFunction, ReduceFunction
+from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,

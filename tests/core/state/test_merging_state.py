@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
-from state_engine.core.functions.aggregates import AggregateFunction, defines_merge
 from state_engine.core.functions.every_function import KeyedProcessFunction
+from state_engine.core.state.aggregate_functions import AggregateFunction, defines_merge
 from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

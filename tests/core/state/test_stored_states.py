@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from state_engine.core.checkpoints.checkpoint import StateSchema
 from state_engine.core.errors import ConfigurationError, InvalidNameError, StateMigrationError
 from state_engine.core.state.descriptors import (
+    TIMERS,
     ListStateDescriptor,
     MapStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
 from state_engine.core.state.evolution import recorded_schema
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.stored_states import StoredStates, kept_states
-from state_engine.core.time.timers import TIMERS, TimersDescriptor
+from state_engine.core.time.timers import TimersDescriptor
 
 SUM = StateSchema("sum", "value", "bigint")
 

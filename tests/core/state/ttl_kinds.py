@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.functions.aggregates import AggregateFunction
+from state_engine.core.state.aggregate_functions import AggregateFunction
 from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
     FoldingStateDescriptor,

@@ -13,10 +13,15 @@ from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.functions.every_function import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.operator.outputs import ElementRefused, Outputs, TimerOrigin
-from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.descriptors import (
+    TIMERS,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ValueStateDescriptor,
+)
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.time.timer_service import TimerService
-from state_engine.core.time.timers import AT_ONCE, EVENT, IN_TIME, PROCESSING, TIMERS, Timer
+from state_engine.core.time.timers import AT_ONCE, EVENT, IN_TIME, PROCESSING, Timer
 from state_engine.core.types.durations import Time, TimeDomain
 from state_engine.testing import KeyedHarness
 from tests.core.state.handles import Bench

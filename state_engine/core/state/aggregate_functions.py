@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError, RetractionError
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 
 
 class ReduceFunction(Function):

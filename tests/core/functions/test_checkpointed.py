@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from state_engine.core.functions.every_function import MapFunction
-from state_engine.core.operator_state.checkpointed import (
+from state_engine.core.functions.checkpointed import (
     CheckpointedFunction,
     CheckpointListener,
     ListCheckpointed,
     has_checkpoint_hooks,
     has_operator_state,
 )
+from state_engine.core.functions.every_function import MapFunction
 
 
 class Nothing(CheckpointedFunction):

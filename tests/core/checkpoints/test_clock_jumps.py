@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.clock_jumps import BEHIND_MS, check_jump, is_behind
 from state_engine.core.errors import SetupError
-from state_engine.core.time.clock_jumps import BEHIND_MS, check_jump, is_behind
 from tests.core.checkpoints.rows import checkpoint
 
 DAY_MS = 86_400_000

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from state_engine.core.functions.function import Function
+from state_engine.core.function import Function
 from state_engine.core.functions.map_functions import FilterFunction, MapFunction
 from state_engine.core.time.watermark_strategy import NO_TIMESTAMP, TimestampAssigner
 from state_engine.core.types.row import Row, RowKind, row_of_kind
