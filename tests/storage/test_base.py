@@ -28,7 +28,7 @@ from state_engine.core.state.descriptors import (
     ValueStateDescriptor,
 )
 from state_engine.core.state.evolution import evolve_state, recorded_schema
-from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, KeyedEntries
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import TimersDescriptor
@@ -88,7 +88,7 @@ def write_log(directory: Path, batches_of_states: list[dict[str, dict[Any, Any]]
     for batch in batches_of_states:
         loaded, changes = log.load({k for wanted in batch.values() for k in wanted}), []
         for name, descriptor in STATES.items():
-            table = StateTable(descriptor, loaded[name])
+            table = KeyedEntries(descriptor, loaded[name])
             for key, new in batch[name].items():
                 apply(table, key, new)
             changes.append((descriptor, list(table.changes())))

@@ -23,7 +23,7 @@ from state_engine.core.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, StateTable
+from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, KeyedEntries
 from state_engine.storage.files import write_parquet
 from state_engine.storage.state.changelog import ListedFile, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table
@@ -88,7 +88,7 @@ class Log:
         return table
 
 
-def apply(table: StateTable, key: Any, new: Any) -> None:
+def apply(table: KeyedEntries, key: Any, new: Any) -> None:
     """Apply a change to the working copy, as handles do."""
     old = table.entries.get(key)
     if new == "add":
@@ -122,7 +122,7 @@ def replay(history: list[dict[str, dict[Any, Any]]], hash_of: Any) -> None:
             assert loaded == {n: {k: v for k, v in model[n].items() if k in keys} for n in STATES}
             changes = []
             for name, descriptor in STATES.items():
-                table = StateTable(descriptor, loaded[name])
+                table = KeyedEntries(descriptor, loaded[name])
                 for key, new in batch[name].items():
                     apply(table, key, new)
                 changes.append((descriptor, list(table.changes())))

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from state_engine.core.errors import DamagedFileError, MissingFilesError
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange
-from state_engine.core.state.state_table import StateTable
+from state_engine.core.state.state_table import KeyedEntries
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import OpenParquet
@@ -61,7 +61,7 @@ class Site:
                 files = self.based(files)
             changes = []
             for name, descriptor in (*STATES.items(), ("timers", TIMERS)):
-                table = StateTable(descriptor, {k: type(v)(v) for k, v in entries[name].items()})
+                table = KeyedEntries(descriptor, {k: type(v)(v) for k, v in entries[name].items()})
                 for key, new in (timers if name == "timers" else batch[name]).items():
                     if name == "timers":
                         table.entries[key] = dict(new)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.key_groups import KeyGroupRange
-from state_engine.core.state.state_table import PUT, Change, StateTable
+from state_engine.core.state.state_table import PUT, Change, KeyedEntries
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.storage import files as storage_files
@@ -53,7 +53,7 @@ class Site:
     def write(self, timers: Model) -> None:
         changes = []
         for key, of_key in timers.items():
-            table = StateTable(TIMERS, {key: dict(self.model[key])} if key in self.model else {})
+            table = KeyedEntries(TIMERS, {key: dict(self.model[key])} if key in self.model else {})
             table.entries[key] = of_key
             if not of_key:
                 del table.entries[key]

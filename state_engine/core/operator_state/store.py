@@ -34,7 +34,7 @@ from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDes
 from state_engine.core.state.evolution import MapEntryType, evolve
 from state_engine.core.state.list_state import ListState
 from state_engine.core.state.map_state import MapState
-from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.state_table import KeyContext, KeyedEntries
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.json_values import from_json, to_json, type_text
 from state_engine.core.types.plain_type import PlainType
@@ -157,7 +157,7 @@ class OperatorStateStore:
         declared = StateElements(descriptor.name, scheme, type_text(kind))
         known = self._registered.get(descriptor.name)
         if known is None:
-            table = StateTable(
+            table = KeyedEntries(
                 descriptor,
                 {_KEY: loaded} if (loaded := self._load(declared, kind, descriptor.former_name)) else {},
             )
@@ -213,7 +213,7 @@ class OperatorStateStore:
 _KEY = ()
 """The one key of all operator state."""
 
-_HANDLES: dict[str, Callable[[StateTable, KeyContext], Any]] = {"list": ListState, "map": MapState}
+_HANDLES: dict[str, Callable[[KeyedEntries, KeyContext], Any]] = {"list": ListState, "map": MapState}
 
 
 class _SubtaskScope:
@@ -235,7 +235,7 @@ class _Registered:
 
     declared: StateElements
     element_type: TypeInformation
-    table: StateTable
+    table: KeyedEntries
     handle: Any
 
     def elements(self, restored: StateElements | None) -> StateElements:

@@ -11,7 +11,7 @@ from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.state.aggregate_functions import defines_merge, defines_retract, never_added
 from state_engine.core.state.descriptors import AggregatingStateDescriptor
 from state_engine.core.state.state import MergingState
-from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.state_table import KeyContext, KeyedEntries
 from state_engine.core.state.value_state import value_handle
 
 
@@ -20,7 +20,7 @@ class AggregatingState(MergingState):
 
     __slots__ = ("_function", "_name", "_normalise", "_value")
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         descriptor = cast(AggregatingStateDescriptor, table.descriptor)
         self._value, self._name = value_handle(table, context), descriptor.name
         self._function, self._normalise = descriptor.agg_function, descriptor.value_type.compiled()

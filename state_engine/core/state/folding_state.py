@@ -10,7 +10,7 @@ from typing import Any, cast
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.state.descriptors import FoldingStateDescriptor
 from state_engine.core.state.state import AppendingState
-from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.state_table import KeyContext, KeyedEntries
 from state_engine.core.state.value_state import value_handle
 
 
@@ -19,7 +19,7 @@ class FoldingState(AppendingState):
 
     __slots__ = ("_copy", "_fold", "_initial", "_name", "_value")
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         descriptor = cast(FoldingStateDescriptor, table.descriptor)
         self._value, self._name = value_handle(table, context), descriptor.name
         self._fold, self._initial = descriptor.fold_function.fold, descriptor.initial_value

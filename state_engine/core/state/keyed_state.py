@@ -18,13 +18,13 @@ from state_engine.core.state.list_state import ListState, TtlListState
 from state_engine.core.state.map_state import MapState, TtlMapState
 from state_engine.core.state.reducing_state import ReducingState
 from state_engine.core.state.sorted_map_state import SortedMapState, TtlSortedMapState
-from state_engine.core.state.state_table import Change, KeyContext, StateTable
+from state_engine.core.state.state_table import Change, KeyContext, KeyedEntries
 from state_engine.core.state.value_state import value_handle
 
 Loader = Callable[[StateDescriptor], MutableMapping[Any, Any]]
 """Gives the entries of a state, as of the parent checkpoint, for the keys of this batch."""
 
-_HANDLES: dict[str, Callable[[StateTable, KeyContext], Any]] = {
+_HANDLES: dict[str, Callable[[KeyedEntries, KeyContext], Any]] = {
     "value": value_handle,
     "list": lambda table, context: (TtlListState if table.descriptor.ttl else ListState)(table, context),
     "map": lambda table, context: (TtlMapState if table.descriptor.ttl else MapState)(table, context),
@@ -48,7 +48,7 @@ class KeyedStateStore:
 
     def __init__(self, operator: str, context: KeyContext, loader: Loader) -> None:
         self._operator, self._context, self._loader = operator, context, loader
-        self._tables: dict[str, StateTable] = {}
+        self._tables: dict[str, KeyedEntries] = {}
         self._handles: dict[str, Any] = {}
 
     def handle(self, descriptor: StateDescriptor, kind: str) -> Any:
@@ -64,7 +64,7 @@ class KeyedStateStore:
             )
         known = self._tables.get(descriptor.name)
         if known is None:
-            table = StateTable(descriptor, self._loader(descriptor))
+            table = KeyedEntries(descriptor, self._loader(descriptor))
             self._tables[descriptor.name] = table
             self._handles[descriptor.name] = _HANDLES[kind](table, self._context)
         elif not known.descriptor.same_state(descriptor):
@@ -75,7 +75,7 @@ class KeyedStateStore:
         return self._handles[descriptor.name]
 
     @property
-    def tables(self) -> dict[str, StateTable]:
+    def tables(self) -> dict[str, KeyedEntries]:
         """The registered states by name."""
         return self._tables
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.state.state import MergingState
-from state_engine.core.state.state_table import KeyContext, StateTable, no_key
+from state_engine.core.state.state_table import KeyContext, KeyedEntries, no_key
 from state_engine.core.state.ttl_rule import TtlRule
 from state_engine.core.state.value_state import restore
 
@@ -21,7 +21,7 @@ class ListState(MergingState):
 
     __slots__ = ("_context", "_copy", "_entries", "_name", "_normalise")
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         item = table.item_type
         self._entries, self._context, self._name = table.entries, context, table.descriptor.name
         self._normalise = item.compiled()
@@ -117,7 +117,7 @@ class TtlListState(ListState):
 
     __slots__ = ("_ttl",)
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         super().__init__(table, context)
         self._ttl = TtlRule(table, context)
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.state.map_access import MapAccess
-from state_engine.core.state.state_table import KeyContext, StateTable, TrackedMap, no_key
+from state_engine.core.state.state_table import KeyContext, KeyedEntries, TrackedMap, no_key
 from state_engine.core.state.ttl_rule import TtlRule
 
 Bounds = tuple[Any, Any]
@@ -40,7 +40,7 @@ class MapState(MapAccess):
         "_writes",
     )
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         descriptor, item = cast(MapStateDescriptor, table.descriptor), table.item_type
         self._entries, self._context, self._name = table.entries, context, descriptor.name
         self._normalise = item.compiled()
@@ -168,7 +168,7 @@ class TtlMapState(MapState):
 
     __slots__ = ()
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         super().__init__(table, context)
         self._ttl = TtlRule(table, context)
 

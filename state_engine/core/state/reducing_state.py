@@ -10,7 +10,7 @@ from typing import Any, cast
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.state.descriptors import ReducingStateDescriptor
 from state_engine.core.state.state import MergingState
-from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.state_table import KeyContext, KeyedEntries
 from state_engine.core.state.value_state import value_handle
 
 
@@ -19,7 +19,7 @@ class ReducingState(MergingState):
 
     __slots__ = ("_name", "_normalise", "_reduce", "_value")
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         descriptor = cast(ReducingStateDescriptor, table.descriptor)
         self._value, self._name = value_handle(table, context), descriptor.name
         self._reduce, self._normalise = descriptor.reduce_function.reduce, descriptor.value_type.compiled()

@@ -15,7 +15,7 @@ from state_engine.core.keys.ordering import key_order
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.state.map_state import Bounds, MapState, TtlMapState
 from state_engine.core.state.sorted_entries import SortedEntries
-from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.state_table import KeyContext, KeyedEntries
 
 
 class SortedMapState(MapState):
@@ -26,7 +26,7 @@ class SortedMapState(MapState):
 
     __slots__ = ("_sort_key",)
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         super().__init__(table, context)
         self._sort_key = key_order(cast(MapStateDescriptor, table.descriptor).key_type).sort_key
 

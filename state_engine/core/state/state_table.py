@@ -1,7 +1,7 @@
 """The entries of one keyed state in one subtask, and what changed in them.
 
-A ``StateTable`` is what a handle works on: a mapping from key to what is stored for it, filled by a state backend with
-the keys that the micro-batch touches. It remembers what was loaded, and at the end of the batch returns the net changes
+A ``KeyedEntries`` is what a handle works on: a mapping from key to what is stored for it, filled by a state backend
+with the keys that the micro-batch touches. It remembers what was loaded, and at the end of the batch returns the net changes
 as ``Change`` records: nothing is tracked per write. Plays the part of Flink's ``StateTable`` and changelog writer.
 """
 
@@ -114,7 +114,7 @@ class TrackedMap(MutableMapping[Any, Any]):
         """The action that undoes the removal of an entry, its place in the order included."""
 
 
-class StateTable:
+class KeyedEntries:
     """Entries of one state: ``entries[key]`` is a value, a list of elements, or a dict of map entries.
 
     Where the state has a time to live, values, elements and map values are ``Stamped``.

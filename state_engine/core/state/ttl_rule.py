@@ -16,7 +16,7 @@ from typing import Any
 
 from state_engine.core.errors import StateAccessError
 from state_engine.core.state.descriptors import StateDescriptor
-from state_engine.core.state.state_table import KeyContext, StateTable
+from state_engine.core.state.state_table import KeyContext, KeyedEntries
 from state_engine.core.state.ttl import Lifetime, Stamped, TtlUpdateType, expired, horizon
 
 
@@ -31,7 +31,7 @@ class TtlRule:
     __slots__ = ("_cleanup_size", "_context", "_every_record", "_life", "_round", "_table", "renews_on_read",
                  "shows_expired")  # fmt: skip
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         config = table.descriptor.ttl
         assert config is not None
         self._table, self._context = table, context
@@ -128,7 +128,7 @@ _KEEP: dict[str, Callable[[Any, Callable[[Stamped], bool]], Any]] = {
 }
 
 
-def drop_expired(table: StateTable, context: KeyContext) -> int:
+def drop_expired(table: KeyedEntries, context: KeyContext) -> int:
     """Remove the items of a table that a clean-up may remove, as a compaction filter does; how many were looked at."""
     config = table.descriptor.ttl
     assert config is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.state.state import State
-from state_engine.core.state.state_table import KeyContext, StateTable, no_key
+from state_engine.core.state.state_table import KeyContext, KeyedEntries, no_key
 from state_engine.core.state.ttl_rule import TtlRule
 
 
@@ -21,7 +21,7 @@ class ValueState(State):
 
     __slots__ = ("_context", "_copy", "_default", "_entries", "_name", "_normalise")
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         descriptor, item = table.descriptor, table.item_type
         self._entries, self._context, self._name = table.entries, context, descriptor.name
         self._normalise = item.compiled()
@@ -74,7 +74,7 @@ class TtlValueState(ValueState):
 
     __slots__ = ("_fallback", "_ttl")
 
-    def __init__(self, table: StateTable, context: KeyContext) -> None:
+    def __init__(self, table: KeyedEntries, context: KeyContext) -> None:
         super().__init__(table, context)
         self._ttl = TtlRule(table, context)
         default = getattr(table.descriptor, "default", None)
@@ -113,7 +113,7 @@ class TtlValueState(ValueState):
         super().clear()
 
 
-def value_handle(table: StateTable, context: KeyContext) -> ValueState:
+def value_handle(table: KeyedEntries, context: KeyContext) -> ValueState:
     """The handle of what a table of shape ``value`` keeps, with or without a time to live."""
     return ValueState(table, context) if table.descriptor.ttl is None else TtlValueState(table, context)
 

@@ -15,7 +15,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange, key_group_range
 from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_schema import StateSchema
-from state_engine.core.state.state_table import Change, StateTable
+from state_engine.core.state.state_table import Change, KeyedEntries
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.core.types.columns import one_chunk
@@ -119,7 +119,7 @@ class SubtaskKeyedState:
         files = files_holding(self._files, hashes, self._spec.max_parallelism)
         return TouchedState(files, hashes, self._spec.known_key_schema)
 
-    def next_timers_ms(self, table: StateTable | None) -> dict[str, int]:
+    def next_timers_ms(self, table: KeyedEntries | None) -> dict[str, int]:
         """Time of the first timer that is left, by domain; ``table`` holds those of the keys of the batch.
 
         Args:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from state_engine.core.functions.every_function import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
-from state_engine.core.state.state_table import DELETE, PUT, StateTable
+from state_engine.core.state.state_table import DELETE, PUT, KeyedEntries
 from state_engine.testing import KeyedHarness
 
 Op = tuple[Any, ...]
@@ -220,7 +220,7 @@ def test_changes_of_values_are_those_of_keys_whose_value_is_another_one() -> Non
     """Kept, updated, cleared, new; and of a key that came and went nothing is known."""
     loaded = {"kept": (1, 0.5), "updated": (2, 0.5), "cleared": (3, 0.5), "gone": (4, 0.5)}
     entries: dict[Any, Any] = dict(loaded)
-    table = StateTable(ValueStateDescriptor("window", tuple[int, float]), entries)
+    table = KeyedEntries(ValueStateDescriptor("window", tuple[int, float]), entries)
     assert list(table.changes()) == []
     entries.update(updated=(5, 0.5), new=(6, 0.5), cleared=None)
     del entries["gone"]
