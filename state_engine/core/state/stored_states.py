@@ -20,7 +20,7 @@ from state_engine.core.types.column_names import unused
 
 
 @dataclass(frozen=True)
-class StoredState:
+class RecordedState:
     """How a declared state is stored.
 
     Attributes:
@@ -56,9 +56,9 @@ class StoredStates:
     recorded: Mapping[str, StateSchema] = field(default_factory=dict)
     earlier: Mapping[str, Iterable[StateSchema]] = field(default_factory=dict)
     dropped: Iterable[str] = ()
-    _known: dict[str, StoredState] = field(default_factory=dict)
+    _known: dict[str, RecordedState] = field(default_factory=dict)
 
-    def of(self, descriptor: StateDescriptor) -> StoredState:
+    def of(self, descriptor: StateDescriptor) -> RecordedState:
         """How a state is stored; the same answer for the same name.
 
         Raises:
@@ -73,7 +73,7 @@ class StoredStates:
         """The names of storage of the states that were declared by now."""
         return {stored.descriptor.stored_as for stored in self._known.values()}
 
-    def _of(self, descriptor: StateDescriptor) -> StoredState:
+    def _of(self, descriptor: StateDescriptor) -> RecordedState:
         what = f"operator '{self.operator}': state '{descriptor.name}'"
         if descriptor.name in self.dropped:
             raise StateMigrationError(
@@ -83,7 +83,7 @@ class StoredStates:
         if recorded is None:
             taken = {*self.earlier, *(s.column_name for s in self.recorded.values())}
             name = unused(descriptor.stored_as, taken, lambda name, n: f"{n}__{name}")
-            return StoredState(descriptor.stored(name, descriptor.value_type))
+            return RecordedState(descriptor.stored(name, descriptor.value_type))
         other = next(
             (n for n, s in self._known.items() if s.descriptor.stored_as == recorded.column_name), None
         )
@@ -98,7 +98,7 @@ class StoredStates:
         if recorded.name != descriptor.name:
             changes = (f"state '{recorded.name}' is renamed to '{descriptor.name}'", *changes)
         stored = descriptor.stored(recorded.column_name, value_type_of(evolution.type, descriptor.shape))
-        return StoredState(stored, evolution.read, changes)
+        return RecordedState(stored, evolution.read, changes)
 
     def _recorded(self, descriptor: StateDescriptor, what: str) -> StateSchema | None:
         own, former = self.recorded.get(descriptor.name), descriptor.former_name
