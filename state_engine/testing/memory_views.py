@@ -28,7 +28,7 @@ from state_engine.sources.row_kinds import shown_elements
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import read_parquet
-from state_engine.storage.state.changelog import AllKeys, StoredState
+from state_engine.storage.state.changelog import AllKeys, StateFiles
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
 from state_engine.testing.memory_job import type_in_memory
@@ -107,7 +107,7 @@ def _entries(
         return None
     files = [file.listed for file in state_files(layout, path, operator.uid)]
     keys = KeySchema.recorded(recorded.key_schema, recorded.key_type)
-    every = StoredState(files, AllKeys(), keys, only=stored.descriptor.stored_as)
+    every = StateFiles(files, AllKeys(), keys, only=stored.descriptor.stored_as)
     table = every.table(stored.descriptor, stored.read)
     entries = {} if table is None else every.fold(stored.descriptor, table)
     if descriptor.ttl is None or not descriptor.ttl.lifetime.hides_expired:

@@ -26,7 +26,7 @@ from state_engine.queries.stored_entries import key_schema
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import AllKeys, StoredState
+from state_engine.storage.state.changelog import AllKeys, StateFiles
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
 
@@ -56,7 +56,7 @@ def _state(root: Path, job: str, path: list[CheckpointRow]) -> list[Any]:
         seen += [open_state.read_state(root, job, operator.uid, name).to_pylist() for name in names]
         files = [f.listed for f in state_files(layout, path, operator.uid)]
         schema: KeySchema = key_schema(operator)
-        stored = StoredState(files, AllKeys(), schema)
+        stored = StateFiles(files, AllKeys(), schema)
         seen += [
             part.read([n for n in sorted(part.columns) if n != "key_group"]).to_pylist()
             for part in stored._parts

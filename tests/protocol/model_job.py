@@ -41,7 +41,7 @@ from state_engine.operations.compaction import WrittenBase
 from state_engine.storage.files import join, local_path, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.state.base import BaseSpec, write_base_files
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, StoredState, TouchedState
+from state_engine.storage.state.changelog import AllKeys, KeyGroups, StateFiles, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table
 from state_engine.storage.state.located_files import state_files
 from tests.protocol.interleaving import step
@@ -100,13 +100,13 @@ def fold(numbers: Iterable[int]) -> tuple[State, list[Output]]:
 def stored_state(layout: JobLayout, path: Sequence[CheckpointRow]) -> State:
     """The state at the end of a path, from the files that its rows list."""
     files = [f.listed for f in state_files(layout, path, UID)]
-    stored = StoredState(files, AllKeys(), KEY)
+    stored = StateFiles(files, AllKeys(), KEY)
     totals, seen = (_folded(stored, one) for one in (TOTAL, SEEN))
     assert totals.keys() == seen.keys()
     return {key: (totals[key], seen[key]) for key in totals}
 
 
-def _folded(stored: StoredState, descriptor: Any) -> dict[Any, Any]:
+def _folded(stored: StateFiles, descriptor: Any) -> dict[Any, Any]:
     table = stored.table(descriptor)
     return {} if table is None else stored.fold(descriptor, table)
 

@@ -35,7 +35,7 @@ from state_engine.core.time.timers import TimersDescriptor
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, ListedFile, StoredState, TouchedState
+from state_engine.storage.state.changelog import AllKeys, KeyGroups, ListedFile, StateFiles, TouchedState
 from state_engine.storage.state.entry_codes import entry_codes
 from tests.storage.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
 
@@ -73,7 +73,7 @@ def listed(directory: Path, files: Sequence[DataFile]) -> list[ListedFile]:
 
 def fold(files: Sequence[ListedFile], *descriptors: StateDescriptor) -> Entries:
     """Everything that files hold; maps as lists, because their order is part of them."""
-    state = StoredState(files, AllKeys(), KEY)
+    state = StateFiles(files, AllKeys(), KEY)
     states: Entries = {}
     for d in descriptors:
         table = state.table(d)
@@ -224,7 +224,7 @@ def test_what_has_expired_is_gone_unless_it_may_be_seen(
         log = Log(Path(directory))
         for _ in range(3):
             log.write([(descriptor, data.draw(stamped_changes(kind)))])
-        state = StoredState(log.files, AllKeys(), KEY)
+        state = StateFiles(log.files, AllKeys(), KEY)
         table = state.table(descriptor)
         before = {} if table is None else state.fold(descriptor, table)
         expected = before if shows else without_expired(descriptor, before, **clocks)
@@ -337,7 +337,7 @@ def test_timers_are_a_state_like_any_other(tmp_path: Path) -> None:
     )
     at = tmp_path / "base"
     files = listed(at, base(at, log.files, timers, VALUE))
-    everything = StoredState(files, AllKeys(), KEY, only=timers.name)
+    everything = StateFiles(files, AllKeys(), KEY, only=timers.name)
     table = everything.table(timers)
     assert table is not None
     assert everything.fold(timers, table) == {(1, "a"): {(6, "event"): True}}
@@ -389,9 +389,9 @@ def test_files_without_the_one_state_are_checked_and_not_read(tmp_path: Path) ->
         def row_groups(self, file: Any, listed: Any) -> list[int]:
             raise AssertionError("read")
 
-    assert StoredState(log.files, Unread(), KEY, only="map").table(MAP) is None
+    assert StateFiles(log.files, Unread(), KEY, only="map").table(MAP) is None
     with pytest.raises(MissingFilesError):
-        StoredState([ListedFile(log.files[0].uri, 9)], Unread(), KEY, only="map")
+        StateFiles([ListedFile(log.files[0].uri, 9)], Unread(), KEY, only="map")
 
 
 # -- numbers for entries -----------------------------------------------------------------------------------------------

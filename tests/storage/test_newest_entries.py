@@ -29,7 +29,7 @@ from state_engine.storage.state.changelog import (
     KeyGroups,
     KeyHashes,
     ListedFile,
-    StoredState,
+    StateFiles,
     open_state_file,
     parts_of,
 )
@@ -232,9 +232,9 @@ def test_the_fold_of_all_files_agrees(tmp_path: Path) -> None:
     path = Files(tmp_path)
     path.change({ONE: dict.fromkeys(KEYS, 1)})
     path.change({ONE: dict.fromkeys(KEYS[:5], 2)})
-    table = StoredState(path.files, AllKeys(), KEY).table(ONE)
+    table = StateFiles(path.files, AllKeys(), KEY).table(ONE)
     assert table is not None
-    folded = StoredState(path.files, AllKeys(), KEY).fold(ONE, table)
+    folded = StateFiles(path.files, AllKeys(), KEY).fold(ONE, table)
     entries = path.newest(KEYS).of(ONE)
     assert entries is not None
     assert one_chunk(entries.rows["key"]).type == KEY.storage

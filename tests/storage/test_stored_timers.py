@@ -22,7 +22,7 @@ from state_engine.storage import files as storage_files
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import stored_timers
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile, StoredState
+from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile, StateFiles
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.stored_timers import StoredTimers
 from tests.storage.test_base import GROUPS, base, one_hash_a_number
@@ -240,7 +240,7 @@ def test_of_changes_that_are_given_what_is_left_of_the_window_is_due(tmp_path: P
     site.write({(n, "a"): {(n, EVENT): True, (n, PROCESSING): True} for n in range(6)})
     site.write({(2, "a"): {}, (3, "a"): {(9, EVENT): True}})
     window = {EVENT: (1, 4)}
-    changes = StoredState([f.listed for f in site.files], AllKeys(), KEY).table(TIMERS)
+    changes = StateFiles([f.listed for f in site.files], AllKeys(), KEY).table(TIMERS)
     assert changes is not None
     due = timers_in(site.stored().among(changes, window))
     assert due == {((1, "a"), 1, EVENT), ((4, "a"), 4, EVENT)}

@@ -222,7 +222,7 @@ Read = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 """Gives a stored column the form that a descriptor's type takes."""
 
 
-class StoredState:
+class StateFiles:
     """What the files of a path hold for some keys.
 
     Args:
@@ -262,11 +262,11 @@ class StoredState:
         return entries
 
 
-class TouchedState(StoredState):
+class TouchedState(StateFiles):
     """What the files of a path hold for the keys that a micro-batch touches.
 
     Args:
-        files, key_schema: see ``StoredState``.
+        files, key_schema: see ``StateFiles``.
         touched: hashes of the touched keys, as int64.
     """
 
