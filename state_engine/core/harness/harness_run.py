@@ -19,7 +19,7 @@ from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunc
 from state_engine.core.harness.vectorized_run import VectorizedElements, columns_of_type
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
-from state_engine.core.operator.outputs import ElementRefused, Outputs
+from state_engine.core.operator.outputs import ElementOutputs, ElementRefused
 from state_engine.core.operator.source_operator import SourceOperator
 from state_engine.core.operator.stream_operator import StreamOperator
 from state_engine.core.operator.vectorized_operator import VectorizedOperator
@@ -74,7 +74,7 @@ class HarnessRun:
     def __init__(self, settings: BatchSettings, subtask: int, start: SubtaskSnapshot | None) -> None:
         self._settings, self.subtask, self._start = settings, subtask, start
         self.function = copy.deepcopy(settings.function)
-        self.out, self.state = Outputs(), SubtaskSnapshot()
+        self.out, self.state = ElementOutputs(), SubtaskSnapshot()
         self.changes: list[tuple[StateDescriptor, list[Change]]] = []
         self.metrics: dict[str, float] = {}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.keys.key_form import DeclaredKey
-from state_engine.core.operator.outputs import Outputs
+from state_engine.core.operator.outputs import ElementOutputs
 from state_engine.core.operator.vectorized_operator import (
     ChangedColumn,
     StateColumn,
@@ -78,7 +78,9 @@ class VectorizedElements:
             made.append(Change(self.keys[key], *((DELETE, None) if value is None else (PUT, item))))
         return made
 
-    def run(self, operator: VectorizedOperator, out: Outputs, output_type: TypeInformation) -> list[Any]:
+    def run(
+        self, operator: VectorizedOperator, out: ElementOutputs, output_type: TypeInformation
+    ) -> list[Any]:
         """Hand the rows to an opened function; outputs go to ``out``. Returns the changes of each state."""
         if not self.rows.rows.num_rows:
             return []

@@ -18,7 +18,7 @@ from state_engine.core.errors import (
     ValueTypeError,
 )
 from state_engine.core.functions.function_calls import Call
-from state_engine.core.operator.outputs import ElementRefused, Origin, Outputs, Refusal
+from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, Origin, Refusal
 from state_engine.core.operator.side_outputs import TAGGED
 from state_engine.core.state.state_table import KeyContext
 
@@ -44,13 +44,13 @@ class AtomicCall:
         context: KeyContext,
         *,
         normalise: Callable[[Any], Any],
-        side: Callable[[Any, Origin, Outputs], None],
+        side: Callable[[Any, Origin, ElementOutputs], None],
         dead_letters: bool,
     ) -> None:
         self._context, self._dead_letters = context, dead_letters
         self.normalise, self.side = normalise, side
 
-    def run(self, call: Call, value: Any, origin: Origin, refusal: Refusal, out: Outputs) -> None:
+    def run(self, call: Call, value: Any, origin: Origin, refusal: Refusal, out: ElementOutputs) -> None:
         """Make one call; ``refusal`` describes the failure, but for the error.
 
         Raises:
@@ -75,7 +75,7 @@ class AtomicCall:
         if context.undo:
             context.undo.clear()
 
-    def refuse(self, refusal: Refusal, error: Exception, out: Outputs) -> None:
+    def refuse(self, refusal: Refusal, error: Exception, out: ElementOutputs) -> None:
         """Take back the changes of what failed and set it aside, or end the batch with ElementRefused."""
         refused = refusal.caused_by(error)
         if not self._dead_letters:

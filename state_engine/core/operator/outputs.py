@@ -92,7 +92,7 @@ class SideOutputs:
 
 
 @dataclass
-class Outputs:
+class ElementOutputs:
     """What a subtask produced: ``values[i]`` came from ``origins[i]``, in the order they were yielded.
 
     Attributes:

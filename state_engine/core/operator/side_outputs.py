@@ -11,7 +11,7 @@ from typing import Any
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.output_tag import OutputTag, is_tagged
 from state_engine.core.operator.element_kinds import ElementChange, KindOf
-from state_engine.core.operator.outputs import Origin, Outputs, SideOutputs
+from state_engine.core.operator.outputs import ElementOutputs, Origin, SideOutputs
 from state_engine.core.types.every_type import TypeInformation
 
 TAGGED: Any = object()
@@ -52,7 +52,7 @@ class SideOutputWriter:
         self._tags: dict[str, OutputTag] = dict(declared or {})
         self._normalise: dict[str, Callable[[Any], Any]] = {}
 
-    def write(self, tagged: tuple[OutputTag, Any], origin: Origin, out: Outputs) -> None:
+    def write(self, tagged: tuple[OutputTag, Any], origin: Origin, out: ElementOutputs) -> None:
         """Append one value.
 
         Raises:

@@ -29,8 +29,8 @@ from state_engine.core.operator.late_elements import LateElement, diverting
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import (
     BroadcastOrigin,
+    ElementOutputs,
     Origin,
-    Outputs,
     Refusal,
     TimerOrigin,
 )
@@ -129,7 +129,7 @@ class StreamOperator(GuardedOperator):
         keys: Iterable[Any] | None,
         values: Iterable[Any],
         timestamps: Iterable[int | None],
-        out: Outputs,
+        out: ElementOutputs,
         *,
         watermarks: Iterable[int] | None = None,
         kinds: Iterable[RowKind] | None = None,
@@ -202,7 +202,7 @@ class StreamOperator(GuardedOperator):
         self,
         values: Iterable[Any],
         timestamps: Iterable[int | None],
-        out: Outputs,
+        out: ElementOutputs,
         *,
         watermarks: Iterable[int] | None = None,
         kinds: Iterable[RowKind] | None = None,
@@ -219,7 +219,7 @@ class StreamOperator(GuardedOperator):
         keys: Sequence[Any] | None,
         values: Sequence[Any],
         timestamps: Sequence[int | None],
-        out: Outputs,
+        out: ElementOutputs,
         *,
         watermarks: Sequence[int],
         kinds: Sequence[RowKind] | None = None,
@@ -260,7 +260,13 @@ class StreamOperator(GuardedOperator):
             start = end
 
     def _process_broadcast(
-        self, index: int, value: Any, timestamp: int | None, kind: RowKind, origin: Origin, out: Outputs
+        self,
+        index: int,
+        value: Any,
+        timestamp: int | None,
+        kind: RowKind,
+        origin: Origin,
+        out: ElementOutputs,
     ) -> None:
         call, context = self._calls.broadcast, self._context
         if call is None:
@@ -275,7 +281,7 @@ class StreamOperator(GuardedOperator):
         finally:
             self._leave()
 
-    def fire_rest(self, end_watermark_ms: int, out: Outputs, *, drain: bool = False) -> None:
+    def fire_rest(self, end_watermark_ms: int, out: ElementOutputs, *, drain: bool = False) -> None:
         """Fire what is due at the end of the batch, for all loaded keys, until nothing is.
 
         In order of stage and time, keys by their hash. Timers that are set meanwhile fire, too, where they are due.
@@ -303,7 +309,7 @@ class StreamOperator(GuardedOperator):
 
     # -- timers ----------------------------------------------------------------------------------------------------
 
-    def _fire_before(self, queue: TimerQueue, index: int, out: Outputs) -> None:
+    def _fire_before(self, queue: TimerQueue, index: int, out: ElementOutputs) -> None:
         """Fire the timers of the current key that are due before its element; there is none before a late one."""
         context = self._context
         key, timestamp = context.key, context.timestamp
@@ -314,7 +320,7 @@ class StreamOperator(GuardedOperator):
         queue.element = index
 
     def _fire(
-        self, queue: TimerQueue, key: Any, entry: Entry, out: Outputs, *, shown_ms: int | None = None
+        self, queue: TimerQueue, key: Any, entry: Entry, out: ElementOutputs, *, shown_ms: int | None = None
     ) -> None:
         context, timers, call = self._context, self._timers, self._calls.timer
         assert call is not None

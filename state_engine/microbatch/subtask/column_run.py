@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
-from state_engine.core.operator.outputs import Outputs
+from state_engine.core.operator.outputs import ElementOutputs
 from state_engine.core.operator.side_outputs import SideOutputWriter
 from state_engine.core.operator.vectorized_operator import ChangedColumn, VectorizedOperator
 from state_engine.microbatch.subtask.function_run import FunctionRun
@@ -31,7 +31,7 @@ class ColumnRun(FunctionRun):
         Raises:
             PerElement: the function can only be run for each element; nothing was written.
         """
-        spec, out = self._spec, Outputs()
+        spec, out = self._spec, ElementOutputs()
         places = np.delete(np.arange(self._rows.events.num_rows), list(self._rows.late))
         events = (
             self._rows.events.take(pa.array(places)).combine_chunks()
@@ -88,7 +88,7 @@ class ColumnRun(FunctionRun):
         report.changelog = keyed.write(changes, subtask=self._work.index, attempt=self._work.attempt_id)
         report.next_timers_ms = keyed.next_timers_ms()
 
-    def _divert_late(self, out: Outputs) -> None:
+    def _divert_late(self, out: ElementOutputs) -> None:
         """Late rows, which pass by the function, to the side outputs that somebody reads."""
         spec = self._spec
         writer = SideOutputWriter(spec.uid, {o.name: o.tag for o in spec.outputs if o.tag is not None})

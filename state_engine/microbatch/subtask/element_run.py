@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from state_engine.core.operator.outputs import Outputs
+from state_engine.core.operator.outputs import ElementOutputs
 from state_engine.core.operator.stream_operator import StreamOperator
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.keyed_state import KeyedStateStore
@@ -48,7 +48,7 @@ class ElementRun(FunctionRun):
         timestamps = timestamps_of(self._rows.events, spec.routed)
         self._work.lap("decode")
         operator = self._operator(None if backend is None else backend.store)
-        out = Outputs()
+        out = ElementOutputs()
         operator.open()
         self._work.report.asked_in_open = sorted(operator.asked)
         self.notify_completed(operator.function)

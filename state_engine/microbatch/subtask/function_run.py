@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from state_engine.core.functions.checkpointed import CheckpointListener
-from state_engine.core.operator.outputs import Outputs
+from state_engine.core.operator.outputs import ElementOutputs
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.state_table import KeyContext
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
@@ -54,7 +54,7 @@ class FunctionRun:
             for checkpoint_id in self._spec.operator_state.completed:
                 function.notify_checkpoint_complete(checkpoint_id)
 
-    def write(self, out: Outputs, snapshot: Any, write_keyed_state: Callable[[], None]) -> None:
+    def write(self, out: ElementOutputs, snapshot: Any, write_keyed_state: Callable[[], None]) -> None:
         """Write keyed state, operator state and outputs."""
         with side_by_side():
             write_keyed_state()

@@ -10,7 +10,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.names import stored_name
 from state_engine.core.operator.element_kinds import split
-from state_engine.core.operator.outputs import BroadcastOrigin, Outputs, Refusal, TimerOrigin
+from state_engine.core.operator.outputs import BroadcastOrigin, ElementOutputs, Refusal, TimerOrigin
 from state_engine.core.types.columns import to_table
 from state_engine.microbatch.subtask.order_columns import order_of
 from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
@@ -56,7 +56,7 @@ class SubtaskOutputs:
     def __init__(self, work: SubtaskWork, rows: ReceivedRows) -> None:
         self._work, self._rows, self._spec = work, rows, work.spec
 
-    def write(self, out: Outputs) -> None:
+    def write(self, out: ElementOutputs) -> None:
         """Write the files of all outputs, and the dead letters."""
         for output in self._spec.outputs:
             self._write_output(output, out)
@@ -68,7 +68,7 @@ class SubtaskOutputs:
             self._work.refused.add(refusal, self._rows.that_hold(refusal))
         self._write_dead_letters()
 
-    def _write_output(self, output: OutputSpec, out: Outputs) -> None:
+    def _write_output(self, output: OutputSpec, out: ElementOutputs) -> None:
         part: Any = out if output.tag is None else out.side.get(output.name)
         if output.tag is None:
             self._work.report.rows_out = len(out.origins)

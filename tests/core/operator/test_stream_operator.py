@@ -15,7 +15,7 @@ from state_engine.core.functions.every_function import (
     TimerService,
 )
 from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.operator.outputs import ElementRefused, Outputs
+from state_engine.core.operator.outputs import ElementOutputs, ElementRefused
 from state_engine.core.operator.stream_operator import StreamOperator
 from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.state.state_table import NO_KEY
@@ -47,8 +47,8 @@ def run(
     bench: Bench | None = None,
     key: Any = "k",
     **options: Any,
-) -> Outputs:
-    values, out = list(values), Outputs()
+) -> ElementOutputs:
+    values, out = list(values), ElementOutputs()
     (bench or Bench()).operator(function, **options).process(
         [key] * len(values), values, [None] * len(values), out
     )
@@ -184,7 +184,7 @@ def test_the_elements_around_a_failing_one_are_kept() -> None:
 
 
 def test_a_failing_element_ends_the_batch_under_fail() -> None:
-    out = Outputs()
+    out = ElementOutputs()
     operator = Bench(**loaded()).operator(Remembers(), output=str)
     with pytest.raises(ElementRefused) as caught:
         operator.process("kk", ["x", "bad"], [None, None], out)
@@ -270,7 +270,7 @@ def test_elements_know_their_key_time_and_clocks() -> None:
                 timers.current_watermark(),
             )
 
-    out = Outputs()
+    out = ElementOutputs()
     operator = Bench().operator(Clocks(), output="key string, at bigint, clock bigint, watermark bigint")
     operator.process(["a", "b"], [0, 0], [5, None], out)
     assert out.values == [("a", 5, 1000, MIN_TIMESTAMP), ("b", None, 1000, MIN_TIMESTAMP)]
@@ -294,7 +294,7 @@ def test_keys_and_values_are_paired_in_order() -> None:
             self.seen.update(self.seen.value() + value)
             yield self.seen.value()
 
-    bench, out = Bench(s={"b": 100}), Outputs()
+    bench, out = Bench(s={"b": 100}), ElementOutputs()
     bench.operator(Counts()).process("abab", [1, 2, 3, 4], [None] * 4, out)
     assert out.values == [1, 102, 4, 106]
     assert bench.changes() == [("b", "put", 106), ("a", "put", 4)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from state_engine.core.errors import StateAccessError, ValueTypeError
 from state_engine.core.functions.every_function import MAX_TIMESTAMP, MIN_TIMESTAMP, KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
-from state_engine.core.operator.outputs import ElementRefused, Outputs, TimerOrigin
+from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, TimerOrigin
 from state_engine.core.state.descriptors import (
     TIMERS,
     ListStateDescriptor,
@@ -310,7 +310,7 @@ AT_50: dict[str, Any] = {"output": str, "clock_ms": 50}
 
 
 def test_outputs_know_the_timer_they_came_from() -> None:
-    bench, out = Bench(**{TIMERS: {"c": {Timer(40, PROCESSING): True}}}), Outputs()
+    bench, out = Bench(**{TIMERS: {"c": {Timer(40, PROCESSING): True}}}), ElementOutputs()
     operator = bench.operator(Timed(), **AT_50)
     elements = [Do("a", 0, event=(-5, 10)), Do("b", 5), Do("a", 20)]
     before = [MIN_TIMESTAMP, -1, 15]
@@ -327,7 +327,7 @@ def test_outputs_know_the_timer_they_came_from() -> None:
 
 
 def test_a_refused_timer_is_reported_where_it_ends_the_batch() -> None:
-    bench, out = Bench(**{TIMERS: {"c": {Timer(47, PROCESSING): True}}}), Outputs()
+    bench, out = Bench(**{TIMERS: {"c": {Timer(47, PROCESSING): True}}}), ElementOutputs()
     operator = bench.operator(Timed(), **AT_50)
     with pytest.raises(
         ElementRefused, match=r"timer at 47 ms \(processing time\): RuntimeError: on purpose"
@@ -343,7 +343,7 @@ def test_a_function_without_on_timer_has_no_timers() -> None:
             ctx.timer_service().register_event_time_timer(value)
             ctx.timer_service().delete_processing_time_timer(value)
 
-    bench, out = Bench(), Outputs()
+    bench, out = Bench(), ElementOutputs()
     operator = bench.operator(Sets(), **AT_50)
     operator.process(["a"], [5], [None], out)
     operator.fire_rest(MAX_TIMESTAMP, out, drain=True)
