@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.microbatch.attempt_outputs import Outputs
+from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 
@@ -60,7 +60,7 @@ class Planned:
 
     batch: BatchContext
     positions: Mapping[str, str]
-    outputs: Outputs
+    outputs: AttemptSinks
     spent: Spent
 
 
@@ -112,5 +112,5 @@ class Committed:
 
     row: CheckpointRow
     done: Execution
-    outputs: Outputs
+    outputs: AttemptSinks
     spent: Spent

@@ -1,4 +1,4 @@
-"""``Outputs``: what one attempt puts out, from the sinks that are prepared for it to what readers see of it.
+"""``AttemptSinks``: what one attempt puts out, from the sinks that are prepared for it to what readers see of it.
 
     prepare   steps 2 to 4   a sink makes sure that it can take the columns, and says where its files go
     add       steps 2 to 4   what the subtasks wrote, which no reader sees yet
@@ -49,13 +49,13 @@ class OutputsOfJob:
     declared: Declared = None
     published: tuple[PublishedState, ...] = ()
 
-    def of(self, write_id: str) -> Outputs:
+    def of(self, write_id: str) -> AttemptSinks:
         """The outputs of a new attempt."""
-        return Outputs(self, write_id)
+        return AttemptSinks(self, write_id)
 
 
 @dataclass
-class Outputs:
+class AttemptSinks:
     """The outputs of one attempt.
 
     Attributes:

@@ -12,7 +12,7 @@ from state_engine.core.errors import DeadLetterLimitError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.attempt_outputs import Outputs
+from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.reports import OperatorReport
 from state_engine.microbatch.subtask.sink_rows import SinkReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
@@ -37,7 +37,7 @@ class Execution:
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
 
-    outputs: Outputs
+    outputs: AttemptSinks
     operators: dict[str, OperatorReport] = field(default_factory=dict)
     key_schemas: dict[str, KeySchema] = field(default_factory=dict)
     states: dict[str, list[StateSchema]] = field(default_factory=dict)

@@ -37,7 +37,7 @@ from state_engine.job.graph import (
     parents,
 )
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.attempt_outputs import Outputs
+from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.dead_letters import LettersSlice
@@ -123,7 +123,7 @@ class GraphExecutor:
         """Whether an operator hands outputs on to another one, in files."""
         return bool(self._exchanged)
 
-    def execute(self, batch: BatchContext, outputs: Outputs) -> Execution:
+    def execute(self, batch: BatchContext, outputs: AttemptSinks) -> Execution:
         """Run all operators, then the sinks that need a job of their own.
 
         Args:
@@ -166,7 +166,7 @@ class GraphExecutor:
         code = list(code_of(self._job))
         return running_driver_code(self._spark, code, read, job=self._job.name, frames=transforms)
 
-    def _execute(self, batch: BatchContext, outputs: Outputs) -> Execution:
+    def _execute(self, batch: BatchContext, outputs: AttemptSinks) -> Execution:
         done, frames = Execution(outputs), Frames()
         for operator in self._job.operators.values():
             self._run_operator(operator, batch, done, frames)

@@ -28,7 +28,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.row_outputs import publications
 from state_engine.core.errors import StatelakeError
-from state_engine.microbatch.attempt_outputs import Outputs
+from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
@@ -173,7 +173,7 @@ def in_this_process() -> Iterator[Clock]:
         yield clock
 
 
-def execute_with_letters(self: GraphExecutor, batch: BatchContext, outputs: Outputs) -> Execution:
+def execute_with_letters(self: GraphExecutor, batch: BatchContext, outputs: AttemptSinks) -> Execution:
     """In place of ``GraphExecutor.execute``: besides, every even number leaves a dead letter."""
     done = execute(self, batch, outputs)
     numbers = [x for x in _numbers(batch.write_id) if is_noted(x)]

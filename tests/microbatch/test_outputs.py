@@ -1,4 +1,4 @@
-"""``Outputs`` of an attempt over real sinks of files and of SQLite: staged in a row, published, or abandoned."""
+"""``AttemptSinks`` of an attempt over real sinks of files and of SQLite: staged in a row, published, or abandoned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import CommitFailedError, MissingFilesError
 from state_engine.job.graph import SinkNode
-from state_engine.microbatch.attempt_outputs import Outputs, OutputsOfJob
+from state_engine.microbatch.attempt_outputs import AttemptSinks, OutputsOfJob
 from state_engine.microbatch.subtask.output_files import order_fields, read_exchange, write_sink_file
 from state_engine.publication.publication import Publication
 from state_engine.storage.delta.log_tail import LogDurability
@@ -34,7 +34,7 @@ def of_job(tmp_path: Path) -> OutputsOfJob:
     return OutputsOfJob(kernel, Publication(kernel, tables), layout)
 
 
-def written(of_job: OutputsOfJob, write_id: str, directory: Path) -> Outputs:
+def written(of_job: OutputsOfJob, write_id: str, directory: Path) -> AttemptSinks:
     """An attempt whose tasks wrote a row for each of two sinks, and a dead letter."""
     outputs = of_job.of(write_id)
     stream: Any = None

@@ -10,7 +10,7 @@ import pytest
 from state_engine import KeyedProcessFunction, StatefulJob
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.microbatch.attempt import Listed, Spent
-from state_engine.microbatch.attempt_outputs import Outputs
+from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.checkpoint_builder import build_row
@@ -57,7 +57,7 @@ def test_timers_see_what_the_row_records(
     )
     timed = {name: node for name, node in job.sources.items() if node.timed}
     of_job: Any = None
-    outputs = Outputs(of_job, "w")
+    outputs = AttemptSinks(of_job, "w")
     done = Execution(outputs, max_event_ms=newest, watermarks_ms=reached_ms(timed, batch, newest))
     assert done.watermarks_ms == after
     built = build_row(

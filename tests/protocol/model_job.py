@@ -31,7 +31,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import APPEND, PUT, Change
 from state_engine.core.types.ddl import parse_ddl
-from state_engine.microbatch.attempt_outputs import Outputs
+from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
@@ -114,7 +114,7 @@ def _folded(stored: StateFiles, descriptor: Any) -> dict[Any, Any]:
 # -- in place of Spark jobs --------------------------------------------------------------------------------------------
 
 
-def execute(self: GraphExecutor, batch: BatchContext, outputs: Outputs) -> Execution:
+def execute(self: GraphExecutor, batch: BatchContext, outputs: AttemptSinks) -> Execution:
     """In place of ``GraphExecutor.execute``: read the state of the touched keys, and write every subtask's files."""
     step("before execute")
     start, end = batch.slices[SOURCE].detail
