@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateSchema
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.sink_moves import Outputs, content
+from state_engine.core.checkpoints.sink_moves import SinkContents, content
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
 from state_engine.publication.output_reader import OutputReader
@@ -162,7 +162,7 @@ def _head(job: str, history: History, branch: str) -> CheckpointRow:
 # -- outputs -----------------------------------------------------------------------------------------------------------
 
 
-def _outputs(reader: OutputReader, old: Outputs, new: Outputs) -> dict[str, DataFrame]:
+def _outputs(reader: OutputReader, old: SinkContents, new: SinkContents) -> dict[str, DataFrame]:
     """By sink, the rows that are there more often on one side: negative counts are of the new one."""
     frames: dict[str, DataFrame] = {}
     for sink in sorted({name for name, _ in (*old, *new)}):
@@ -172,7 +172,7 @@ def _outputs(reader: OutputReader, old: Outputs, new: Outputs) -> dict[str, Data
     return frames
 
 
-def _rows_of(reader: OutputReader, sink: str, outputs: Outputs) -> DataFrame | None:
+def _rows_of(reader: OutputReader, sink: str, outputs: SinkContents) -> DataFrame | None:
     """All outputs of a sink on one path, of whichever place and schema it had; None where there are none."""
     parts = []
     for (name, _), files in outputs.items():

@@ -24,7 +24,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.checkpoints.sink_moves import Outputs, content, published
+from state_engine.core.checkpoints.sink_moves import SinkContents, content, published
 from state_engine.core.checkpoints.state_files import (
     Pointer,
     is_pointed_to,
@@ -106,7 +106,7 @@ def unreachable(
 
 def _copied(
     history: History, before: History, roots: Collection[int], unpublished: Collection[int]
-) -> Outputs:
+) -> SinkContents:
     """Outputs that sinks hold a copy of, and that no move of the head to any root, or from one, can put back.
 
     That is so where they are shown, and on the path of every root; and where nothing can be replayed from the very
@@ -117,7 +117,7 @@ def _copied(
     paths = [history.ids_to(root) for root in roots]
     everywhere = set.intersection(*paths) - set(unpublished) if paths else set()
     now = published(history)
-    copies: Outputs = {}
+    copies: SinkContents = {}
     for key, shown in published(before).items():
         copies[key] = {
             file: origin
@@ -129,7 +129,7 @@ def _copied(
     return copies
 
 
-def _without(outputs: Outputs, left_out: Outputs) -> Outputs:
+def _without(outputs: SinkContents, left_out: SinkContents) -> SinkContents:
     return {
         key: {file: origin for file, origin in files.items() if file not in left_out.get(key, {})}
         for key, files in outputs.items()
@@ -159,6 +159,6 @@ def _add(collected: Files, table: str, files: Iterable[DataFile]) -> None:
     collected.setdefault(table, set()).update(files)
 
 
-def _add_outputs(collected: Files, outputs: Outputs) -> None:
+def _add_outputs(collected: Files, outputs: SinkContents) -> None:
     for (name, sink_path), files in outputs.items():
         _add(collected, DEAD_LETTERS if name == DEAD_LETTERS else sink_path, files)

@@ -29,13 +29,13 @@ class Origin:
     sink: StagedSink
 
 
-Outputs = dict[SinkKey, dict[DataFile, Origin]]
+SinkContents = dict[SinkKey, dict[DataFile, Origin]]
 """The files of every sink, in the order in which they came."""
 
 
-def content(rows: Iterable[CheckpointRow]) -> Outputs:
+def content(rows: Iterable[CheckpointRow]) -> SinkContents:
     """The outputs that these rows contribute to the path that they are on."""
-    outputs: Outputs = {}
+    outputs: SinkContents = {}
     for row in rows:
         for staged in staged_sinks(row) if row.kind.is_micro_batch else []:
             origin = Origin(row.checkpoint_id, staged)
@@ -43,10 +43,10 @@ def content(rows: Iterable[CheckpointRow]) -> Outputs:
     return outputs
 
 
-def published(history: History) -> Outputs:
+def published(history: History) -> SinkContents:
     """What sinks show when every row of ``main`` is published, outputs that moves kept included."""
     origins = content(history.values())
-    outputs: Outputs = {}
+    outputs: SinkContents = {}
     for _, row in sorted(history.items()):
         for staged in publications(row):
             shown = outputs.setdefault(sink_key(staged), {})
