@@ -15,7 +15,7 @@ from rich.table import Table
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
 from state_engine.cli.operations import move_lines, moved
-from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, Outputs, Rebatch, outputs_policy
+from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, OutputOptions, Rebatch, outputs_policy
 from state_engine.cli.output import report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.queries import at_most, records_of, show_table
@@ -119,7 +119,7 @@ def promote(
     expected_head: Annotated[
         int | None, typer.Option(min=1, help="Refuse if the head is no longer this checkpoint.")
     ] = None,
-    outputs: Outputs = None,
+    outputs: OutputOptions = None,
     leave_alone: LeaveAlone = None,
     dry_run: DryRun = False,
 ) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, Outputs, outputs_policy
+from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, OutputOptions, outputs_policy
 from state_engine.cli.output import plain, report
 from state_engine.cli.progress import progress
 from state_engine.cli.session import declared, known, listed, opened
@@ -47,7 +47,7 @@ def restore(
             "--allow-non-restored-state", help="Leave state behind for which the job has no operator."
         ),
     ] = False,
-    outputs: Outputs = None,
+    outputs: OutputOptions = None,
     leave_alone: LeaveAlone = None,
     dry_run: DryRun = False,
 ) -> None:

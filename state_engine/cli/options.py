@@ -17,7 +17,7 @@ Operators = Annotated[
     list[str] | None,
     typer.Option("--operator", metavar="UID", help="Only this operator; may be repeated."),
 ]
-Outputs = Annotated[
+OutputOptions = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[SINK=]POLICY",

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from state_engine.cli.operations import moved
-from state_engine.cli.options import DryRun, Job, Outputs, Rebatch, outputs_policy
+from state_engine.cli.options import DryRun, Job, OutputOptions, Rebatch, outputs_policy
 from state_engine.cli.output import plain, report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import (
@@ -175,7 +175,7 @@ def backfill(
         ),
     ] = "roll_forward",
     rebatch: Rebatch = False,
-    outputs: Outputs = None,
+    outputs: OutputOptions = None,
     dry_run: DryRun = False,
 ) -> None:
     """Run time partitions again with today's code; the same call continues an interrupted one."""
