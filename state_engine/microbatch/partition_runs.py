@@ -16,7 +16,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.partitions import Partition, TimePartitions, order_refusal
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.planning import PartitionInput, Step
+from state_engine.microbatch.planning import PartitionInput, PlannedStep
 from state_engine.publication.stale_outputs import stale_outputs
 from state_engine.sources.base import Slice
 from state_engine.sources.partitioned_input import PartitionSlice
@@ -117,11 +117,11 @@ class PartitionSteps:
         self._only = self._partitions.at(only) if only is not None else None
         self._drain, self._up_to = drain, up_to
 
-    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> Step | None:
+    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> PlannedStep | None:
         following = self._following(path[-1] if path else None, now)
         if following is not None:
-            return Step(PartitionInput(following))
-        return Step(None, drain=True, optional=True) if self._drain else None
+            return PlannedStep(PartitionInput(following))
+        return PlannedStep(None, drain=True, optional=True) if self._drain else None
 
     def _following(self, parent: CheckpointRow | None, now: Callable[[], int]) -> Partition | None:
         last = partition_of(parent) if parent else None

@@ -73,7 +73,7 @@ class PartitionInput:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """What the next micro-batch is to be.
 
     Attributes:
@@ -101,7 +101,7 @@ class Step:
 
 _LOG = logging.getLogger(__name__)
 
-Steps = Callable[[list[CheckpointRow], Callable[[], int]], Step | None]
+Steps = Callable[[list[CheckpointRow], Callable[[], int]], PlannedStep | None]
 """What comes after a path, given also the clock of processing time; None where there is nothing more."""
 
 
@@ -170,7 +170,7 @@ class InputPlanner:
         return all(source.position_from == source.position_to for source in last.sources)
 
     def _time(
-        self, step: Step, parent: CheckpointRow | None, slices: Mapping[str, Slice], clock_ms: int
+        self, step: PlannedStep, parent: CheckpointRow | None, slices: Mapping[str, Slice], clock_ms: int
     ) -> TimePlan:
         """What moves event time besides the rows."""
         if step.repeats is not None and not step.cuts_anew:
@@ -202,7 +202,7 @@ class InputPlanner:
                 return source.rebatch(self._spark, before, appended)
             return source.replan(self._spark, before, appended)
 
-    def _slices(self, path: list[CheckpointRow], step: Step) -> dict[str, Slice]:
+    def _slices(self, path: list[CheckpointRow], step: PlannedStep) -> dict[str, Slice]:
         """What each source gives; those that give nothing are absent."""
         slices: dict[str, Slice] = {}
         for name, node in self._job.sources.items():
@@ -252,7 +252,7 @@ def new_input(*, drain: bool, bounded: bool) -> Steps:
         drain: whether the input has ended for good, once all is read.
         bounded: see ``NewInput``.
     """
-    step = Step(NewInput(bounded), drain=drain, optional=True)
+    step = PlannedStep(NewInput(bounded), drain=drain, optional=True)
     return lambda path, now: step
 
 

@@ -19,7 +19,7 @@ from state_engine.core.checkpoints.sink_moves import content
 from state_engine.core.errors import StaleParentError
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.microbatch.partition_runs import STOP, by_partition, partition_of
-from state_engine.microbatch.planning import PartitionInput, Step
+from state_engine.microbatch.planning import PartitionInput, PlannedStep
 from state_engine.microbatch.reports import BatchReport
 from state_engine.operations.head_operations import HeadOperations, RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy, outputs_of
@@ -71,7 +71,7 @@ class BackfillSteps:
     def __init__(self, plan: BackfillPlan) -> None:
         self._plan = plan
 
-    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> Step | None:
+    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> PlannedStep | None:
         own = by_partition([row for row in path if row.branch == self._plan.branch])
         for partition in self._plan.todo:
             recorded, ran = self._plan.recorded.get(partition.key, []), len(own.get(partition.key, []))
@@ -81,7 +81,7 @@ class BackfillSteps:
                 # all input of a partition is in its first micro-batch
                 reads = None if ran else PartitionInput(partition, again)
                 drained = row is not None and was_drained(self._plan.history, row)
-                return Step(reads, repeats=row, drain=drained)
+                return PlannedStep(reads, repeats=row, drain=drained)
         return None
 
 

@@ -23,7 +23,7 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.core.time.timers import EVENT
-from state_engine.microbatch.planning import RecordedInput, Step
+from state_engine.microbatch.planning import PlannedStep, RecordedInput
 from state_engine.microbatch.reports import BatchReport
 
 
@@ -158,7 +158,7 @@ class ReplaySteps:
     def __init__(self, recorded: Recording, *, rebatch: bool = False) -> None:
         self._recorded, self._rebatch = recorded, rebatch
 
-    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> Step | None:
+    def __call__(self, path: list[CheckpointRow], now: Callable[[], int]) -> PlannedStep | None:
         wanted = self._recorded.batches[: self._recorded.wanted]
         if self._rebatch:
             return self._repeating(wanted, anew=True) if wanted else None
@@ -166,9 +166,9 @@ class ReplaySteps:
         self._check_in_step(own)
         return self._repeating([wanted[len(own)]], anew=False) if len(own) < len(wanted) else None
 
-    def _repeating(self, batches: list[CheckpointRow], *, anew: bool) -> Step:
+    def _repeating(self, batches: list[CheckpointRow], *, anew: bool) -> PlannedStep:
         drained = was_drained(self._recorded.history, batches[-1])
-        return Step(RecordedInput(batches, anew), repeats=batches[-1], drain=drained, optional=anew)
+        return PlannedStep(RecordedInput(batches, anew), repeats=batches[-1], drain=drained, optional=anew)
 
     def _check_in_step(self, own: Sequence[CheckpointRow]) -> None:
         """Whether the branch stands where ``main`` stood after as many batches: else the next one does not follow."""

@@ -20,8 +20,8 @@ from state_engine.microbatch.planning import (
     InputPlanner,
     NewInput,
     PartitionInput,
+    PlannedStep,
     RecordedInput,
-    Step,
     Steps,
     new_input,
 )
@@ -88,7 +88,7 @@ def planner(steps: Steps, source: FakeSource | None = None, **options: Any) -> I
     return InputPlanner(job, steps, positions=positions, spark=None, **given)  # type: ignore[arg-type]
 
 
-def always(step: Step | None) -> Steps:
+def always(step: PlannedStep | None) -> Steps:
     return lambda path, now: step
 
 
@@ -167,7 +167,7 @@ def test_what_is_optional_needs_input_or_a_timer(monkeypatch: pytest.MonkeyPatch
 def test_what_is_repeated_has_its_own_time_and_parallelism() -> None:
     rescaled = [RescaledOperator("sums", 4, 2)]
     row = batch(2, 300, rescaled=rescaled)
-    again = always(Step(RecordedInput([row]), repeats=row))
+    again = always(PlannedStep(RecordedInput([row]), repeats=row))
     plan = planned(again, [batch(1)])
     assert plan is not None
     assert asked(plan) == {"events": ("again", ["w1"], ["w2"])}
@@ -175,15 +175,15 @@ def test_what_is_repeated_has_its_own_time_and_parallelism() -> None:
     other = planned(again, [batch(1)], repeats_times=False)
     assert other is not None
     assert (other.clock_ms, other.rescaled) == (500, rescaled)
-    assert planned(always(Step(NewInput())), []).rescaled is None  # type: ignore[union-attr]
+    assert planned(always(PlannedStep(NewInput())), []).rescaled is None  # type: ignore[union-attr]
 
 
 def test_the_clock_is_asked_once_and_never_goes_back() -> None:
     ticks = count(100)
 
-    def twice(path: list[CheckpointRow], now: Callable[[], int]) -> Step:
+    def twice(path: list[CheckpointRow], now: Callable[[], int]) -> PlannedStep:
         assert now() == now()
-        return Step(NewInput())
+        return PlannedStep(NewInput())
 
     run = planner(twice, clock=lambda: next(ticks))
     assert [run([batch(1, 101)]).clock_ms for _ in range(3)] == [101, 101, 102]  # type: ignore[union-attr]
@@ -191,11 +191,11 @@ def test_the_clock_is_asked_once_and_never_goes_back() -> None:
 
 def test_a_partition_is_read_as_recorded_only_where_its_source_stands_as_then() -> None:
     row = batch(2, 300)
-    step = always(Step(PartitionInput(SECOND, row), repeats=row))
+    step = always(PlannedStep(PartitionInput(SECOND, row), repeats=row))
     assert asked(planned(step, [batch(1)])) == {"events": ("again", ["w1"], ["w2"])}
     elsewhere = replace(batch(1), sources=[progress("0", "7")])
     assert asked(planned(step, [elsewhere])) == {"events": (SECOND.key, ["w1"])}
-    now = always(Step(PartitionInput(SECOND)))
+    now = always(PlannedStep(PartitionInput(SECOND)))
     assert asked(planned(now, [batch(1)])) == {"events": (SECOND.key, ["w1"])}
 
 
@@ -205,7 +205,7 @@ def test_an_input_that_cannot_be_read_again_is_named() -> None:
         with pytest.raises(
             SourceError, match="job 'job', source 'events', replay of checkpoint 2: the file is gone"
         ):
-            planned(always(Step(reads)), [batch(1)])
+            planned(always(PlannedStep(reads)), [batch(1)])
 
 
 def test_a_replay_and_a_backfill_of_the_same_micro_batches_plan_the_same() -> None:
