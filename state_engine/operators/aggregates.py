@@ -127,7 +127,7 @@ def max_(field: str | int) -> Aggregate:
 
 
 @dataclass(frozen=True)
-class Step:
+class AggregateStep:
     """What is kept of one field, for one aggregate or several.
 
     Attributes:
@@ -171,7 +171,7 @@ class AggregatePlan:
         results: the columns, in the order of the declaration.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[AggregateStep, ...]
     results: tuple[Result, ...]
 
     @property
@@ -204,7 +204,7 @@ def plan(
         (['int64', 'double'], ValueStateDescriptor('aggregates', \
 struct<rows: int64, avg_amount: struct<total: decimal128(38, 0), values: int64>>))
     """
-    steps: dict[str, Step] = {}
+    steps: dict[str, AggregateStep] = {}
     results = []
     for name, aggregate in aggregates.items():
         if aggregate.field is None:
@@ -219,7 +219,7 @@ struct<rows: int64, avg_amount: struct<total: decimal128(38, 0), values: int64>>
             accumulator = _accumulator(aggregate, kind, ordered=ordered, where=where)
             values = SortedMapStateDescriptor(step_name, kind, BIGINT) if ordered else None
             getter = _getter(position, columns, scalar=scalar)
-            steps[step_name] = Step(step_name, getter, position, kind, accumulator, values)
+            steps[step_name] = AggregateStep(step_name, getter, position, kind, accumulator, values)
         shown = kind if ordered else steps[step_name].accumulator.result_type
         at = list(steps).index(step_name)
         results.append(Result(name, shown, at, _END.get(aggregate.kind) if ordered else None))

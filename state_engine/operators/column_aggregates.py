@@ -20,7 +20,7 @@ from state_engine.core.functions.vectorized_functions import (
     VectorizedResult,
 )
 from state_engine.core.types.columns import one_chunk
-from state_engine.operators.aggregates import AggregatePlan, Step
+from state_engine.operators.aggregates import AggregatePlan, AggregateStep
 from state_engine.operators.column_accumulators import Running, running_form
 from state_engine.operators.segments import Segments
 
@@ -77,7 +77,7 @@ class VectorizedAggregates(StandsForElements):
 
 def _of_step(
     rows: pa.Table,
-    step: Step,
+    step: AggregateStep,
     running: Running,
     kept: pa.Array,
     stored: np.ndarray[Any, Any],
