@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.functions.derived_timestamps import DerivedTimestamps, Step, is_plain
+from state_engine.core.functions.derived_timestamps import DerivationStep, DerivedTimestamps, is_plain
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode, UnionNode
@@ -18,7 +18,7 @@ def timestamps_behind(node: Node, timestamps: Timestamps) -> tuple[SourceNode, T
     Raises:
         ConfigurationError: there is more in between than maps and filters; says what to do.
     """
-    steps: list[Step] = []
+    steps: list[DerivationStep] = []
     while not isinstance(node, SourceNode):
         node = _before(node, steps)
     if not steps:
@@ -31,12 +31,12 @@ def timestamps_behind(node: Node, timestamps: Timestamps) -> tuple[SourceNode, T
     return node, DerivedTimestamps(steps[::-1], timestamps)
 
 
-def _before(node: Node, steps: list[Step]) -> Node:
+def _before(node: Node, steps: list[DerivationStep]) -> Node:
     """The stream that a map or filter reads, which is added to the steps."""
     if isinstance(node, OperatorNode) and is_plain(node.function) and len(node.inputs) == 1:
         only = node.inputs[0]
         if only.key is None and not only.everywhere:
-            steps.append(Step(node.function, _seen_as(node.output_type)))
+            steps.append(DerivationStep(node.function, _seen_as(node.output_type)))
             return only.parent
     if isinstance(node, TransformNode):
         what = "a transform. Name the column that holds the time there: assign_timestamps_and_watermarks('column', …)"

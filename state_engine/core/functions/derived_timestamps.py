@@ -19,7 +19,7 @@ from state_engine.core.types.type_information import TypeInformation
 
 
 @dataclass(frozen=True)
-class Step:
+class DerivationStep:
     """One map or filter.
 
     Attributes:
@@ -39,13 +39,13 @@ class DerivedTimestamps(TimestampAssigner):
         assigner: is given what they make.
 
     Example:
-        >>> steps = [Step(FilterFunction.of(lambda v: v > 1, what="filter"))]
+        >>> steps = [DerivationStep(FilterFunction.of(lambda v: v > 1, what="filter"))]
         >>> late = DerivedTimestamps(steps, TimestampAssigner.of(lambda v: v * 1000))
         >>> late.extract_timestamp(2, -1), late.extract_timestamp(1, -1) is NO_TIMESTAMP
         (2000, True)
     """
 
-    def __init__(self, steps: list[Step], assigner: TimestampAssigner) -> None:
+    def __init__(self, steps: list[DerivationStep], assigner: TimestampAssigner) -> None:
         self._steps, self._assigner = steps, assigner
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> Any:
