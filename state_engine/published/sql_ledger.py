@@ -27,7 +27,7 @@ LEDGER = "_statelake_published"
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownState:
     """A row of the ledger.
 
     Attributes:
@@ -59,7 +59,7 @@ class PublishedLedger:
         """Make the ledger where there is none, in a transaction of its own."""
         create(self.connection, self._table)
 
-    def read(self) -> Shown | None:
+    def read(self) -> ShownState | None:
         """The row as it is; None where nobody has published to the table."""
         if not sa.inspect(self.connection).has_table(LEDGER, self.schema):
             return None
@@ -68,7 +68,7 @@ class PublishedLedger:
         row = self.connection.execute(query).first()
         if row is None:
             return None
-        return Shown(row.app, ShownCheckpoint(row.checkpoint_id, row.write_number), row.has_rows)
+        return ShownState(row.app, ShownCheckpoint(row.checkpoint_id, row.write_number), row.has_rows)
 
     def advance(self, app: str, *, since: ShownCheckpoint, to: ShownCheckpoint, at: datetime) -> bool:
         """Begin a transaction that brings the table from one checkpoint to another; False where it shows another."""

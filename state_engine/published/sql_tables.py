@@ -30,7 +30,7 @@ from state_engine.published.base import (
     TableChange,
     TableColumns,
 )
-from state_engine.published.sql_ledger import PublishedLedger, Shown
+from state_engine.published.sql_ledger import PublishedLedger, ShownState
 from state_engine.published.sql_rows import RowWriter
 from state_engine.sinks.sql_columns import CHECKPOINT_ID, check_table, table_for
 from state_engine.sinks.sql_connection import SqlWrite, connected
@@ -253,7 +253,7 @@ class ShownTable:
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
-    def _mine(self, shown: Shown | None) -> Shown:
+    def _mine(self, shown: ShownState | None) -> ShownState:
         """The table's row of the ledger; raises SinkIdentityError where the table is not ours."""
         if shown is None or shown.app != self.published.app:
             owner = "nobody" if shown is None else f"'{shown.app}'"
@@ -282,7 +282,7 @@ class ShownTable:
                 f"{self._where} was dropped just now. Nothing was written; run again, which rebuilds it"
             )
 
-    def _refuse_changed(self, shown: Shown) -> None:
+    def _refuse_changed(self, shown: ShownState) -> None:
         """Refuse a table that can be seen to be another than the ledger says, without a look at all of its rows."""
         if CHECKPOINT_ID not in self._names():
             raise self._changed(f"it has no column {CHECKPOINT_ID}, so it was rebuilt")
