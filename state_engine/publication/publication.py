@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import (
     PathChanges,
-    Shown,
     SinkChange,
+    SinkStatus,
     in_order,
     last_of_sinks,
     newest_in_foreground,
@@ -182,14 +182,14 @@ class Publication:
         """Sinks on a path that today's code does not have."""
         return self.places.left_alone(path, declared)
 
-    def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[Shown]:
+    def _shown(self, changes: PathChanges, *, again_from: int | None = None) -> Iterator[SinkStatus]:
         """What the sinks that have to be looked at show of a path."""
         for one in changes.shown(self.seen, since=again_from):
             if one.seen:
                 self._known.add(one.key[0])
             yield one
 
-    def _check_behind(self, one: Shown, again_from: int | None) -> None:
+    def _check_behind(self, one: SinkStatus, again_from: int | None) -> None:
         lost = [c.checkpoint_id for c in one.behind if again_from is None or c.checkpoint_id < again_from]
         if lost:
             name, path = one.key
@@ -211,7 +211,7 @@ class Publication:
             "give the sink another name to begin empty"
         )
 
-    def _check_seen(self, one: Shown) -> None:
+    def _check_seen(self, one: SinkStatus) -> None:
         """Ids alone prove nothing: the newest that a sink has seen must stand for the row's own files."""
         newest = next((c for c in reversed(one.changes) if c.checkpoint_id <= one.seen), None)
         if newest is not None:

@@ -41,7 +41,7 @@ class SinkChange:
 
 
 @dataclass(frozen=True)
-class Shown:
+class SinkStatus:
     """What one sink shows of a path.
 
     Attributes:
@@ -90,14 +90,14 @@ class PathChanges:
             return []
         return [changes[-1] for key, changes in self.by_sink.items() if key not in self.declared]
 
-    def shown(self, seen: Seen, *, since: int | None = None) -> Iterator[Shown]:
+    def shown(self, seen: Seen, *, since: int | None = None) -> Iterator[SinkStatus]:
         """What the sinks that are looked at show of the path. Arguments as for ``looked_at``."""
         for key in self.looked_at(since=since):
             changes = self.by_sink[key]
             newest = seen(changes[-1].staged)
             unseen = [change for change in changes if change.checkpoint_id > newest]
             behind = [change for change in unseen if change.checkpoint_id < self.newest_id]
-            yield Shown(key, newest, changes, unseen, behind)
+            yield SinkStatus(key, newest, changes, unseen, behind)
 
 
 def newest_in_foreground(path: Sequence[CheckpointRow]) -> int:
@@ -146,6 +146,6 @@ LastRows = Mapping[tuple[str, str, bool, str], CheckpointRow]
 _LAST: IncrementalFold[CheckpointRow, LastRows] = IncrementalFold(_with_last, {}, weakly=True)
 
 
-def in_order(shown: Iterable[Shown]) -> list[SinkChange]:
+def in_order(shown: Iterable[SinkStatus]) -> list[SinkChange]:
     """What sinks do not show, oldest first."""
     return sorted((change for sink in shown for change in sink.unseen), key=lambda c: c.checkpoint_id)
