@@ -13,7 +13,13 @@ from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, RowsOfKey, takes_back, without_kind
+from state_engine.core.functions.retraction import (
+    NO_RESULT,
+    ResultOfKey,
+    RetainedRows,
+    takes_back,
+    without_kind,
+)
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
@@ -100,7 +106,7 @@ class RollingReduce(ResultOfKey):
         self._state = runtime_context.get_state(self._descriptor)
         if self._inverse is not None:
             self._inverse.open(runtime_context)
-            self._rows = RowsOfKey(runtime_context, self._descriptor.name, what="reduce")
+            self._rows = RetainedRows(runtime_context, self._descriptor.name, what="reduce")
 
     def close(self) -> None:
         """Close the user's functions."""
@@ -176,7 +182,7 @@ class RunningAggregate(ResultOfKey):
         self._function.open(runtime_context)
         self._state = runtime_context.get_aggregating_state(self._descriptor)
         if self.accepts_changes:
-            self._rows = RowsOfKey(
+            self._rows = RetainedRows(
                 runtime_context, self._descriptor.name, what=f"aggregate({type(self._function).__name__})"
             )
 

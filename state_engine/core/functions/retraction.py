@@ -65,7 +65,7 @@ class ResultOfKey(KeyedProcessFunction):
         return [(RowKind.UPDATE_BEFORE, before), (RowKind.UPDATE_AFTER, after)]
 
 
-class RowsOfKey:
+class RetainedRows:
     """How many rows a key has, in a state of its own beside that of a function.
 
     Args:
