@@ -25,7 +25,7 @@ from state_engine.core.state.state_table import KeyContext
 NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError, StorageError, TimerChainError, MemoryError)
 """What a call may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 
-SURELY_OUTPUTS = frozenset({GeneratorType, list})
+OUTPUT_SEQUENCE_TYPES = frozenset({GeneratorType, list})
 """What functions return nearly always, and surely can be outputs."""
 
 
@@ -60,7 +60,9 @@ class AtomicCall:
         try:
             result = call.process(value, call.context)
             if result is not None:
-                for output in result if type(result) in SURELY_OUTPUTS else outputs_of(result, call.name):
+                for output in (
+                    result if type(result) in OUTPUT_SEQUENCE_TYPES else outputs_of(result, call.name)
+                ):
                     normal = self.normalise(output)
                     if normal is TAGGED:
                         self.side(output, origin, out)

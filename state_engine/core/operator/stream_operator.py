@@ -19,7 +19,7 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.atomic_call import (
     NOT_THE_ELEMENTS_FAULT,
-    SURELY_OUTPUTS,
+    OUTPUT_SEQUENCE_TYPES,
     AtomicCall,
     outputs_of,
 )
@@ -177,7 +177,7 @@ class StreamOperator(GuardedOperator):
                     result = process(value, element)
                     if result is not None:
                         for output in (
-                            result if type(result) in SURELY_OUTPUTS else outputs_of(result, method)
+                            result if type(result) in OUTPUT_SEQUENCE_TYPES else outputs_of(result, method)
                         ):
                             normal = normalise(output)
                             if normal is TAGGED:
