@@ -22,7 +22,7 @@ from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, O
 from state_engine.core.operator.side_outputs import TAGGED
 from state_engine.core.state.state_table import KeyContext
 
-NOT_THE_ELEMENTS_FAULT = (StateMigrationError, MissingFilesError, StorageError, TimerChainError, MemoryError)
+BATCH_FATAL_ERRORS = (StateMigrationError, MissingFilesError, StorageError, TimerChainError, MemoryError)
 """What a call may raise for reasons that no other row would cure: the batch ends, whatever the policy."""
 
 OUTPUT_SEQUENCE_TYPES = frozenset({GeneratorType, list})
@@ -69,7 +69,7 @@ class AtomicCall:
                     else:
                         out.values.append(normal)
                         out.origins.append(origin)
-        except NOT_THE_ELEMENTS_FAULT:
+        except BATCH_FATAL_ERRORS:
             raise
         except Exception as error:
             out.cut(lengths)

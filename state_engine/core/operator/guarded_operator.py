@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from state_engine.core.functions.vectorized_functions import PerElement
-from state_engine.core.operator.atomic_call import NOT_THE_ELEMENTS_FAULT
+from state_engine.core.operator.atomic_call import BATCH_FATAL_ERRORS
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
 from state_engine.core.operator.outputs import ElementRefused, Refusal
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
@@ -42,7 +42,7 @@ class GuardedOperator:
     def _guard(self, action: Callable[[], T]) -> T:
         try:
             return action()
-        except (*NOT_THE_ELEMENTS_FAULT, PerElement):
+        except (*BATCH_FATAL_ERRORS, PerElement):
             raise
         except Exception as error:
             raise ElementRefused(Refusal(None, None, "", "").caused_by(error)) from error

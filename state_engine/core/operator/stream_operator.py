@@ -18,7 +18,7 @@ from state_engine.core.functions.function_calls import calls_of, check_stream, h
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.atomic_call import (
-    NOT_THE_ELEMENTS_FAULT,
+    BATCH_FATAL_ERRORS,
     OUTPUT_SEQUENCE_TYPES,
     AtomicCall,
     outputs_of,
@@ -185,7 +185,7 @@ class StreamOperator(GuardedOperator):
                             else:
                                 emit(normal)
                                 emit_origin(index)
-                except NOT_THE_ELEMENTS_FAULT:
+                except BATCH_FATAL_ERRORS:
                     raise
                 except Exception as error:
                     out.forget(index)
