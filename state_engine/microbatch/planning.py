@@ -233,7 +233,7 @@ class InputPlanner:
         self, name: str, source: Source, path: list[CheckpointRow], reads: PartitionInput
     ) -> Slice | None:
         row = reads.recorded
-        if row is not None and _stands(name, source, path) == _stood(name, row):
+        if row is not None and _position_after(name, source, path) == _stood(name, row):
             part = self.recorded(name, source, path, RecordedInput([row]))
             if part is not None:
                 return part
@@ -262,7 +262,7 @@ def _planned(source: PlannedSource, part: Slice | None, *, left_out: bool) -> Pl
     return replace(source, unread=more or (part is not None and bool(part.labels)), more=more)
 
 
-def _stands(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:
+def _position_after(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:
     """Where a source stands at the end of a path."""
     reached = {s.name: s.position_to for s in path[-1].sources} if path else {}
     return reached.get(name) or source.empty_position()
