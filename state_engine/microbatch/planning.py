@@ -233,7 +233,7 @@ class InputPlanner:
         self, name: str, source: Source, path: list[CheckpointRow], reads: PartitionInput
     ) -> Slice | None:
         row = reads.recorded
-        if row is not None and _position_after(name, source, path) == _stood(name, row):
+        if row is not None and _position_after(name, source, path) == _position_before(name, row):
             part = self.recorded(name, source, path, RecordedInput([row]))
             if part is not None:
                 return part
@@ -268,7 +268,7 @@ def _position_after(name: str, source: Source, path: Sequence[CheckpointRow]) ->
     return reached.get(name) or source.empty_position()
 
 
-def _stood(name: str, row: CheckpointRow) -> str | None:
+def _position_before(name: str, row: CheckpointRow) -> str | None:
     """Where a source stood before a micro-batch."""
     source = row.source(name)
     return source.position_from if source else None
