@@ -97,7 +97,7 @@ class KeptFiles:
                 del self._files[key]
 
 
-OF_THIS_PROCESS = KeptFiles()
+PROCESS_CACHE = KeptFiles()
 
 
 def _stamp_of(uri: str) -> _Stamp:

@@ -34,7 +34,7 @@ from state_engine.microbatch.routing.own_rows import MOST_READERS
 from state_engine.sources import local_listing
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.storage import parquet_reading
-from state_engine.storage.kept_files import OF_THIS_PROCESS
+from state_engine.storage.kept_files import PROCESS_CACHE
 from state_engine.storage.state import copy_directory
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from tests.support.costs import SparkRecords, counting_files, delta_commits
@@ -373,7 +373,7 @@ def test_files_opened_follow_touched_keys(tmp_path: Path, spark: SparkSession, k
     assert files.opened["root/sized/operators/kept/changelog"] == 2  # that each subtask wrote
     job.engine.compact(job.job)
     job.run(1, keys=np.array([7]))
-    kept = [uri for uri, _ in OF_THIS_PROCESS._files if uri.startswith(f"file://{tmp_path}")]
+    kept = [uri for uri, _ in PROCESS_CACHE._files if uri.startswith(f"file://{tmp_path}")]
     assert len(kept) == 1  # that of its key group in the new base: nobody reads the others again
     # a change is a key, its hash, a number and what says so: some 25 bytes, and a footer for each of two subtasks
     assert took.changelog_bytes <= 30 * 1_000 + 2 * 4_096

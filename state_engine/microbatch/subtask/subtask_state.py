@@ -23,7 +23,7 @@ from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.storage.files import is_local
-from state_engine.storage.kept_files import OF_THIS_PROCESS
+from state_engine.storage.kept_files import PROCESS_CACHE
 from state_engine.storage.state.changelog import Hashes, KeyHashes, Read, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 from state_engine.storage.state.local_copies import LARGE_ROWS, OperatorCopies
@@ -164,7 +164,7 @@ def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
     """
     layout, uid = spec.layout, spec.uid
     listed = {f.listed.uri for f in spec.state_files}
-    OF_THIS_PROCESS.keep_only(listed, below=[layout.base(uid), layout.changelog(uid)])
+    PROCESS_CACHE.keep_only(listed, below=[layout.base(uid), layout.changelog(uid)])
     copies = OperatorCopies(spec.local_copies, layout, uid, spec.state_files, spec.max_parallelism)
     own_ones = [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
     return [_kept(f) for f in copies.attached(own_ones)]

@@ -297,7 +297,7 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
         return open_parquet(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of, coded=coded)
 
     with _missing(listed):
-        file = kept_files.OF_THIS_PROCESS.opened(listed.uri, coded, opening) if listed.kept else opening()
+        file = kept_files.PROCESS_CACHE.opened(listed.uri, coded, opening) if listed.kept else opening()
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
             f"{listed.uri} has {counted(file.metadata.num_rows, 'row')}, its checkpoint recorded {listed.rows:,}: "
