@@ -21,7 +21,7 @@ from state_engine.storage.state.entry_codes import equal_rows
 
 
 @dataclass(frozen=True)
-class FoundEntries:
+class StateEntries:
     """Entries of one state.
 
     Attributes:
@@ -53,7 +53,7 @@ class NewestEntries:
         self._unread = parts_of(files, KeyHashes(hashes), newest_first=True)
         self._read: list[Part] = []
 
-    def of(self, descriptor: StateDescriptor, read: Read | None = None) -> FoundEntries | None:
+    def of(self, descriptor: StateDescriptor, read: Read | None = None) -> StateEntries | None:
         """The entries of one state; None where no file says anything of it.
 
         Args:
@@ -74,7 +74,7 @@ class NewestEntries:
                 break
         if not tables:
             return None
-        return FoundEntries(pa.concat_tables(tables), row_of)
+        return StateEntries(pa.concat_tables(tables), row_of)
 
     @cached_property
     def _by_hash(self) -> tuple[Hashes, Hashes]:
