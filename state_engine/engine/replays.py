@@ -15,7 +15,7 @@ from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.reports import BatchReport
 from state_engine.replay.replay import Recording, ReplayReport, ReplaySteps
 
-_FOR_EVER_MS = 10**15
+_NO_TIMEOUT_MS = 10**15
 
 
 def replay(
@@ -79,6 +79,6 @@ def drop_branch(
             f"job '{name}': savepoints {pinned} are copies of the head of branch '{branch}': delete them first"
         )
     # a policy that keeps everything, so that nothing but the branch goes
-    keep_all = RetentionPolicy(keep_last=1, keep_younger_than_ms=_FOR_EVER_MS)
+    keep_all = RetentionPolicy(keep_last=1, keep_younger_than_ms=_NO_TIMEOUT_MS)
     maintenance = context.maintenance(job, requested_by)
     return maintenance.expire_checkpoints(keep_all, drop_branches=[branch], dry_run=dry_run)
