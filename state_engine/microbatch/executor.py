@@ -285,7 +285,7 @@ class GraphExecutor:
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
         )  # fmt: skip
-        small = all(one.frame.little_spark for one in inputs)
+        small = all(one.frame.interpret_expressions for one in inputs)
         reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)
         done.add(uid, reports)
         for output in outputs:

@@ -190,7 +190,7 @@ class StreamFrame:
         return given if few or not has_spark(self.spark) else None
 
     @property
-    def little_spark(self) -> bool:
+    def interpret_expressions(self) -> bool:
         """Whether so few rows go through expressions of Spark that compiling these costs more than it saves."""
         return self.small or isinstance(self.given, TaskRows)
 
