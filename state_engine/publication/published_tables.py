@@ -63,7 +63,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class StandingTable:
+class ExistingTable:
     """A table that is there.
 
     Attributes:
@@ -281,7 +281,7 @@ class PublishedTables:
             if not one.target.check_columns(one.table, one.form.columns)
         )
 
-    def standing(self, history: History, declared: Declared = None) -> Iterator[StandingTable]:
+    def standing(self, history: History, declared: Declared = None) -> Iterator[ExistingTable]:
         """The tables that are there, and whose state the head knows.
 
         Raises:
@@ -293,7 +293,7 @@ class PublishedTables:
             if state_of(head, state.operator, state.state) is None or target.shown(table) is None:
                 continue
             assert head is not None
-            yield StandingTable(state, target, table, self._reader(history, head.checkpoint_id, state).form)
+            yield ExistingTable(state, target, table, self._reader(history, head.checkpoint_id, state).form)
 
     def states(self, history: History, declared: Declared) -> list[PublishedState]:
         """The tables that follow the head; a job whose code has none is not looked through.

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
-from state_engine.publication.published_tables import PublishedTables, StandingTable
+from state_engine.publication.published_tables import ExistingTable, PublishedTables
 from state_engine.publication.sink_places import Declared
 from state_engine.published.base import KeysInTable
 from state_engine.published.states import PublishedState
@@ -84,7 +84,7 @@ class KeysOfTables:
         """All tables that follow the head."""
         return {state.key: state for state in self.tables.states(history, self.declared)}
 
-    def _keys(self, one: StandingTable, keys: StoredKeys) -> pa.Table:
+    def _keys(self, one: ExistingTable, keys: StoredKeys) -> pa.Table:
         return one.form.identity_rows(keys[one.state.operator], key_only=True)
 
 
