@@ -182,7 +182,7 @@ class Router:
         if collect is not None and layout.event_time and not layout.lead:
             steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)
         empty = self._without_rows(planned_inputs, layout, parallelism)
-        near = _near(planned_inputs)
+        near = _readable_by_every_subtask(planned_inputs)
         if near is not None and not refused and parallelism <= MOST_READERS:
             return Routed(
                 OwnRows(near, empty, layout, parallelism, self._max_parallelism), layout, steps, newest
@@ -278,7 +278,7 @@ class Router:
         return self._markers[at]
 
 
-def _near(inputs: Sequence[_Input]) -> list[OwnInput] | None:
+def _readable_by_every_subtask(inputs: Sequence[_Input]) -> list[OwnInput] | None:
     """Rows that all subtasks may read; None where a row should be read by one of them only.
 
     So it is where a function of the user makes its key: it would be called once more in each of them.
