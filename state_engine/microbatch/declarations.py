@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.earlier_states import earlier_states
+from state_engine.core.checkpoints.resumption import earlier_states
 from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.keys.key_schema import KeySchema

@@ -1,8 +1,8 @@
 """Files of a micro-batch that certainly failed: removed at once, so that they do not wait a day for a collection.
 
 What is in no table's log is deleted, by the attempt's ``write_id``, which nobody else has: changes and operator state
-here, what is staged for sinks and dead letters by ``Outputs.give_up``. Changes that were committed to the log of their
-table leave it, and a collection deletes them later, for somebody may have begun to read them. A task that is still at
+here, what is staged for sinks and dead letters by ``AttemptSinks.give_up``. Changes that were committed to the log of
+their table leave it, and a collection deletes them later, for somebody may have begun to read them. A task still at
 work may write after this; a collection finds that, too. Where the outcome of a commit is not known, nothing is touched.
 Plays the part of ``notifyCheckpointAborted`` of Flink's checkpoint storage, which discards the state of a failed
 checkpoint.

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core import errors
 from state_engine.core.checkpoints.checkpoint import OperatorStateRef
-from state_engine.core.checkpoints.earlier_states import earlier_states
 from state_engine.core.checkpoints.resumption import (
     completed_since_last_run,
+    earlier_states,
     restored_checkpoint_id,
     restored_since_last_run,
 )

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION, FormatStep, steps_from, upgraded_row
-from state_engine.core.checkpoints.row_digest import is_intact
 from state_engine.core.errors import RootError
 from state_engine.core.types.stored_form import added_fields, grown
 from state_engine.core.types.type_parsing import from_spark_json
@@ -36,6 +35,7 @@ from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import CHECKPOINTS_SCHEMA, ROOT_PROPERTY, JobLayout
 from state_engine.storage.root import jobs_in, read_marker, write_marker
+from state_engine.storage.row_digest import is_intact
 
 _FORMAT = "statelake.format"
 

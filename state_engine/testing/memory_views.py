@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.earlier_states import earlier_states
+from state_engine.core.checkpoints.resumption import earlier_states
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.runtime_context import TaskInfo

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
-from state_engine.core.checkpoints.earlier_states import earlier_states
+from state_engine.core.checkpoints.resumption import earlier_states
 from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.sources.base import summary

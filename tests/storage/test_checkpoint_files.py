@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow
-from state_engine.core.checkpoints.row_digest import is_intact
 from state_engine.core.errors import DamagedFileError
 from state_engine.storage.checkpoint_files import (
     checkpoints_in,
@@ -25,6 +24,7 @@ from state_engine.storage.checkpoint_files import (
 )
 from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import CHECKPOINTS_SCHEMA
+from state_engine.storage.row_digest import is_intact
 from tests.core.checkpoints.histories import History, histories
 from tests.core.checkpoints.rows import changes, checkpoint, operator
 

@@ -1,17 +1,19 @@
 """How an operator goes on: what lies on the path of checkpoints between its last run and the next one.
 
-Three questions are answered here, all from the rows alone: whether its state is handed out as after a restore; from
-which checkpoint its function continues; and of which completed checkpoints its ``CheckpointListener`` is notified. A
-listener is notified at the start of the next micro-batch in which its operator runs, before any element: never before
-the commit, in order, and at least once, for a batch that fails repeats its notifications. Plays the part of
-Flink's ``CheckpointCoordinator`` towards tasks that it restores and notifies.
+Four questions are answered here, all from the rows alone: whether its state is handed out as after a restore; from
+which checkpoint its function continues; of which completed checkpoints its ``CheckpointListener`` is notified; and
+which forms its keyed states ever had. A listener is notified at the start of the next micro-batch in which its operator
+runs, before any element: never before the commit, in order, and at least once, for a batch that fails repeats its
+notifications. Plays the part of Flink's ``CheckpointCoordinator`` towards tasks that it restores and notifies.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorStateRef
+from state_engine.core.incremental_fold import IncrementalFold
+from state_engine.core.state.state_schema import StateSchema
 
 
 def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef) -> bool:
@@ -55,3 +57,26 @@ def _after_last_run(path: Sequence[CheckpointRow], last_run: str) -> Sequence[Ch
     """The rows after the one that an attempt committed; all where it is not on the path, as after an import."""
     at = next((i for i in range(len(path) - 1, -1, -1) if path[i].write_id == last_run), -1)
     return path[at + 1 :]
+
+
+def earlier_states(uid: str, path: Sequence[CheckpointRow]) -> dict[str, list[StateSchema]]:
+    """The forms that an operator's states ever had on a path, by name of storage, oldest first."""
+    by_column: dict[str, list[StateSchema]] = {}
+    for schema in _FORMS.of(path).get(uid, ()):
+        by_column.setdefault(schema.column_name, []).append(schema)
+    return by_column
+
+
+def _with_rows(forms: Forms, rows: Sequence[CheckpointRow]) -> Forms:
+    longer = dict(forms)
+    for operator in (operator for row in rows for operator in row.operators):
+        known = longer.get(operator.uid, ())
+        new = tuple(schema for schema in operator.states if schema not in known)
+        if new:
+            longer[operator.uid] = known + new
+    return longer
+
+
+Forms = Mapping[str, tuple[StateSchema, ...]]
+"""By operator, the forms of all its states, oldest first."""
+_FORMS: IncrementalFold[CheckpointRow, Forms] = IncrementalFold(_with_rows, {}, weakly=True)

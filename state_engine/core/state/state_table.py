@@ -2,7 +2,8 @@
 
 A ``KeyedEntries`` is what a handle works on: a mapping from key to what is stored for it, filled by a state backend
 with the keys that the micro-batch touches. It remembers what was loaded, and at the end of the batch returns the net
-changes as ``Change`` records: nothing is tracked per write. Plays the part of Flink's ``StateTable`` and changelog writer.
+changes as ``Change`` records: nothing is tracked per write. Plays the part of Flink's ``StateTable`` and changelog
+writer.
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@ import pytest
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
-from state_engine.core.checkpoints.row_digest import row_digest
 from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage.checkpoint_files import checkpoints_in, with_digests
+from state_engine.storage.row_digest import row_digest
 from tests.core.checkpoints.rows import checkpoint
 
 FACTS = {
