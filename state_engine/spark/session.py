@@ -7,11 +7,12 @@ JVM), has Delta's extension and catalog, and has Delta Kernel on its class path.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ COMPILED_LATER = " ".join(
 )
 """Java's second compiler begins ten times later than by default: at a start it works as long as all the rest, for code
 that runs a few times. What a long run repeats reaches it all the same. Decision 0076."""
+
+_OF_PYSPARK = "pyspark-shell"
+"""The argument by which a JVM is known that PySpark starts."""
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
@@ -300,6 +304,7 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
         # what PySpark goes by: it does not look at the option of the same meaning
         "PYSPARK_PYTHON": options["spark.pyspark.python"],
     }
+    logging.getLogger().addFilter(_raised_anyway)
     try:
         with _environment(launch), java_is_starting():
             spark = builder.getOrCreate()
@@ -308,9 +313,27 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
             f"Spark did not start (master {settings.master}, Java {java.version} from {java.origin}): {error}\n"
             f"`statelake doctor` looks for the cause."
         ) from error
+    except KeyboardInterrupt:
+        _end_java()
+        raise
     if settings.master.startswith("local"):
         _write_no_checksums(spark)
     return spark
+
+
+def _raised_anyway(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is none of py4j's: what fails as it calls Java, it logs and raises."""
+    return "while sending command" not in record.getMessage()
+
+
+def _end_java() -> None:
+    """End the JVM that PySpark was starting and does not know yet: it would wait for ever."""
+    if SparkContext._gateway is not None:
+        return
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if _OF_PYSPARK in child.cmdline():
+                child.kill()
 
 
 def _jars(settings: SparkSettings, java: JavaHome) -> list[Path]:
