@@ -74,7 +74,7 @@ A transform that returns a DataFrame of a session with other options is refused 
 A udf of a timestamp is refused in a transform where the process is not in UTC
   sources/test_row_by_row::test_a_udf_that_goes_by_the_zone_of_the_process_is_refused[driver]
 A clock that is years ahead of the last checkpoint is refused before it is recorded
-  core/time/test_clock_jumps::test_a_jump_beyond_the_bound_is_refused
+  core/checkpoints/test_clock_jumps::test_a_jump_beyond_the_bound_is_refused
   engine/test_clocks::test_ten_years_ahead_and_back
 None in a field that was added with a default is refused, and so is a default of another type
   core/state/test_evolution::test_what_was_stored_before_a_field_was_added_has_its_default
@@ -218,7 +218,7 @@ An operation that cannot be decoded ends the batch with its reason, unless there
   sources/test_decoded_source::test_a_table_of_texts_in_tasks_and_letters_that_are_sent_again
 Hooks that are missing, or give something else, are reported
   misuse/test_operator_state::test_hooks_that_are_written_wrongly_are_reported
-  core/operator_state/test_checkpointed::test_a_missing_hook_is_named
+  core/functions/test_checkpointed::test_a_missing_hook_is_named
   core/operator/test_operator_lifecycle::test_anything_but_a_list_is_refused
 
 Managed and raw state

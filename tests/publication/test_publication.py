@@ -261,18 +261,6 @@ def test_a_consumer_takes_the_newest_directory_of_files_away(site: Site) -> None
     assert site.publication().publish_pending(site.path, site.code("files")) == [6]
 
 
-def test_what_an_earlier_version_showed_besides_goes_when_it_is_asked_for(site: Site) -> None:
-    site.run("files", batches=3)
-    for checkpoint_id in (1, 2):
-        [shown] = (site.directory / "files").glob(f"checkpoint_id=*{checkpoint_id}/*.parquet")
-        shutil.copy(shown, shown.with_name(shown.name.replace("-0.parquet", "-1.parquet")))
-    assert site.shown("files") == [1, 1, 2, 2, 3]
-    assert site.publication().publish_pending(site.path, site.code("files"), again_from=2) == []
-    assert site.shown("files") == [1, 1, 2, 3]
-    assert site.publication().publish_pending(site.path, site.code("files"), again_from=1) == []
-    assert site.shown("files") == [1, 2, 3]
-
-
 def test_what_can_never_be_published_is_kept_apart_for_a_restore(site: Site) -> None:
     site.run("files", "sql", batches=2)
     backup = backup_of_the_database(site)
