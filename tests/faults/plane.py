@@ -110,7 +110,7 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("file of positions", "state_engine.sources.source_positions", "write_parquet"),
     **_inside("file of the row", "state_engine.storage.checkpoint_log", "write_parquet"),
     **_inside("operator", "state_engine.microbatch.executor:GraphExecutor", "_run_operator"),
-    **_inside("prepared sink", "state_engine.microbatch.attempt_outputs:Outputs", "prepare"),
+    **_inside("prepared sink", "state_engine.microbatch.attempt_outputs:AttemptSinks", "prepare"),
     **_inside("dropped exchange", _COORDINATOR, "_drop_exchange"),
     **_inside("table created", _KERNEL, "create_table"),
     **_inside("table committed", _KERNEL, "change"),
