@@ -4,15 +4,17 @@ the templates, and small ones that have each operator, kind of state, source and
 
 from __future__ import annotations
 
-import importlib
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark import cloudpickle
@@ -431,21 +433,29 @@ def elements(directory: Path, cleanup: str) -> StatefulJob:
 
 
 @contextmanager
-def _template_path(template: str) -> Iterator[None]:
-    folder = Path(init.__file__).with_name("templates")
-    before = list(sys.path)
-    sys.path[:0] = [str(folder / "common"), str(folder / template)]
-    try:
-        yield
-    finally:
-        sys.path[:] = before
-        for name in ("arrive", "events"):
-            sys.modules.pop(name, None)
+def _project_of(template: str) -> Iterator[Path]:
+    """A project of a template, in a directory of its own: its modules make their first files as they are imported."""
+    templates, before = Path(init.__file__).with_name("templates"), list(sys.path)
+    with TemporaryDirectory() as directory:
+        for part in ("common", template):
+            shutil.copytree(templates / part, directory, dirs_exist_ok=True)
+        sys.path.insert(0, directory)
+        try:
+            yield Path(directory)
+        finally:
+            sys.path[:] = before
+            for name in ("arrive", "events"):
+                sys.modules.pop(name, None)
 
 
 def template(name: str, module: str, *outputs: str) -> Callable[[Path, str], StatefulJob]:
-    with _template_path(name):
-        loaded = importlib.import_module(module)
+    with _project_of(name) as project:
+        # not by the name of the module, which other projects in this process have, too
+        spec = spec_from_file_location(f"template_{module}", project / f"{module}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = sys.modules[spec.name] = module_from_spec(spec)
+        spec.loader.exec_module(loaded)
     cloudpickle.register_pickle_by_value(loaded)
 
     def build(directory: Path, cleanup: str) -> StatefulJob:
