@@ -84,10 +84,8 @@ def _function(name: str, sink: KeyedSink, of_feeds: str | None, kind: OutputType
             "columns: make rows of them in a map first"
         )
     sink.check_columns(pa.schema(list(kind.columns.arrow)), name=name)
-    key, sequence = (
-        tuple(sink.key or ()),
-        (sink.sequence,) if isinstance(sink.sequence, str) else sink.sequence,
-    )
+    key = tuple(sink.key or ())
+    sequence = (sink.sequence,) if isinstance(sink.sequence, str) else sink.sequence
     if not sequence and of_feeds in kind.columns.names and of_feeds not in key:
         sequence = (of_feeds,)
     try:

@@ -322,10 +322,8 @@ class DataStream(StreamShortcuts):
 
     def _keyed_sink(self, name: str, sink: KeyedSink) -> None:
         """An operator that keeps the last row of each key, whose state the sink's table shows."""
-        function, key = (
-            last_rows(name, sink, declared_type(self._node), sequence_of_feeds(self._node)),
-            tuple(sink.key or ()),
-        )
+        function = last_rows(name, sink, declared_type(self._node), sequence_of_feeds(self._node))
+        key = tuple(sink.key or ())
         by_key = (OperatorInput(self._node, key),)
         last = self._add(by_key, function, method="sink", uid=uid_of(name), output_type=None)
         last.name(f"last rows of sink {name}").publish_state(ROW, table_of(sink), name=name)

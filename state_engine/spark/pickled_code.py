@@ -11,6 +11,7 @@ import io
 import re
 import types
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from pyspark import cloudpickle
@@ -48,10 +49,8 @@ def copied(thing: Any, *, what: str) -> Any:
     Raises:
         ConfigurationError: something in it cannot travel.
     """
-    try:
+    with _sending(thing, what):
         return cloudpickle.loads(pickled(thing))
-    except Exception as error:  # an object's own code runs here, and may raise anything
-        raise not_sendable(thing, error, what=what) from error
 
 
 def check_it_travels(things: list[Any], *, what: str) -> None:
@@ -60,10 +59,16 @@ def check_it_travels(things: list[Any], *, what: str) -> None:
     Raises:
         ConfigurationError: something in one of them cannot travel.
     """
-    try:
+    with _sending(things, what):
         pickled(things)
+
+
+@contextmanager
+def _sending(thing: Any, what: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # an object's own code runs here, and may raise anything
-        raise not_sendable(things, error, what=what) from error
+        raise not_sendable(thing, error, what=what) from error
 
 
 def not_sendable(thing: Any, error: Exception, *, what: str) -> ConfigurationError:

@@ -13,14 +13,12 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from state_engine import (
-    CheckpointedFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListCheckpointed,
     ListStateDescriptor,
     MapStateDescriptor,
-    ProcessFunction,
     RuntimeContext,
     SourceFunction,
     Types,
@@ -132,20 +130,6 @@ class Paid(KeyedCoProcessFunction):
             if not met:
                 yield (ctx.get_current_key(), None, n) if turned else (ctx.get_current_key(), n, None)
             side.remove(timestamp - JOIN_MS)
-
-
-class Kept(ProcessFunction, CheckpointedFunction):
-    """Keeps every number, per subtask."""
-
-    def initialize_state(self, context: Any) -> None:
-        self.kept = context.get_operator_state_store().get_list_state(ListStateDescriptor("kept", int))
-
-    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
-        self.kept.add(value.n)
-        yield value.k, value.n
-
-    def snapshot_state(self, context: Any) -> None:
-        pass
 
 
 class Item(NamedTuple):

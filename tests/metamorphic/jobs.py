@@ -41,11 +41,11 @@ from state_engine import (
 )
 from state_engine.cli import init
 from tests.core.state import steps, ttl_kinds
+from tests.faults.workloads import Kept
 from tests.metamorphic import functions
 from tests.metamorphic.functions import (
     Hours,
     Judged,
-    Kept,
     Lists,
     Paid,
     Reminds,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
 from pyspark.sql import SparkSession
@@ -167,7 +167,23 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]
     return changed
 
 
-class Watcher(threading.Thread):
+class Beside(threading.Thread):
+    """A thread that runs beside the body of a ``with``, until that ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ended = threading.Event()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self.join()
+
+
+class Watcher(Beside):
     """Looks at the options of a session, and at what its user's own query gives, all the time.
 
     Attributes:
@@ -176,18 +192,10 @@ class Watcher(threading.Thread):
 
     def __init__(self, session: SparkSession) -> None:
         super().__init__()
-        self._session, self._ended = session, threading.Event()
+        self._session = session
         self._hours = session.sql("SELECT hour(timestamp_seconds(id * 0)) AS h FROM range(1)")
         self.seen: dict[str, set[Any]] = {"options": set(), "hours": set(), "active": set()}
         self.looks = 0
-
-    def __enter__(self) -> Watcher:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join()
 
     def run(self) -> None:
         while not self._ended.wait(0.02):
@@ -198,7 +206,7 @@ class Watcher(threading.Thread):
             self.looks += 1
 
 
-class Neighbour(threading.Thread):
+class Neighbour(Beside):
     """Another user of the process, with a zone of his own: runs a job of his own, and asks for hours.
 
     Attributes:
@@ -208,20 +216,12 @@ class Neighbour(threading.Thread):
 
     def __init__(self, directory: Path, spark: SparkSession, zone: str) -> None:
         super().__init__()
-        self._directory, self._ended = directory, threading.Event()
+        self._directory = directory
         self._session = spark.newSession()
         self._session.conf.set("spark.sql.session.timeZone", zone)
         self._hour = self._session.sql("SELECT hour(timestamp '2024-07-01 12:00:00Z') AS h").collect()[0]["h"]
         self.wrong: list[Any] = []
         self.runs = 0
-
-    def __enter__(self) -> Neighbour:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self.join()
 
     def run(self) -> None:
         try:

@@ -64,10 +64,13 @@ class PlannedSource:
             [False, True]
         """
         stale_ms, delay_ms = self.policy.stale_after_ms, self.policy.clock_delay_ms
-        if stale_ms is None or (self.was_silent(clock_ms) and not self.unread):
-            return stale_ms is not None
-        behind = delay_ms is not None and self.newest_ms is not None
-        return behind and clock_ms - (self.newest_ms or 0) >= max(stale_ms, delay_ms or 0)
+        if stale_ms is None:
+            return False
+        if self.was_silent(clock_ms) and not self.unread:
+            return True
+        if delay_ms is None or self.newest_ms is None:
+            return False
+        return clock_ms - self.newest_ms >= max(stale_ms, delay_ms)
 
     def was_silent(self, clock_ms: int) -> bool:
         """Whether it had no rows for so long, before those of this micro-batch, that they may be of a backlog."""

@@ -99,7 +99,7 @@ def _record(array: pa.Array, kind: StructType, *, stored: bool, by_name: bool) -
     for place, (name, part) in enumerate(zip(kind.names, kind.types, strict=True)):
         column = array.field(names.index(name) if by_name else place)
         try:
-            if pc.any(pc.and_(column.is_null(), array.is_valid())).as_py():
+            if name in kind.fills and pc.any(pc.and_(column.is_null(), array.is_valid())).as_py():
                 kind.without_value(name)
             parts.append(in_form(column, part, stored=stored, by_name=by_name))
         except ValueTypeError as error:
