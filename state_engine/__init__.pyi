@@ -84,9 +84,6 @@ from state_engine.operators.aggregates import avg, count, max_, min_, sum_
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
-from state_engine.published.base import TableReport
-from state_engine.published.delta import DeltaStateTable
-from state_engine.published.sql import SqlStateTable
 from state_engine.queries.catalog_views import RegisteredName, RegistrationReport
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
@@ -124,6 +121,9 @@ from state_engine.state_processor.key_change import KeyTypeReport
 from state_engine.state_processor.operator_drop import OperatorDropReport
 from state_engine.state_processor.spark_state_reader import SparkState
 from state_engine.state_processor.state_transform import TransformReport
+from state_engine.state_tables.base import TableReport
+from state_engine.state_tables.delta import DeltaStateTable
+from state_engine.state_tables.sql import SqlStateTable
 
 __all__ = [
     # jobs

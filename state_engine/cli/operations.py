@@ -24,10 +24,10 @@ from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
-from state_engine.published.base import TableReport
 from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.spark.catalog import check_lasting, place_of
 from state_engine.spark.task_progress import task_progress
+from state_engine.state_tables.base import TableReport
 
 
 def restore(

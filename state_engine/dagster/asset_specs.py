@@ -18,10 +18,10 @@ from state_engine.dagster.translator import StatelakeTranslatorData
 from state_engine.job.graph import OperatorNode, PublishedNode, SinkNode
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
-from state_engine.published.base import StateTable
 from state_engine.registry import RegisteredJob
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
+from state_engine.state_tables.base import StateTable
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 

@@ -15,9 +15,9 @@ from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator, StatelakeTranslatorData
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
-from state_engine.published.base import StateTable
 from state_engine.registry import RegisteredJob
 from state_engine.sinks.base import Sink
+from state_engine.state_tables.base import StateTable
 
 
 @dataclass(frozen=True, kw_only=True)

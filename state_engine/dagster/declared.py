@@ -35,8 +35,8 @@ from state_engine.job.graph import (
 )
 from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import function_for
-from state_engine.published.table_form import TableForm
 from state_engine.sources.output_type import OutputType
+from state_engine.state_tables.table_form import TableForm
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from state_engine.dagster.pictures import (
     state_sizes,
 )
 from state_engine.microbatch.reports import BatchReport, OperatorReport
-from state_engine.published.base import TableReport
+from state_engine.state_tables.base import TableReport
 
 Metadata = Mapping[str, Any]
 

@@ -26,8 +26,8 @@ from state_engine.microbatch.routing.routing import Router
 from state_engine.operations.file_collector import Collector
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Publication
-from state_engine.publication.sink_places import Declared
+from state_engine.publishing.publication import Publication
+from state_engine.publishing.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.engine_session import EngineSession, activate, active_session
 from state_engine.spark.no_spark import has_spark

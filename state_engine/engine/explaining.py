@@ -7,7 +7,7 @@ from typing import Any
 from state_engine.engine.context import EngineContext
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.publication.output_reader import OutputReader
+from state_engine.publishing.output_reader import OutputReader
 from state_engine.replay.key_history import KeyExplainer, KeyHistory, OnEvent
 from state_engine.replay.key_inputs import KeyInputs
 from state_engine.sinks.staging import Staging

@@ -11,10 +11,10 @@ from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.publication.published_tables import PublishedTables
-from state_engine.publication.sink_places import Declared
-from state_engine.published.base import TableReport
-from state_engine.published.states import PublishedState, TablePolicy
+from state_engine.publishing.published_tables import PublishedTables
+from state_engine.publishing.sink_places import Declared
+from state_engine.state_tables.base import TableReport
+from state_engine.state_tables.states import PublishedState, TablePolicy
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from state_engine.core.time.watermark_strategy import TimestampAssigner, Timesta
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.typed_by_input import TypedByInput
-from state_engine.published.base import StateTable
-from state_engine.published.states import PublishedState
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.file import FileSource
 from state_engine.sources.output_type import OutputType
+from state_engine.state_tables.base import StateTable
+from state_engine.state_tables.states import PublishedState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -31,7 +31,6 @@ from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy, warn_of_outages
-from state_engine.published.base import StateTable
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.changes.decoded_source import decoded
@@ -41,6 +40,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.state_backends.heap_backend import HashMapStateBackend
 from state_engine.state_backends.state_backend import StateBackend
+from state_engine.state_tables.base import StateTable
 
 OnError = Literal["fail", "dead_letter"]
 

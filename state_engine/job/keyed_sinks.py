@@ -16,13 +16,13 @@ import pyarrow as pa
 from state_engine.core.errors import ConfigurationError
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.last_rows import LastRow
-from state_engine.published.base import StateTable
-from state_engine.published.delta import DeltaStateTable
-from state_engine.published.sql import SqlStateTable
 from state_engine.sinks.base import Sink
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.sql import SqlSink
 from state_engine.sources.output_type import OutputType
+from state_engine.state_tables.base import StateTable
+from state_engine.state_tables.delta import DeltaStateTable
+from state_engine.state_tables.sql import SqlStateTable
 
 KeyedSink = DeltaSink | SqlSink
 

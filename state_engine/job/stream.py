@@ -21,8 +21,8 @@ from state_engine.job.graph import (
     PublishedNode,
     SelectedKey,
 )
-from state_engine.published.base import StateTable
 from state_engine.sources.output_type import OutputType
+from state_engine.state_tables.base import StateTable
 
 if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob

@@ -21,12 +21,12 @@ from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFi
 from state_engine.core.checkpoints.history import History
 from state_engine.job.graph import SinkNode
 from state_engine.microbatch.failed_attempts import delete_beside, delete_directory, delete_partition
-from state_engine.publication.publication import Publication
-from state_engine.publication.sink_places import Declared
-from state_engine.publication.stale_outputs import replacing_stale
-from state_engine.published.states import PublishedState
+from state_engine.publishing.publication import Publication
+from state_engine.publishing.sink_places import Declared
+from state_engine.publishing.stale_outputs import replacing_stale
 from state_engine.sinks.base import SinkRequest, SinkTarget, naming_damage, verify_files
 from state_engine.sinks.staging import Staging
+from state_engine.state_tables.states import PublishedState
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.layout import JobLayout
 

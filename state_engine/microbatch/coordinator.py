@@ -57,12 +57,12 @@ from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
 from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.unasked_states import UnaskedStates
-from state_engine.publication.publication import Publication
-from state_engine.published.base import TableReport
-from state_engine.published.states import published_on
+from state_engine.publishing.publication import Publication
 from state_engine.sources.base import BadFile
 from state_engine.sources.listing import one_look
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.state_tables.base import TableReport
+from state_engine.state_tables.states import published_on
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.java_calls import java_threads
 from state_engine.storage.delta.kernel import DeltaKernel

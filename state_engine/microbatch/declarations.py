@@ -31,7 +31,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.typed_by_input import function_for
 from state_engine.microbatch.stored_keys import check_stored_key
 from state_engine.microbatch.unasked_states import UnaskedStates
-from state_engine.published.table_form import TableForm
+from state_engine.state_tables.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.partitions import Partition, TimePartitions, order_refusal
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.planning import PartitionInput, PlannedStep
-from state_engine.publication.stale_outputs import stale_outputs
+from state_engine.publishing.stale_outputs import stale_outputs
 from state_engine.sources.base import Slice
 from state_engine.sources.partitioned_input import PartitionSlice
 

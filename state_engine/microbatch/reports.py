@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from state_engine.core.functions.metrics import summed
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
-from state_engine.published.base import TableReport
+from state_engine.state_tables.base import TableReport
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,8 @@ from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.dead_letters import DeadLetter, letters_of
 from state_engine.monitoring.shown_tables import TableStatus, statuses
-from state_engine.publication.publishers import seen_without_java
-from state_engine.publication.sink_places import SinkPlaces
-from state_engine.published.delta import DeltaStateTable
-from state_engine.published.states import PublishedState, published_in, published_states
+from state_engine.publishing.publishers import seen_without_java
+from state_engine.publishing.sink_places import SinkPlaces
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sources.base import Element, Source
 from state_engine.sources.changes.decoded_source import DecodedSource
@@ -34,6 +32,8 @@ from state_engine.sources.file import FileSource
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.catalog import at_path, unknown_place
 from state_engine.spark.no_spark import NO_SPARK
+from state_engine.state_tables.delta import DeltaStateTable
+from state_engine.state_tables.states import PublishedState, published_in, published_states
 from state_engine.storage.checkpoint_files import read_checkpoints
 from state_engine.storage.checkpoint_log import check_owner
 from state_engine.storage.delta.log import DeltaLog

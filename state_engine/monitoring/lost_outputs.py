@@ -21,7 +21,7 @@ from state_engine.core.checkpoints.row_outputs import SinkKey, dead_letters_sink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import content, newest_sinks, published
 from state_engine.core.errors import SinkError
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.sinks.base import WRITE_ID, write_ids
 from state_engine.sinks.delta_tables import has_lineage
 from state_engine.sinks.file_moves import (

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkIdentityError, TableChangedError
-from state_engine.publication.sink_places import SinkPlaces
-from state_engine.published.base import READING_FAILS, ShownCheckpoint, damaged_table
-from state_engine.published.delta import shown_in_log
-from state_engine.published.sql import SqlStateTarget
-from state_engine.published.states import PublishedState, state_of, way_to
+from state_engine.publishing.sink_places import SinkPlaces
+from state_engine.state_tables.base import READING_FAILS, ShownCheckpoint, damaged_table
+from state_engine.state_tables.delta import shown_in_log
+from state_engine.state_tables.sql import SqlStateTarget
+from state_engine.state_tables.states import PublishedState, state_of, way_to
 
 _SHOWN: Mapping[str, Callable[..., ShownCheckpoint | None]] = {
     SinkKind.DELTA_STATE: shown_in_log,

@@ -34,8 +34,8 @@ from state_engine.job.graph import SinkNode
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.job_files import JobFiles, known_sinks
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Publication
-from state_engine.publication.sink_places import Declared
+from state_engine.publishing.publication import Publication
+from state_engine.publishing.sink_places import Declared
 from state_engine.sinks.file_moves import STAGED_PREFIX
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
 from state_engine.storage.delta.locks import table_lock

@@ -28,11 +28,11 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.outputs_policy import OutputsOfSinks, OutputsPolicy, outputs_of
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
-from state_engine.publication.publication import Publication
-from state_engine.publication.sink_places import Declared
-from state_engine.publication.stale_outputs import stale_beside
-from state_engine.published.base import TableReport
-from state_engine.published.states import published_on, without_superseded
+from state_engine.publishing.publication import Publication
+from state_engine.publishing.sink_places import Declared
+from state_engine.publishing.stale_outputs import stale_beside
+from state_engine.state_tables.base import TableReport
+from state_engine.state_tables.states import published_on, without_superseded
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,8 @@ from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
-from state_engine.published.states import published_on
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.state_tables.states import published_on
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.located_files import state_files
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.published.states import TablePolicy
+from state_engine.state_tables.states import TablePolicy
 
 Policy = Literal["withdraw", "keep", "follow", "rebuild"]
 OutputsPolicy = Policy | Mapping[str, Policy]

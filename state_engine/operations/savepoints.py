@@ -36,8 +36,8 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError, Stat
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.compaction import write_base
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Publication
-from state_engine.publication.sink_places import Declared
+from state_engine.publishing.publication import Publication
+from state_engine.publishing.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris

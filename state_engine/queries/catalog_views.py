@@ -22,11 +22,11 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states, expiry_of
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.descriptors import TIMERS
-from state_engine.published.delta_files import now_ms
-from state_engine.published.states import published_on
 from state_engine.queries.fold_sql import ORDER, state_sql
 from state_engine.queries.state_views import full_names
 from state_engine.spark.catalog import create_view, described, kind_of, register_table, table_location
+from state_engine.state_tables.delta_files import now_ms
+from state_engine.state_tables.states import published_on
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location

@@ -19,7 +19,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_moves import SinkContents, content
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
-from state_engine.publication.output_reader import OutputReader
+from state_engine.publishing.output_reader import OutputReader
 from state_engine.replay.differences import (
     COUNT,
     RowDifference,

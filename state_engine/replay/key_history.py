@@ -31,8 +31,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.types.beyond_python import python_rows
 from state_engine.core.types.ddl import quoted
-from state_engine.publication.output_reader import OutputReader
-from state_engine.published.states import published_in
+from state_engine.publishing.output_reader import OutputReader
 from state_engine.queries.history_views import instant
 from state_engine.queries.spark_sql import plain_message
 from state_engine.queries.state_rows import KEY, KEY_HASH
@@ -41,6 +40,7 @@ from state_engine.queries.stored_columns import spark_data_type
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.replay.key_inputs import KeyInputs, RowsOfKey
 from state_engine.spark.key_columns import key_hash_column
+from state_engine.state_tables.states import published_in
 from state_engine.storage.layout import JobLayout
 
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import SinkKey
-from state_engine.publication.published_tables import ExistingTable, PublishedTables
-from state_engine.publication.sink_places import Declared
-from state_engine.published.base import KeysInTable
-from state_engine.published.states import PublishedState
+from state_engine.publishing.published_tables import ExistingTable, PublishedTables
+from state_engine.publishing.sink_places import Declared
+from state_engine.state_tables.base import KeysInTable
+from state_engine.state_tables.states import PublishedState
 
 StoredKeys = Mapping[str, pa.Table]
 """By operator, keys as they are stored, in a column ``key``."""

@@ -25,8 +25,8 @@ from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.checkpoints.table_names import base_table, changelog_table, operator_directory
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
-from state_engine.published.states import PublishedState
 from state_engine.queries.stored_entries import key_schema
+from state_engine.state_tables.states import PublishedState
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, parquet_files
 from state_engine.storage.in_threads import in_threads

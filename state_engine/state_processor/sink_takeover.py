@@ -45,9 +45,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operations.head_operations import HeadOperations
-from state_engine.publication.publication import Publication
-from state_engine.published.states import last_knowing, published_in, state_of, without_superseded
-from state_engine.published.table_form import TableForm
+from state_engine.publishing.publication import Publication
 from state_engine.queries.state_rows import OP, UPDATED_AT, VALUE, StateForm, state_rows
 from state_engine.sinks.base import WRITE_ID
 from state_engine.sinks.sql import target_of, wrote
@@ -59,6 +57,8 @@ from state_engine.state_processor.entry_writer import (
     WrittenEntries,
     check_given,
 )
+from state_engine.state_tables.states import last_knowing, published_in, state_of, without_superseded
+from state_engine.state_tables.table_form import TableForm
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.state_table import APPEND, PUT, Change
 from state_engine.core.types.type_information import TypeInformation
-from state_engine.published.table_form import TableForm, rows_by_identity
+from state_engine.state_tables.table_form import TableForm, rows_by_identity
 from state_engine.storage.state.changelog_write import changelog_table
 
 

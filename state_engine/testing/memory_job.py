@@ -26,8 +26,6 @@ from state_engine.job.graph import (
 )
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import Projection
-from state_engine.published.base import StateTable
-from state_engine.published.delta import DeltaStateTable
 from state_engine.sinks.files import PrivateFileSink
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.changes.decoded_source import DecodedSource
@@ -38,6 +36,8 @@ from state_engine.sources.local_rows import local_frame, normal_elements
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.spark.catalog import at_path, unknown_place
+from state_engine.state_tables.base import StateTable
+from state_engine.state_tables.delta import DeltaStateTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.reports import RunReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.delta.kernel import DeltaKernel

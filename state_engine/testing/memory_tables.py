@@ -14,7 +14,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.published.base import (
+from state_engine.state_tables.base import (
     KeysInTable,
     PublishedTable,
     ShownCheckpoint,
@@ -22,9 +22,9 @@ from state_engine.published.base import (
     TableColumns,
     TableTarget,
 )
-from state_engine.published.delta import changed_columns
-from state_engine.published.key_columns import same_rows
-from state_engine.published.table_form import rows_by_identity
+from state_engine.state_tables.delta import changed_columns
+from state_engine.state_tables.key_columns import same_rows
+from state_engine.state_tables.table_form import rows_by_identity
 
 
 @dataclass(frozen=True)

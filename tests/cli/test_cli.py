@@ -22,7 +22,7 @@ from state_engine.cli.main import app, main
 from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.monitoring import doctor
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.storage.file_systems import Mount, mount_of, refuse_network_root
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, write_marker

@@ -57,7 +57,7 @@ ELSEWHERE = {
     "history_tables": "operators/test_history_tables_guide.py",
     "kafka": "kafka/test_kafka_guide.py",
     "late_rows": "microbatch/test_late_rows_guide.py",
-    "published_tables": "published/test_published_guide.py",
+    "published_tables": "state_tables/test_published_guide.py",
     "queries": "queries/test_queries_guide.py",
     "reading_files": "sources/test_reading_files_guide.py",
     "state_processor": "state_processor/test_state_processor_guide.py",

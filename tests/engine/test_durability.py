@@ -15,7 +15,7 @@ from state_engine.core.errors import ConfigurationError, SettingsError
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.engine import context
 from state_engine.machine.settings import load
-from state_engine.publication import publishers
+from state_engine.publishing import publishers
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.durability import Durability
 

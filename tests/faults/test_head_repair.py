@@ -20,7 +20,7 @@ from state_engine.core.errors import (
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.monitoring.head_repair import REQUESTED_BY, head_damages, leave_out
 from state_engine.monitoring.lost_outputs import LostChange, LostOutputs
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.sinks.file_moves import Mover
 from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.faults.file_plane import Access, Plane, installed

@@ -347,13 +347,13 @@ A column that holds less than the output is refused before the batch
 What only the commit of a sink refuses has a way out from the first checkpoint on
   sinks/test_refused_rows::test_what_only_the_commit_of_the_database_refuses_has_a_way_out_from_the_first_checkpoint_on
 An output that was deleted or emptied is noticed by a living engine as by a new one, with ways back that need no backup
-  publication/test_lost_sinks::test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded
-  publication/test_lost_sinks::test_the_output_of_the_only_checkpoint_is_made_again_too
+  publishing/test_lost_sinks::test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded
+  publishing/test_lost_sinks::test_the_output_of_the_only_checkpoint_is_made_again_too
 A table that was put back from a backup and written to by others is another one, whatever its version
-  publication/test_lost_sinks::test_a_table_with_the_version_that_is_known_may_be_another
+  publishing/test_lost_sinks::test_a_table_with_the_version_that_is_known_may_be_another
 A damaged table is reported with the ways that mend it, and a damaged sink with those that work
-  published/test_damaged_tables::test_verify_and_accept_name_the_ways_out_of_damage
-  published/test_damaged_tables::test_a_damaged_sink_that_is_appended_to_waits_with_the_ways_that_work
+  state_tables/test_damaged_tables::test_verify_and_accept_name_the_ways_out_of_damage
+  state_tables/test_damaged_tables::test_a_damaged_sink_that_is_appended_to_waits_with_the_ways_that_work
 A sink that was made anew, or is another job's, is refused
   sinks/test_delta::test_recreated_table_is_refused_and_the_old_one_is_settled
   sinks/test_files::test_another_job_is_refused
@@ -364,53 +364,53 @@ A state that its operator does not have, or that no table can show, is refused b
 The columns of a harness's table are named
   testing/test_published_in_memory::test_a_harness_says_what_a_table_needs
 A table that shows a state belongs to one root, job and state
-  published/test_sql::test_a_table_belongs_to_one_application
-  published/test_sql::test_a_table_of_nobody_is_refused
+  state_tables/test_sql::test_a_table_belongs_to_one_application
+  state_tables/test_sql::test_a_table_of_nobody_is_refused
 What others changed in such a table stops what is published to it, with the ways out
-  published/test_sql::test_a_row_of_somebody_else_stops_what_comes_upon_it
-  published/test_sql::test_a_row_that_somebody_inserted
-  published/test_sql::test_a_table_that_was_emptied_or_filled
-  published/test_sql::test_a_table_that_was_dropped_is_made_anew
-  published/test_following::test_a_change_by_somebody_else_stops_the_publish_and_names_him
-  published/test_following::test_a_change_shows_behind_one_that_only_sets_a_property
-  published/test_erase::test_nothing_is_erased_where_somebody_else_changed_a_table
+  state_tables/test_sql::test_a_row_of_somebody_else_stops_what_comes_upon_it
+  state_tables/test_sql::test_a_row_that_somebody_inserted
+  state_tables/test_sql::test_a_table_that_was_emptied_or_filled
+  state_tables/test_sql::test_a_table_that_was_dropped_is_made_anew
+  state_tables/test_following::test_a_change_by_somebody_else_stops_the_publish_and_names_him
+  state_tables/test_following::test_a_change_shows_behind_one_that_only_sets_a_property
+  state_tables/test_erase::test_nothing_is_erased_where_somebody_else_changed_a_table
 A table that is gone cannot be accepted
-  published/test_following::test_a_table_that_is_gone_is_not_accepted_and_a_dry_run_of_its_rebuild_counts_all
+  state_tables/test_following::test_a_table_that_is_gone_is_not_accepted_and_a_dry_run_of_its_rebuild_counts_all
 A Delta table of another root or job, and one with rules that plain files break, is refused
-  published/test_following::test_a_table_of_another_root_is_refused_or_adopted
-  published/test_following::test_tables_with_other_rules_are_refused
+  state_tables/test_following::test_a_table_of_another_root_is_refused_or_adopted
+  state_tables/test_following::test_tables_with_other_rules_are_refused
 A checkpoint that does not know a published state is not followed, and policies fit the sink
-  published/test_following::test_a_checkpoint_that_does_not_know_the_state_is_no_empty_state
-  published/test_following::test_policies_fit_the_sink
+  state_tables/test_following::test_a_checkpoint_that_does_not_know_the_state_is_no_empty_state
+  state_tables/test_following::test_policies_fit_the_sink
 A state of other columns than its table is reported with both sides
-  published/test_sql_tables::test_a_state_whose_columns_do_not_fit_any_more
-  published/test_whole_tables::test_a_table_whose_field_is_renamed_is_rebuilt
-  published/test_whole_tables::test_a_table_whose_field_is_renamed_inside_of_a_record_is_rebuilt
-  published/test_whole_tables::test_a_column_of_somebody_else_is_not_taken_away
+  state_tables/test_sql_tables::test_a_state_whose_columns_do_not_fit_any_more
+  state_tables/test_whole_tables::test_a_table_whose_field_is_renamed_is_rebuilt
+  state_tables/test_whole_tables::test_a_table_whose_field_is_renamed_inside_of_a_record_is_rebuilt
+  state_tables/test_whole_tables::test_a_column_of_somebody_else_is_not_taken_away
   testing/test_published_in_memory::test_a_state_with_other_columns_is_refused_as_by_the_real_table
-  published/test_sql_tables::test_states_that_no_table_can_show
-  published/test_sql_tables::test_what_cannot_be_taken_over
-  published/test_sql_tables::test_a_view_shows_no_state
+  state_tables/test_sql_tables::test_states_that_no_table_can_show
+  state_tables/test_sql_tables::test_what_cannot_be_taken_over
+  state_tables/test_sql_tables::test_a_view_shows_no_state
 What does not go with the key of a sink is refused
   misuse/test_keyed_sinks::test_what_does_not_go_together_is_refused
   sinks/test_sql::test_what_cannot_be_a_sql_sink
 A keyed sink that cannot take its stream is refused while it is built
   misuse/test_keyed_sinks::test_what_a_keyed_sink_cannot_take_is_refused_while_the_job_is_built
 Another key for a keyed sink is refused, with the way out
-  published/test_keyed_sinks::test_another_key_is_refused
-  published/test_sink_takeover::test_another_key_is_refused
+  state_tables/test_keyed_sinks::test_another_key_is_refused
+  state_tables/test_sink_takeover::test_another_key_is_refused
 A checkpoint that does not know the rows of a keyed sink is no empty table
-  published/test_keyed_sinks::test_a_checkpoint_before_the_sink_is_no_empty_table
-  published/test_sink_takeover::test_earlier_checkpoints_do_not_know_the_state
+  state_tables/test_keyed_sinks::test_a_checkpoint_before_the_sink_is_no_empty_table
+  state_tables/test_sink_takeover::test_earlier_checkpoints_do_not_know_the_state
 Keyed sinks do not withdraw, and the message says what they do
-  published/test_keyed_sinks::test_a_restore_moves_the_table_back_and_forth
+  state_tables/test_keyed_sinks::test_a_restore_moves_the_table_back_and_forth
 A branch that never read the table of a keyed sink of an earlier version is not promoted
-  published/test_sink_takeover::test_a_branch_that_never_read_the_table_is_not_promoted
+  state_tables/test_sink_takeover::test_a_branch_that_never_read_the_table_is_not_promoted
 A sink does not write to such a table
-  published/test_sql_tables::test_no_sink_writes_to_a_table_that_shows_a_state
+  state_tables/test_sql_tables::test_no_sink_writes_to_a_table_that_shows_a_state
 The URL of a database holds no password, and is of a database that was tried
   sinks/test_sql::test_what_cannot_be_a_sql_sink
-  published/test_sql_tables::test_what_cannot_be_a_table
+  state_tables/test_sql_tables::test_what_cannot_be_a_table
 What a source or a sink of Kafka cannot do is refused, with what to do
   misuse/test_kafka::test_a_mistake_is_refused_with_what_to_do
   misuse/test_kafka::test_only_a_sink_with_keys_takes_changes

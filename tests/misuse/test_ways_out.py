@@ -89,10 +89,10 @@ FOLLOWED = {
     "SessionError": "spark/test_session::test_a_session_without_delta_is_replaced_as_the_message_says",
     "SettingsError": HERE + "test_the_nearest_setting_is_taken",
     "SetupError": "engine/test_clocks::test_ten_years_ahead_and_back",
-    "SinkBehindError": "publication/test_lost_sinks::"
+    "SinkBehindError": "publishing/test_lost_sinks::"
     "test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded",
     "SinkError": "misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps",
-    "SinkIdentityError": "published/test_following::test_a_table_of_another_root_is_refused_or_adopted",
+    "SinkIdentityError": "state_tables/test_following::test_a_table_of_another_root_is_refused_or_adopted",
     "SourceError": "misuse/test_advice::test_what_is_said_of_a_renamed_column_helps",
     "SparkLostError": "spark/test_lost_spark::test_a_killed_jvm_is_reported_and_the_next_process_goes_on",
     "StaleParentError": "microbatch/test_fencing::test_a_zombie_that_wakes_up_changes_nothing",
@@ -103,7 +103,7 @@ FOLLOWED = {
     "test_too_many_open_files_are_reported_on_reading_and_writing",
     "SubtaskLostError": "spark/test_lost_spark::"
     "test_a_killed_worker_leaves_nothing_that_refuses_the_second_try",
-    "TableChangedError": "published/test_following::test_a_table_that_somebody_changed_is_rebuilt",
+    "TableChangedError": "state_tables/test_following::test_a_table_that_somebody_changed_is_rebuilt",
     "TimerChainError": HERE + "test_a_timer_is_set_later_than_the_one_that_fires",
     "UnsafeStoreError": "stores/test_store_checks::test_a_store_that_ignores_the_condition_is_refused",
     "UserFunctionError": HERE + "test_a_row_that_fails_is_set_aside",

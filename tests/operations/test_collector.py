@@ -20,7 +20,7 @@ from state_engine.core.errors import CommitFailedError, ConfigurationError
 from state_engine.job import job_tables
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.operations.file_collector import VacuumReport
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.store_clock import StoreClock

@@ -27,8 +27,8 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.pipes import reporting, run_for_dagster
 from state_engine.pipes.engine_calls import EngineCall, Failure, Message
 from state_engine.pipes.reporting import launched_run
-from state_engine.published.base import TableReport
 from state_engine.replay.backfill import BackfillReport
+from state_engine.state_tables.base import TableReport
 
 OPERATOR = OperatorReport(
     "sums", 3, 2, 1, 2, 4, 512, {7: 3}, {"event_time": 9}, {}, {"v_total": None},

@@ -18,7 +18,7 @@ from state_engine.core.checkpoints.file_disposal import StoredFile
 from state_engine.core.checkpoints.write_ids import WriteAttempt, write_id_at, write_id_in, written_at_ms
 from state_engine.operations import file_collector, job_files
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.files import local_path
 from state_engine.storage.store_clock import StoreClock

@@ -20,7 +20,7 @@ from state_engine.operations import file_collector, maintenance
 from state_engine.operations.file_collector import Collector
 from state_engine.operations.job_files import JobFiles
 from state_engine.operations.maintenance import Maintenance
-from state_engine.publication.publication import Publication
+from state_engine.publishing.publication import Publication
 from state_engine.sinks.file_moves import Mover
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel

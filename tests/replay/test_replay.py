@@ -186,7 +186,7 @@ def test_a_bug_fix_is_replayed_after_a_crash_compared_caught_up_and_promoted(
 def test_a_promotion_that_crashed_is_published_by_the_next_run_once(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from state_engine.publication.publication import Publication
+    from state_engine.publishing.publication import Publication
 
     site.engine().replay(site.job(), code=site.job(OddSum()), branch="fix", from_checkpoint=1)
     with monkeypatch.context() as patch:

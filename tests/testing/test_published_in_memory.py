@@ -31,7 +31,7 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.testing import KeyedHarness, run_in_memory
-from tests.published.histories import Balances, model, random_rows
+from tests.state_tables.histories import Balances, model, random_rows
 
 # workers cannot import the tests
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -12,8 +12,8 @@ from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import moves_table
 from state_engine.dagster.naming import SHOWS_STATE, pool_of, table_key
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
-from state_engine.published.base import TableReport
-from state_engine.published.states import published_in
+from state_engine.state_tables.base import TableReport
+from state_engine.state_tables.states import published_in
 
 ABOUT = """The published tables, compared with the states that they show.
 

@@ -1,0 +1,220 @@
+"""``SqlStateTable``: a keyed state as a table of an SQLite or PostgreSQL database, exactly once.
+
+The table has a row for each row of the state, with its identity as primary key, and one more column, with the
+checkpoint that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and who
+owns it:
+
+    _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at)
+                                                                                       primary key (table_name)
+
+Rows and ledger are written in one transaction, so the table shows one checkpoint, wholly. A second publish of it finds
+that in the ledger and does nothing. As both lie in one database, a backup of it holds both as they were at one moment:
+put back, the table shows an earlier checkpoint, and the next publish brings it from there to the head.
+
+Others should only read the table. A row that somebody inserted has no ``_checkpoint_id``, and stops the publish that
+comes upon its key; so does a table that was emptied. What else changes or deletes rows, and leaves ``_checkpoint_id``
+alone, is seen by a full comparison only (``statelake verify-table``).
+
+Flink's JDBC connector writes upserts by key at least once, and cannot go back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.sinks.row_rules import RowRule
+from state_engine.sinks.sql_target import SqlTarget, check_names, checked_table, checked_url
+from state_engine.state_tables.base import (
+    KeysInTable,
+    PublishedTable,
+    ShownCheckpoint,
+    StateTable,
+    TableChange,
+    TableColumns,
+    TableTarget,
+)
+
+if TYPE_CHECKING:
+    from state_engine.state_tables.sql_tables import ShownTable
+
+
+@dataclass(frozen=True)
+class SqlStateTable(StateTable):
+    """A table of an SQLite or PostgreSQL database that shows a keyed state; made on first use.
+
+    Args:
+        url: ``sqlite:////absolute/path`` or ``postgresql://user@host/database``, as SQLAlchemy writes it, without a
+            password.
+        table: its name.
+        schema: of the database; None for its default.
+        password_env: name of the environment variable that holds the password.
+        adopt: whether to take over a table that is there already and belongs to nobody, or to another root, job or
+            state: its rows are compared with the state, and become those of the state. It needs the state's columns,
+            and a primary key or unique constraint of exactly those that identify a row.
+
+    Raises:
+        ConfigurationError: the URL holds a password, or is of a database that this was not tested with.
+
+    Example:
+        >>> SqlStateTable("sqlite:////data/reports.db", "balance").place
+        'sqlite:////data/reports.db#balance'
+    """
+
+    url: str
+    table: str
+    _: KW_ONLY
+    schema: str | None = None
+    password_env: str | None = None
+    adopt: bool = False
+    kind = SinkKind.SQL_STATE.value
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "url", checked_url(self.url, of="SqlStateTable"))
+        checked_table(self.table, of="SqlStateTable")
+
+    @property
+    def place(self) -> str:
+        return f"{self.url}#{self.schema}.{self.table}" if self.schema else f"{self.url}#{self.table}"
+
+    def check_names(self, columns: Sequence[pa.Field], *, what: str) -> None:
+        check_names(
+            SqlTarget(self.url, self.table, self.schema), [field.name for field in columns], what=what
+        )
+
+    def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
+        from state_engine.sinks.sql_columns import rules_of
+        from state_engine.sinks.sql_connection import connected
+
+        target = SqlTarget(self.url, self.table, self.schema, password_env=self.password_env)
+        with connected(target, f"table {self.table}") as connection:
+            return rules_of(connection, target, schema)
+
+    def options(self) -> dict[str, Any]:
+        return {
+            "url": self.url,
+            "table": self.table,
+            "schema": self.schema,
+            "password_env": self.password_env,
+            "adopt": self.adopt,
+        }
+
+
+class SqlStateTarget(TableTarget):
+    """Writes tables of databases that show a keyed state; each call has a connection of its own."""
+
+    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
+        with _opened(table) as there:
+            return there.shown(changed=changed)
+
+    def create(self, table: PublishedTable, columns: TableColumns) -> None:
+        with _opened(table) as there:
+            there.create(columns)
+
+    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
+        """Refuse a table that cannot hold these columns; one that lacks some that no row is identified by gets them.
+
+        They are added by the next write.
+
+        Raises:
+            SinkError: shows both sides, and the ways out.
+        """
+        with _opened(table) as there:
+            there.check(columns)
+        return ""
+
+    def apply(
+        self,
+        table: PublishedTable,
+        columns: TableColumns,
+        change: TableChange,
+        *,
+        since: ShownCheckpoint,
+        to: ShownCheckpoint,
+    ) -> None:
+        """Bring a table from one checkpoint to another, see ``TableTarget.apply``.
+
+        A row is only replaced or deleted where its ``_checkpoint_id`` is between 0 and that of ``since``.
+
+        Raises:
+            TableChangedError: a row has another one, or none; or the table was emptied.
+            SinkIdentityError: the table belongs to another root, job or state.
+            SinkError: it cannot take the rows.
+            CommitFailedError: another publisher, or the connection, was in the way; nothing was written.
+            CommitUnknownError: the connection broke while committing, and the ledger cannot be read.
+        """
+        with _opened(table) as there:
+            there.apply(columns, change, since=since, to=to)
+
+    def replace(
+        self,
+        table: PublishedTable,
+        columns: TableColumns,
+        rows: Iterable[pa.RecordBatch],
+        *,
+        to: ShownCheckpoint,
+        since: ShownCheckpoint | None = None,
+    ) -> None:
+        with _opened(table) as there:
+            there.replace(columns, rows, to=to, since=since)
+
+    def lacks(self, table: PublishedTable, columns: TableColumns) -> str:
+        with _opened(table) as there:
+            gone = there.lacks(columns)
+        return f"somebody dropped its columns {gone}" if gone else ""
+
+    def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        """The rows that a table holds now, from one statement.
+
+        Read them all before the table is written to: SQLite lets nobody write while a query goes on.
+
+        Raises:
+            SinkError: a value cannot be one of the state.
+        """
+        with _opened(table) as there:
+            yield from there.content(columns)
+
+    def held(self, table: PublishedTable, rows: pa.Table) -> pa.Table:
+        """With null in the place of NaN where the database is SQLite, which has none."""
+        from state_engine.sinks.sql_rows import driver_floats
+
+        return driver_floats(rows) if table.options["url"].startswith("sqlite") else rows
+
+    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
+        with _opened(table) as there:
+            there.adopt(columns, own=own)
+
+    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        """See ``TableTarget.keys_in``; what of deleted rows is left in files of the database is not known."""
+        with _opened(table) as there:
+            return there.keys_in(columns, keys)
+
+    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+        """Delete all rows of some keys, see ``TableTarget.erase``.
+
+        Raises:
+            TableChangedError: somebody else wrote one of them.
+            SinkIdentityError: the table belongs to another root, job or state.
+            CommitFailedError: another publisher, or the connection, was in the way; nothing was written.
+        """
+        with _opened(table) as there:
+            there.erase(columns, keys)
+
+    def accept(self, table: PublishedTable) -> None:
+        with _opened(table) as there:
+            there.accept()
+
+
+@contextmanager
+def _opened(table: PublishedTable) -> Iterator[ShownTable]:
+    # loaded by runs that have such a table only, see ``sql_target``
+    from state_engine.state_tables.sql_tables import opened
+
+    options = {name: table.options[name] for name in ("url", "table", "schema", "password_env")}
+    with opened(SqlTarget(**options), table) as there:
+        yield there

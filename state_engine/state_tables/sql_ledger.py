@@ -1,0 +1,119 @@
+"""The ledger of tables that show a keyed state: which checkpoint each shows, and whose it is.
+
+    _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at)
+                                                                                       primary key (table_name)
+
+It lies in the schema of the tables. One row a table, written in the transaction that writes the table's rows, as its
+first statement: so of two that publish, the second waits there until the first has ended, in PostgreSQL for the row, in
+SQLite for the database.
+
+It is not the ledger of ``SqlSink``, which has a row for each checkpoint of each application: there two applications
+could claim one table at once. Decision 0063.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+
+from state_engine.sinks.sql_ledger import create, insert_into
+from state_engine.state_tables.base import ShownCheckpoint
+
+LEDGER = "_statelake_published"
+
+
+@dataclass(frozen=True)
+class ShownState:
+    """A row of the ledger.
+
+    Attributes:
+        app: application that the table belongs to, ``<root id>/<job>/<name>``.
+        checkpoint: that the table shows.
+        has_rows: whether it held any row after that.
+    """
+
+    app: str
+    checkpoint: ShownCheckpoint
+    has_rows: bool
+
+
+@dataclass(frozen=True)
+class PublishedLedger:
+    """The row of one table, over one connection; all but ``prepare`` belong to the caller's transaction.
+
+    Attributes:
+        connection: to the database.
+        schema: of the table; None for the default.
+        table: its name.
+    """
+
+    connection: sa.Connection
+    schema: str | None
+    table: str
+
+    def prepare(self) -> None:
+        """Make the ledger where there is none, in a transaction of its own."""
+        create(self.connection, self._table)
+
+    def read(self) -> ShownState | None:
+        """The row as it is; None where nobody has published to the table."""
+        if not sa.inspect(self.connection).has_table(LEDGER, self.schema):
+            return None
+        at = self._table.c
+        query = sa.select(at.app, at.checkpoint_id, at.write_number, at.has_rows).where(self._mine)
+        row = self.connection.execute(query).first()
+        if row is None:
+            return None
+        return ShownState(row.app, ShownCheckpoint(row.checkpoint_id, row.write_number), row.has_rows)
+
+    def advance(self, app: str, *, since: ShownCheckpoint, to: ShownCheckpoint, at: datetime) -> bool:
+        """Begin a transaction that brings the table from one checkpoint to another; False where it shows another."""
+        own = self._table.c
+        number = (own.checkpoint_id == since.checkpoint_id, own.write_number == since.write_number)
+        there = (self._mine, own.app == app, *number)
+        values = {"checkpoint_id": to.checkpoint_id, "write_number": to.write_number, "published_at": at}
+        return self.connection.execute(sa.update(self._table).where(*there).values(values)).rowcount == 1
+
+    def claim(self, app: str, *, to: ShownCheckpoint, at: datetime) -> None:
+        """Begin a transaction in which the table becomes an application's, whosever it was, and shows a checkpoint."""
+        row: dict[str, Any] = {
+            "app": app,
+            "checkpoint_id": to.checkpoint_id,
+            "write_number": to.write_number,
+            "has_rows": False,
+            "published_at": at,
+        }
+        put = insert_into(self.connection, self._table).values(table_name=self.table, **row)
+        self.connection.execute(put.on_conflict_do_update(index_elements=["table_name"], set_=row))
+
+    def note_rows(self, has_rows: bool) -> None:
+        """Record whether the table holds any row now."""
+        self.connection.execute(sa.update(self._table).where(self._mine).values(has_rows=has_rows))
+
+    def is_written(self, app: str, at: datetime) -> bool:
+        """Whether the transaction of this moment is the last that wrote the row."""
+        there = (self._mine, self._table.c.app == app, self._table.c.published_at == at)
+        query = sa.select(sa.literal(1)).select_from(self._table).where(*there)
+        return self.connection.execute(query).first() is not None
+
+    @cached_property
+    def _table(self) -> sa.Table:
+        return sa.Table(
+            LEDGER,
+            sa.MetaData(),
+            sa.Column("table_name", sa.Text(), primary_key=True),
+            sa.Column("app", sa.Text(), nullable=False),
+            sa.Column("checkpoint_id", sa.BigInteger(), nullable=False),
+            sa.Column("write_number", sa.BigInteger(), nullable=False),
+            sa.Column("has_rows", sa.Boolean(), nullable=False),
+            sa.Column("published_at", sa.DateTime(timezone=True), nullable=False),
+            schema=self.schema,
+        )
+
+    @property
+    def _mine(self) -> sa.ColumnElement[bool]:
+        return self._table.c.table_name == self.table
