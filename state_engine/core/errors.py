@@ -46,7 +46,7 @@ StatelakeError
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 CATALOGUE = "docs/reference/errors.md"
@@ -63,8 +63,50 @@ class StatelakeError(Exception):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        kind = next(one.__name__ for one in type(self).__mro__ if one.__module__ == __name__)
+        kind = _named_class(self)
         self.add_note(f"{kind}: its causes and ways out are in {CATALOGUE}#{kind.lower()}")
+
+
+def to_wire(error: BaseException) -> dict[str, Any]:
+    """An error as plain data for another process, which makes it an error again with ``from_wire``.
+
+    Attributes that are no plain data stay behind.
+    """
+    own = isinstance(error, StatelakeError)
+    plain = {k: v for k, v in vars(error).items() if isinstance(v, str | int | list | tuple | None)}
+    return {
+        "class": _named_class(error) if own else type(error).__name__,
+        "message": str(error),
+        "attributes": plain if own else {},
+    }
+
+
+def from_wire(wire: Mapping[str, Any], *, prefix: str = "") -> StatelakeError:
+    """The error that ``to_wire`` described; of a class that is not the engine's, its name begins the message.
+
+    Args:
+        wire: what ``to_wire`` returned.
+        prefix: begins the message, but for that of a ``UserFunctionError``, which names its job itself.
+
+    Example:
+        >>> from_wire(to_wire(SinkError("it is full")), prefix="job 'a': ")
+        SinkError("job 'a': it is full")
+        >>> from_wire(to_wire(ZeroDivisionError("division by zero")))
+        StatelakeError('ZeroDivisionError: division by zero')
+    """
+    kind = globals().get(wire["class"])
+    if not (isinstance(kind, type) and issubclass(kind, StatelakeError)):
+        return StatelakeError(f"{prefix}{wire['class']}: {wire['message']}")
+    message = wire["message"] if kind is UserFunctionError else f"{prefix}{wire['message']}"
+    error = kind.__new__(kind, message)  # without __init__, which makes the message of other arguments
+    error.args = (message,)
+    vars(error).update(wire["attributes"])
+    return error
+
+
+def _named_class(error: BaseException) -> str:
+    """Name of the nearest class of an error that stands in this module."""
+    return next(one.__name__ for one in type(error).__mro__ if one.__module__ == __name__)
 
 
 class ConfigurationError(StatelakeError, ValueError):

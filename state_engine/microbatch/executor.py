@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS
-from state_engine.core.errors import UserFunctionError
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -53,7 +52,7 @@ from state_engine.microbatch.run_always import runs_without_input
 from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.stored_keys import checked_key
 from state_engine.microbatch.subtask.output_files import exchange_rows, order_fields, read_exchange
-from state_engine.microbatch.subtask.refusals import bad_file, letters_table
+from state_engine.microbatch.subtask.refusals import bad_file, letters_table, user_error
 from state_engine.microbatch.subtask.sink_rows import (
     SinkReport,
     SinkRows,
@@ -413,12 +412,7 @@ class GraphExecutor:
         """End the batch at the first row that a task may not set aside. Raises UserFunctionError."""
         error = next((r.error for r in reports if r.error), None)
         if error is not None:
-            raise UserFunctionError(
-                job=self._job.name,
-                operator=f"sink {sink.name}",
-                cause=f"{error['error']} (row {error['row']})",
-                position=error["position"],
-            )
+            raise user_error(error, job=self._job.name, operator=f"sink {sink.name}")
 
     def _sink_reports(
         self, sink: SinkNode, frame: StreamFrame, rows: DataFrame, batch: BatchContext

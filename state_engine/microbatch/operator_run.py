@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine.core import errors
 from state_engine.core.checkpoints.checkpoint import OperatorStateRef
 from state_engine.core.checkpoints.resumption import (
     completed_since_last_run,
@@ -27,7 +26,7 @@ from state_engine.core.checkpoints.resumption import (
 )
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import StatelakeError, UserFunctionError
+from state_engine.core.errors import StatelakeError, from_wire
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.columns import in_one_chunk
 from state_engine.core.types.every_type import StructType
@@ -182,7 +181,7 @@ def run_subtasks(
     reports = sorted(unordered, key=lambda r: r.subtask)
     for report in reports:
         if report.error is not None:
-            raise _error(report.error, job=job, uid=spec.uid, dead_letters=spec.dead_letters)
+            raise from_wire(report.error, prefix=f"job '{job}': ")
     if [r.subtask for r in reports] != list(range(spec.parallelism)):
         raise StatelakeError(
             f"operator '{spec.uid}': {counted(spec.parallelism, 'subtask was', 'subtasks were')} planned, "
@@ -247,19 +246,6 @@ def _without_query(
     """What a function makes of each of these, in a task of its own."""
     with described(spark, label):
         return spark.sparkContext.parallelize(given, len(given)).mapPartitions(run).collect()
-
-
-def _error(error: dict[str, str | None], *, job: str, uid: str, dead_letters: bool) -> StatelakeError:
-    if error["class"] == "UserFunctionError":
-        row = f" (row {error['row']})" if error.get("row") else ""
-        return UserFunctionError(
-            job=job, operator=uid, cause=f"{error['cause']}{row}", key=error["key"],
-            position=error["position"], traceback_text=error["traceback"] or "",
-            can_be_set_aside=error["position"] is not None and not dead_letters,
-        )  # fmt: skip
-    kind = getattr(errors, str(error["class"]), StatelakeError)
-    made: StatelakeError = kind(f"job '{job}': {error['message']}")
-    return made
 
 
 def _restored_state(operator: OperatorNode, batch: BatchContext, *, known: bool) -> RestoredOperatorState:

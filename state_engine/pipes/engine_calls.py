@@ -15,15 +15,14 @@ from typing import Any, Literal, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from state_engine.core import errors
-from state_engine.core.errors import ConfigurationError, StatelakeError
+from state_engine.core.errors import ConfigurationError
 from state_engine.microbatch.reports import BatchReport, RunReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.replay.backfill import BackfillReport
 
 KEY = "statelake"
 """Under which it is in the extras of a context, and in a custom message."""
-FORMAT = 1
+FORMAT = 2
 """Grows with every change that the other side would misread."""
 T = TypeVar("T")
 
@@ -58,59 +57,19 @@ class EngineCall:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
-    """What ended the call.
-
-    Attributes:
-        kind: name of the error's class.
-        text: its message.
-        details: other attributes that it has, where they are plain.
-    """
-
-    kind: str
-    text: str
-    details: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        """What there is to say about an error."""
-        known = vars(error) if isinstance(error, StatelakeError) else {}
-        plain = {k: v for k, v in known.items() if isinstance(v, str | int | list | tuple | None)}
-        return cls(kind=type(error).__name__, text=str(error), details=plain)
-
-    def error(self) -> StatelakeError:
-        """The error once more; of a class that is not the engine's, its name begins the message.
-
-        Example:
-            >>> Failure(kind="SinkError", text="it is full").error()
-            SinkError('it is full')
-            >>> Failure(kind="ZeroDivisionError", text="division by zero").error()
-            StatelakeError('ZeroDivisionError: division by zero')
-        """
-        kind = getattr(errors, self.kind, None)
-        if not (isinstance(kind, type) and issubclass(kind, StatelakeError)):
-            return StatelakeError(f"{self.kind}: {self.text}")
-        error = kind.__new__(kind, self.text)  # without __init__, which makes the message of other arguments
-        error.args = (self.text,)
-        for name, value in self.details.items():
-            setattr(error, name, value)
-        return error
-
-
-@dataclass(frozen=True, kw_only=True)
 class Message:
     """One thing that a launched process reports: a committed batch, or how the call ended.
 
     Attributes:
         batch: was committed and published.
         ran, backfilled: what the call returned; the batches are those that were reported one by one.
-        failure: what it raised.
+        failure: what it raised, as ``core.errors.to_wire`` describes it.
     """
 
     batch: BatchReport | None = None
     ran: RunReport | None = None
     backfilled: BackfillReport | None = None
-    failure: Failure | None = None
+    failure: dict[str, Any] | None = None
 
     @classmethod
     def of_batch(cls, report: BatchReport) -> Message:

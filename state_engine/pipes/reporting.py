@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, to_wire
 from state_engine.core.extras import missing, optional
 from state_engine.machine.settings import load_settings
 from state_engine.microbatch.reports import BatchReport, RunReport
-from state_engine.pipes.engine_calls import EngineCall, Failure, Message
+from state_engine.pipes.engine_calls import EngineCall, Message
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
 from state_engine.replay.backfill import BackfillReport
 from state_engine.storage.object_stores import use_stores
@@ -148,7 +148,7 @@ def launched_run() -> Iterator[LaunchedRun | None]:
             call = EngineCall.from_extras(pipes.extras)
             yield None if call is None else LaunchedRun(call, send)
         except BaseException as error:
-            send(Message(failure=Failure.of(error)))
+            send(Message(failure=to_wire(error)))
             raise
 
 

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from state_engine.core import errors
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import StatelakeError, from_wire, to_wire
 from state_engine.spark.task_attempts import TaskAttempt, attempt_here, runs_in_this_process, this_task
 
 if TYPE_CHECKING:
@@ -70,7 +69,7 @@ def _report(work: Work, batches: Iterable[pa.RecordBatch], attempt: TaskAttempt)
     try:
         report = work(batches, attempt.task, attempt.attempt_id)
     except StatelakeError as error:
-        report = {"error": {"class": type(error).__name__, "message": str(error)}}
+        report = {"error": to_wire(error)}
     return json.dumps(report, default=asdict)
 
 
@@ -78,8 +77,7 @@ def _checked(texts: Iterable[str], prefix: str) -> list[Report]:
     reports = [json.loads(text) for text in texts]
     for report in reports:
         if (error := report.get("error")) is not None:
-            kind = getattr(errors, error["class"], StatelakeError)
-            raise kind(f"{prefix}{error['message']}")
+            raise from_wire(error, prefix=prefix)
     return reports
 
 

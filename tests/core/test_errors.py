@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import re
 from concurrent.futures import ProcessPoolExecutor
@@ -70,6 +71,34 @@ def test_errors_can_be_pickled() -> None:
     for name, cls in inspect.getmembers(errors, inspect.isclass):
         if issubclass(cls, errors.StatelakeError) and cls is not errors.UserFunctionError:
             assert str(pickle.loads(pickle.dumps(cls("text")))) == "text", name
+
+
+@pytest.mark.internal_errors
+def test_every_error_can_be_made_again_in_another_process() -> None:
+    kinds = [
+        kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__
+    ]
+    assert len(kinds) > 30
+    for kind in kinds:
+        error = errors.from_wire({"class": kind.__name__, "message": "what happened", "attributes": {}})
+        assert (type(error), str(error)) == (kind, "what happened")
+
+
+def test_an_error_crosses_processes_with_its_attributes_and_the_name_of_its_job_once() -> None:
+    failed = errors.UserFunctionError(job="j", operator="o", cause="bad", key="k", position="row 3")
+    for error in (failed, errors.BadFileError("it is cut", "a.csv", letter="cut")):
+        again = errors.from_wire(json.loads(json.dumps(errors.to_wire(error))))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
+    prefixed = [str(errors.from_wire(errors.to_wire(e), prefix="job 'j': ")) for e in (failed, KeyError("k"))]
+    assert prefixed == [str(failed), "job 'j': KeyError: 'k'"]
+
+
+class _Private(errors.SinkError):
+    pass
+
+
+def test_a_private_class_arrives_as_the_public_one_that_it_is() -> None:
+    assert type(errors.from_wire(errors.to_wire(_Private("it is full")))) is errors.SinkError
 
 
 def _fail() -> None:

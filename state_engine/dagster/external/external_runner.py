@@ -17,7 +17,7 @@ import dagster as dg
 
 from state_engine import BackfillReport, BatchReport, CheckpointRow, PartitionStatus, RunReport, StatefulJob
 from state_engine.core.checkpoints.history import History
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, from_wire
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.job_health import now_ms
@@ -153,7 +153,7 @@ class _Heard:
     def raise_failure(self, cause: Exception | None) -> None:
         """Raise what went wrong there, or here while it was shown."""
         if self.last.failure is not None:
-            raise self.last.failure.error() from cause
+            raise from_wire(self.last.failure) from cause
         if self.broken is not None:
             raise self.broken
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from state_engine.core.errors import UserFunctionError
 from state_engine.core.operator.outputs import Refusal
 from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.invalid_text import text_or_bytes
@@ -52,9 +53,7 @@ class RefusedRows:
 
     def add(self, refusal: Refusal, events: pa.Table) -> None:
         """Keep the element at ``refusal.index`` of ``events``."""
-        parts = self.explain(refusal, events)
-        error = parts["cause"] or ""
-        letter = self._letter(parts["key"], parts["position"], error, refusal.traceback_text, parts["row"])
+        letter = self.described(refusal, events)
         if refusal.index is not None:
             letter |= self._sendable(events, refusal.index)
         self._rows.append(letter)
@@ -76,33 +75,27 @@ class RefusedRows:
         """All of them as rows of the table of dead letters."""
         return letters_table(self._rows)
 
-    def explain(self, refusal: Refusal, events: pa.Table) -> dict[str, str | None]:
-        """What the driver needs for its error message."""
+    def described(self, refusal: Refusal, events: pa.Table) -> Letter:
+        """What there is to say about a refused element of ``events``."""
         index = refusal.index
         position = refusal.place if index is None else self._position(events, index) + _kind(events, index)
-        return {
-            "class": "UserFunctionError",
-            "cause": refusal.error
-            if index is None
-            else refusal.error + self._without_time(refusal.error, events, index),
-            "key": None if refusal.key is None else repr(refusal.key),
-            "position": position,
-            "row": None if index is None else self._row_text(events, index),
-            "traceback": refusal.traceback_text,
-        }
-
-    def _letter(
-        self, key: str | None, position: str | None, error: str, traceback: str, row: str | None
-    ) -> Letter:
+        without_time = "" if index is None else self._without_time(refusal.error, events, index)
         return {
             "operator": self._spec.uid,
             "subtask": self._subtask,
-            "key": key,
+            "key": None if refusal.key is None else repr(refusal.key),
             "position": position,
-            "error": error,
-            "traceback": traceback,
-            "row": row,
+            "error": refusal.error + without_time,
+            "traceback": refusal.traceback_text,
+            "row": None if index is None else self._row_text(events, index),
         }
+
+    def raised(self, letter: Letter) -> UserFunctionError:
+        """The error that ends the micro-batch, where a row does not become its letter."""
+        can_be_set_aside = letter["position"] is not None and not self._spec.dead_letters
+        return user_error(
+            letter, job=self._spec.layout.job, operator=self._spec.uid, can_be_set_aside=can_be_set_aside
+        )
 
     def _sendable(self, events: pa.Table, index: int) -> Letter:
         """The element as it came, for the input of the operator that it came to."""
@@ -162,6 +155,22 @@ class RefusedRows:
                 if value is not None or len(self._spec.routed.inputs) == 1:
                     row[name] = value
         return json.dumps(row, default=str)
+
+
+def user_error(
+    letter: Letter, *, job: str, operator: str, can_be_set_aside: bool = True
+) -> UserFunctionError:
+    """The error of a row that does not become its letter."""
+    row = f" (row {letter['row']})" if letter["row"] else ""
+    return UserFunctionError(
+        job=job,
+        operator=operator,
+        cause=f"{letter['error']}{row}",
+        key=letter.get("key"),
+        position=letter["position"],
+        traceback_text=letter.get("traceback", ""),
+        can_be_set_aside=can_be_set_aside,
+    )
 
 
 def _kind(events: pa.Table, index: int) -> str:

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import CodeVersionError, MemoryLimitError, StatelakeError
+from state_engine.core.errors import CodeVersionError, MemoryLimitError, StatelakeError, to_wire
 from state_engine.core.functions.vectorized_functions import (
     PerElement,
     StandsForElements,
@@ -29,7 +29,6 @@ from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
-from state_engine.microbatch.subtask.subtask_outputs import SinkRowRefused
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.spark.execution import ArrowFunction
@@ -53,7 +52,7 @@ def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
         try:
             own = sent.unpacked()
         except CodeVersionError as error:
-            return SubtaskReport(attempt.task, error=_described(error)).to_json()
+            return SubtaskReport(attempt.task, error=to_wire(error)).to_json()
         with _without_gc():
             return Subtask(own, *attempt).run(rows).to_json()
 
@@ -102,13 +101,12 @@ class Subtask:
             self._run()
         except ElementRefused as refused:
             rows = self._rows.that_hold(refused.refusal)
-            report.error = self._work.refused.explain(refused.refusal, rows)
-        except SinkRowRefused as refused_row:
-            report.error = refused_row.explain()
+            letter = self._work.refused.described(refused.refusal, rows)
+            report.error = to_wire(self._work.refused.raised(letter))
         except MemoryError:
-            report.error = _described(self._without_memory())
+            report.error = to_wire(self._without_memory())
         except StatelakeError as error:
-            report.error = _described(error)
+            report.error = to_wire(error)
         return report
 
     def _without_memory(self) -> MemoryLimitError:
@@ -144,7 +142,3 @@ class Subtask:
         form = vectorized_form(self._spec.function)
         for_elements = self._spec.backend.spills or not self._rows.events.num_rows
         return None if for_elements and isinstance(form, StandsForElements) else form
-
-
-def _described(error: StatelakeError) -> dict[str, str | None]:
-    return {"class": type(error).__name__, "message": str(error)}

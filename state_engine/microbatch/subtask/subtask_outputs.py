@@ -15,7 +15,7 @@ from state_engine.core.types.columns import to_table
 from state_engine.microbatch.subtask.order_columns import order_of
 from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
-from state_engine.microbatch.subtask.refusals import Letter, sink_letter
+from state_engine.microbatch.subtask.refusals import sink_letter
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.sinks.base import SinkTarget
@@ -23,26 +23,6 @@ from state_engine.sinks.row_rules import without_rows
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import partition_path
-
-
-class SinkRowRefused(Exception):
-    """Ends the batch at the first row that a sink refuses; carries what would be its letter."""
-
-    def __init__(self, letter: Letter) -> None:
-        super().__init__(letter["error"])
-        self.letter = letter
-
-    def explain(self) -> dict[str, str | None]:
-        """What the driver needs for its error message, as ``RefusedRows.explain``."""
-        letter = self.letter
-        return {
-            "class": "UserFunctionError",
-            "cause": letter["error"],
-            "key": None,
-            "position": letter["position"],
-            "row": letter["row"],
-            "traceback": "",
-        }
 
 
 class SubtaskOutputs:
@@ -112,14 +92,14 @@ class SubtaskOutputs:
         """Rows without those that a sink refuses, which become letters.
 
         Raises:
-            SinkRowRefused: there is one, and letters are not kept.
+            UserFunctionError: there is one, and letters are not kept.
         """
         refused = sink.refused(rows)
         for index, error in refused.items():
             position = self._place_of(origins[index])
             letter = sink_letter(rows, index, sink=sink.name, error=error, position=position)
             if not self._spec.dead_letters:
-                raise SinkRowRefused(letter)
+                raise self._work.refused.raised(letter)
             self._work.refused.add_letter(letter)
         return without_rows(rows, refused) if refused else rows
 
@@ -129,7 +109,7 @@ class SubtaskOutputs:
             return f"a timer at {origin.at} ms of key {origin.key!r}"
         broadcast = isinstance(origin, BroadcastOrigin)
         refusal = Refusal(origin.element if broadcast else int(origin), None, "", "", broadcast=broadcast)
-        return str(self._work.refused.explain(refusal, self._rows.that_hold(refusal))["position"])
+        return str(self._work.refused.described(refusal, self._rows.that_hold(refusal))["position"])
 
     def _order_of(self, origins: list[Any], *, merged: bool) -> pa.Table:
         spec, routed = self._spec, self._spec.routed

@@ -216,7 +216,7 @@ class SubtaskReport:
     asked_in_open: list[str] = field(default_factory=list)
     asked_late: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    error: dict[str, str | None] | None = None
+    error: dict[str, Any] | None = None
 
     def rows_staged(self, sink: str) -> int:
         """Rows that were written for a sink."""
