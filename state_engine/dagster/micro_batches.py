@@ -258,7 +258,7 @@ def _results(
         outages=report.outages,
     )
     path = recorded.path(head.checkpoint_id)
-    if kept := kept_for_later(progress.dagster_job.job, head):
+    if kept := kept_for_later(head):
         whole_run = {**whole_run, "kept_states": dg.MetadataValue.json(kept)}
     shown = checkpoint_metadata(head, progress.last, recorded)
     key_of, job = progress.dagster_job.key, report.job

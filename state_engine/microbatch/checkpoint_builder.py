@@ -31,6 +31,7 @@ from state_engine.core.time.watermarks import slowest
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import rescaled_in_force
 from state_engine.microbatch.attempt import Executed, Listed
+from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.operator_watermarks import operators_reached_ms
 from state_engine.microbatch.reports import OperatorReport
 
@@ -43,7 +44,7 @@ def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, reques
     refs = {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
     refs |= {n: OperatorStateRef(n, batch.write_id, len(p.elements)) for n, p in batch.moved.items()}
     refs |= _operator_state(job, attempt, refs)
-    return CheckpointRow(
+    row = CheckpointRow(
         checkpoint_id=batch.checkpoint_id,
         parent_id=batch.parent.checkpoint_id if batch.parent else None,
         branch=batch.branch,
@@ -78,6 +79,17 @@ def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, reques
         drained=batch.drain,
         operator_watermarks_ms=operators_reached_ms(job, batch, done.watermarks_ms),
     )
+    return replace(row, kept_states=_kept_for_later(job, done, row))
+
+
+def _kept_for_later(job: StatefulJob, done: Execution, row: CheckpointRow) -> dict[str, list[str]]:
+    """By uid, the states that the job keeps by name and its functions did not ask for."""
+    kept = {}
+    for uid, operator in job.operators.items():
+        asked = done.asked_in_open.get(uid, set()) | done.asked_late.get(uid, set())
+        if names := row.state_names(uid).intersection(operator.kept_states) - asked:
+            kept[uid] = sorted(names)
+    return kept
 
 
 def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoint | None:

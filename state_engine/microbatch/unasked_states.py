@@ -86,8 +86,7 @@ class UnaskedStates:
     def of(self, operator: OperatorNode) -> list[_Held]:
         """The states that a checkpoint holds of an operator and the job neither drops nor keeps by name."""
         settled = {*operator.dropped_states, *operator.kept_states}
-        held = [*self._keyed(operator.uid), *self._own(operator.uid)]
-        return [one for one in held if one.name not in settled]
+        return [one for one in self._held(operator.uid) if one.name not in settled]
 
     def check_opened(self, operator: OperatorNode, asked: Iterable[str]) -> None:
         """Refuse what a function does not ask for when it is opened, though it did, and timers that it cannot handle.
@@ -126,11 +125,10 @@ class UnaskedStates:
             asked |= {state.column_name for state in done.states[uid]}
             if uid in not_opened:
                 self.check_opened(operator, asked)
-            held = self.of(operator)
-            known = {one.asked_as for one in held}
+            known = {one.asked_as for one in self._held(uid)}
             new = {(s.kind, s.type): s.name for s in done.states[uid] if s.column_name not in known}
             new |= {(s.scheme, s.type): s.name for s in own if s.name in asked and s.name not in known}
-            for one in held:
+            for one in self.of(operator):
                 if one.late and one.asked_as not in asked and one.form in new and (size := one.size()):
                     beside = f"and the function asks for '{new[one.form]}', a new one of the same type, in its place"
                     raise self._refusal(operator, one.name, size, beside)
@@ -139,6 +137,9 @@ class UnaskedStates:
 
     def _recorded(self, uid: str) -> OperatorCheckpoint | None:
         return self._path[-1].operator(uid) if self._path else None
+
+    def _held(self, uid: str) -> list[_Held]:
+        return [*self._keyed(uid), *self._own(uid)]
 
     def _keyed(self, uid: str) -> list[_Held]:
         recorded = self._recorded(uid)
@@ -250,22 +251,14 @@ def _without_exception(state: StateSchema) -> StateSchema:
     )
 
 
-def kept_for_later(job: StatefulJob, head: CheckpointRow | None) -> list[str]:
-    """The states of a checkpoint that the job keeps by name, with their operators; as sentences.
+def kept_for_later(head: CheckpointRow | None) -> list[str]:
+    """The states of a checkpoint that its code keeps by name, with their operators; as sentences.
 
     Args:
         head: the checkpoint; None for none.
     """
     return [
         f"state '{name}' of operator '{uid}' is kept for later: keep_states names it"
-        for uid, operator in job.operators.items()
-        for name in operator.kept_states
-        if head is not None and name in _names_of(head, uid)
+        for uid, names in (head.kept_states if head else {}).items()
+        for name in names
     ]
-
-
-def _names_of(head: CheckpointRow, uid: str) -> set[str]:
-    """The names of all states that a checkpoint holds of an operator."""
-    recorded = head.operator(uid)
-    own = [state.name for ref in head.operator_state if ref.operator == uid for state in ref.states]
-    return {*own, *(state.name for state in (recorded.states if recorded else ()))}

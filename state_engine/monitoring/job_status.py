@@ -70,7 +70,7 @@ class JobStatus:
         outages: for which sources event time waits because they are down (``stale_after``), and since when.
         timers_due: how many timers a run now would fire although no row came.
         timers_due_s: since when the first of them is due.
-        kept_states: of which operator the code keeps a state for later (``keep_states``) that the head holds.
+        kept_states: which states the head holds and its code kept for later (``keep_states``), with their operators.
         clock_ahead_s: how far the recorded processing time is ahead of this machine's clock, where it is by an hour or
             more: until then it stands still.
         problem: what could not be looked at, and why.
@@ -196,7 +196,6 @@ def status_of_history(
     tables: list[TableStatus] = []
     due: DueTimers | None = None
     down: list[str] = []
-    kept: list[str] = []
     problem = ""
     try:
         present = PresentFiles(history.layout)
@@ -209,7 +208,6 @@ def status_of_history(
             files_waiting = history.waiting(job)
             lag = _lag(job, history, now_ms)
             due = due_timers(job, history, now_ms=now_ms)
-            kept = kept_for_later(job, history.head)
             unread = [source for source, new in lag.items() if new]
             down = outages(job, history.head, clock_ms=now_ms, unread=unread)
     except (StatelakeError, OSError) as error:
@@ -227,7 +225,7 @@ def status_of_history(
         missing_files=tuple(missing),
         files_waiting=tuple(files_waiting),
         outages=tuple(down),
-        kept_states=tuple(kept),
+        kept_states=tuple(kept_for_later(history.head)),
         problem=problem,
         left_alone=left_alone,
         tables=tuple(tables),

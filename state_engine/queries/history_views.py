@@ -1,4 +1,4 @@
-"""What checkpoints say, as tables for SQL: one row a checkpoint, a source of it, a sink of it; and operator state.
+"""What checkpoints say, as tables for SQL: one row a checkpoint, a source of it, a sink of it; and states.
 
 The rows of the ``checkpoints`` table are deep; these are flat, with times as timestamps and numbers summed. Flink shows
 the like in its web interface.
@@ -6,16 +6,20 @@ the like in its web interface.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.entry_counts import entry_counts
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.checkpoints.time_travel import LAST_MS, moment
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.type_text import shown_storage
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = pa.timestamp("us", "UTC")
@@ -68,6 +72,16 @@ SINKS = pa.schema(
 )
 
 
+STATES = pa.schema(
+    [
+        ("operator", pa.string()),
+        ("state", pa.string()),
+        ("kind", pa.string()),
+        ("type", pa.string()),
+        ("entries", pa.int64()),
+        ("asked_for", pa.string()),
+    ]
+)
 KEY_GROUPS = pa.schema(
     [
         ("operator", pa.string()),
@@ -147,6 +161,43 @@ def sinks_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
         for s in row.sinks
     ]
     return _table(records, SINKS)
+
+
+def states_table(path: Sequence[CheckpointRow]) -> pa.Table:
+    """All states at the end of a path, and whether the code asks for them; timers are no state of the code's."""
+    return _table([record for row in path[-1:] for record in (*_keyed(path, row), *_own(row))], STATES)
+
+
+def _keyed(path: Sequence[CheckpointRow], row: CheckpointRow) -> Iterator[tuple[Any, ...]]:
+    for operator in row.operators:
+        counts = entry_counts(path, operator.uid)
+        for state in operator.states:
+            count = counts.get(state.name)
+            entries = count.entries if count and count.checkpoint_id == row.checkpoint_id else None
+            if state.name != TIMERS:
+                asked = _asked_for(row, operator.uid, state.name, operator.asked_late)
+                yield (
+                    operator.uid,
+                    state.name,
+                    state.kind,
+                    ddl_text(shown_storage(state.type)),
+                    entries,
+                    asked,
+                )
+
+
+def _own(row: CheckpointRow) -> Iterator[tuple[Any, ...]]:
+    for ref in row.operator_state:
+        for state in ref.states:
+            elements = sum(part.elements for part in state.parts)
+            asked = _asked_for(row, ref.operator, state.name, ref.asked_late)
+            yield ref.operator, state.name, state.scheme, ddl_text(shown_storage(state.type)), elements, asked
+
+
+def _asked_for(row: CheckpointRow, uid: str, state: str, asked_late: Sequence[str]) -> str:
+    if state in row.kept_states.get(uid, ()):
+        return "kept"
+    return "later" if state in asked_late else "open"
 
 
 def instant(at_ms: int | None) -> datetime | None:

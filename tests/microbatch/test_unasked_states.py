@@ -35,6 +35,7 @@ from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.core.types.row import row_of_kind
 from state_engine.microbatch.unasked_states import kept_for_later
 from state_engine.monitoring.job_status import JobStatus
+from state_engine.queries.history_views import states_table
 from state_engine.testing import CollectSink, run_in_memory
 
 
@@ -150,14 +151,45 @@ def test_what_is_kept_for_later_is_said_as_long_as_it_is_stored() -> None:
     with run_in_memory(job_of(Writes("sum"))) as run:
         run.process({"rows": [("a", 1)]})
         keeping = job_of(Writes("total"), lambda s: s.keep_states("sum", "other"))
-        assert kept_for_later(keeping, None) == []
+        assert kept_for_later(None) == []
         run.restart(keeping)
         run.process({"rows": [("a", 3)]})
-        kept = kept_for_later(keeping, run.checkpoints()[-1])
+        kept = kept_for_later(run.checkpoints()[-1])
         assert kept == ["state 'sum' of operator 'f' is kept for later: keep_states names it"]
         status = JobStatus("kept", "ok", kept_states=tuple(kept))
         assert notes(status) == kept
         assert status.to_json()["kept_states"] == tuple(kept)
+
+
+def asked_for(run: Any) -> dict[str, tuple[str, int | None]]:
+    """When the code asks for each state of the head, and its entries, as SQL shows them."""
+    rows = states_table(run.checkpoints()).to_pylist()
+    return {row["state"]: (row["asked_for"], row["entries"]) for row in rows}
+
+
+def test_sql_shows_which_states_the_code_asks_for() -> None:
+    late = job_of(Writes("sum", late=True))
+    with run_in_memory(late) as run:
+        run.process({"rows": [("a", 1), ("b", 1)]})
+        assert asked_for(run) == {"sum": ("later", 2)}
+        for rows in ([("a", 2)], []):
+            run.restart(job_of(Writes("total", late=True), lambda s: s.keep_states("sum", "other")))
+            run.process({"rows": rows} if rows else None)
+            assert asked_for(run) == {"sum": ("kept", 2), "total": ("later", 1)}
+        run.restart(job_of(Writes("sum"), lambda s: s.keep_states("sum")))
+        run.process({"rows": [("a", 3)]})
+        assert asked_for(run) == {"sum": ("open", 2), "total": ("later", 1)}
+        run.restart(job_of(Writes("sum"), lambda s: s.drop_states("total")))
+        run.process({"rows": [("a", 3)]})
+        assert asked_for(run) == {"sum": ("open", 2)}
+    with run_in_memory(plain_job(Lists("seen"))) as run:
+        run.process({"rows": [("a", 1)]})
+        assert asked_for(run) == {"seen": ("open", 1)}
+        run.restart(plain_job(Stateless(), lambda s: s.keep_states("seen")))
+        run.process({"rows": [("a", 1)]})
+        assert asked_for(run) == {"seen": ("kept", 1)}
+        (row,) = states_table(run.checkpoints()).to_pylist()
+        assert (row["operator"], row["kind"], row["type"]) == ("f", "even_split", "bigint")
 
 
 def test_a_state_whose_entries_are_deleted_is_not_missed() -> None:

@@ -319,6 +319,7 @@ class CheckpointRow:
         operator_watermarks_ms: watermarks after the batch, by uid, of operators one of whose sources may be idle: they
             never go back, wherever the source goes on.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
+        kept_states: by uid, the names of states that ``keep_states`` names and no function asked for.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
             older versions. See ``row_digest``.
     """
@@ -357,6 +358,7 @@ class CheckpointRow:
     backfill: str = ""
     drained: bool = False
     operator_watermarks_ms: dict[str, int] = field(default_factory=dict)
+    kept_states: dict[str, list[str]] = field(default_factory=dict)
     digest: str = ""
 
     def __post_init__(self) -> None:
@@ -374,6 +376,12 @@ class CheckpointRow:
     def source(self, name: str) -> SourceProgress | None:
         """What was consumed of one source; None where this checkpoint does not know it."""
         return next((s for s in self.sources if s.name == name), None)
+
+    def state_names(self, uid: str) -> set[str]:
+        """The names of all states of an operator, keyed and of subtasks."""
+        keyed, own = self.operator(uid), (ref for ref in self.operator_state if ref.operator == uid)
+        names = {state.name for ref in own for state in ref.states}
+        return names | {state.name for state in (keyed.states if keyed else ())}
 
     def sink(self, name: str) -> StagedSink | None:
         """What is staged for one sink; None where nothing is."""

@@ -41,7 +41,7 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     operators = [_not_known_when(one | {"expired": [], "first_timers": []}) for one in row["operators"]]
     if "operator_state" in row:
         ended |= {"operator_state": [_not_known_when(one) for one in row["operator_state"]]}
-    return row | ended | {"operator_watermarks_ms": {}, "operators": operators}
+    return row | ended | {"operator_watermarks_ms": {}, "kept_states": {}, "operators": operators}
 
 
 def _not_known_when(operator: PlainRow) -> PlainRow:
@@ -53,7 +53,7 @@ STEPS = (
     FormatStep(
         7,
         "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
-        "subtask's first timers, and the states that functions ask for later than in open",
+        "subtask's first timers, and the states that functions ask for later than in open or that keep_states names",
         _with_ends_of_time,
     ),
 )

@@ -8,10 +8,10 @@ Iceberg's catalog protocol. Decision 0033.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Protocol
+from typing import Any, Protocol
 
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
@@ -89,10 +89,12 @@ class DropOperators:
             operators=[one for one in row.operators if one.uid not in self.uids],
             operator_state=[ref for ref in row.operator_state if ref.operator not in self.uids],
             rescaled=[one for one in row.rescaled if one.uid not in self.uids],
-            operator_watermarks_ms={
-                uid: at for uid, at in row.operator_watermarks_ms.items() if uid not in self.uids
-            },
+            operator_watermarks_ms=self._without(row.operator_watermarks_ms),
+            kept_states=self._without(row.kept_states),
         )
+
+    def _without(self, by_uid: Mapping[str, Any]) -> dict[str, Any]:
+        return {uid: value for uid, value in by_uid.items() if uid not in self.uids}
 
 
 @dataclass(frozen=True)

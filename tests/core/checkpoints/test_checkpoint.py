@@ -95,6 +95,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "created_at": "timestamp",
         "drained": "boolean",
         "operator_watermarks_ms": "map<string, bigint>",
+        "kept_states": "map<string, array<string>>",
         "operators": (
             "array<struct<`uid`: string, `parallelism`: bigint, `max_parallelism`: bigint, `key_schema`: string, "
             "`states`: array<struct<`name`: string, `kind`: string, `type`: string, `ttl`: string, "
