@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import udf
 
@@ -27,7 +25,6 @@ from tests.faults.plane import Fault, installed
 from tests.faults.workloads import PAIR, Picky, Workload
 
 # executors cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 READING, FUNCTION, STATE, OUTPUTS, WRITTEN = "reading", "function", "state", "outputs", "written"
 """Moments of a task: on the map side of the shuffle, in the function, after the files of state, after the first file of

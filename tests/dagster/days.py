@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -14,7 +13,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -33,9 +31,6 @@ from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.registry import JobParameters, RegisteredJob
 from tests.dagster.sites import QUIET, DagsterSite
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 JOB = "days"
 KEYS = [f"2013-03-{d:02}" for d in range(8, 13)]

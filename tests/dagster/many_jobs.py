@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import cloudpickle
 
 from state_engine import (
     DeltaSink,
@@ -20,9 +18,6 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 COLUMNS = "key bigint, value bigint"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,15 +9,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import cloudpickle
 
 from state_engine import DeltaSink, FileSource, KeyedProcessFunction, StatefulJob
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.registry import JobParameters, RegisteredJob
 from tests.dagster.sites import DagsterSite
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 JOB = "quiet"
 BEGIN = datetime(2100, 1, 1, tzinfo=UTC)  # after the clock by which the age of a micro-batch is measured

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -35,9 +33,6 @@ from state_engine import (
 )
 from state_engine.dagster import JobOptions, statelake_definitions
 from tests.dagster.sites import QUIET
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PAYMENT = "account string, amount bigint"
 OPTIONS = JobOptions(operations=["tables", "head"], checks=["tables", "moves_on"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import state_engine
@@ -27,9 +25,6 @@ from state_engine import (
 )
 from state_engine.testing import CollectSink, KeyedHarness
 from tests.support.guides import DOCS, GUIDES, blocks_of, code_blocks, run_examples
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EXAMPLES = {
     "aggregates": 3, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 4,

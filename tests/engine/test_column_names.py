@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import sqlite3
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime
@@ -19,7 +18,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -46,7 +44,6 @@ from state_engine.core.types.ddl import quoted
 from state_engine.sources.base import Source
 
 pytestmark = pytest.mark.spark
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PLAIN = [
     "a.b",

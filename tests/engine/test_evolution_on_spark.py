@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -12,7 +11,6 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -30,9 +28,6 @@ from state_engine import (
 )
 from state_engine.core.errors import StateMigrationError
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 ELEMENTS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]

@@ -103,7 +103,7 @@ class OtherPrimitive(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("kind", ["list", "map"])
-def test_another_primitive_under_the_same_name_is_refused(ran: Site, kind: str, by_value: None) -> None:
+def test_another_primitive_under_the_same_name_is_refused(ran: Site, kind: str) -> None:
     with pytest.raises(
         StateMigrationError, match=f"is stored as value of bigint, the function declares {kind} of"
     ):
@@ -122,7 +122,7 @@ class WithCount(Sum):
         return super().process_element(value, ctx)
 
 
-def test_a_new_state_is_added_to_the_operators_table(ran: Site, by_value: None) -> None:
+def test_a_new_state_is_added_to_the_operators_table(ran: Site) -> None:
     ran.engine().run(ran.job(WithCount()))
     assert ran.state() == {"a": 14, "b": 2, "c": 4}
     (row,) = ran.engine().read_state("tiny", "sums", "seen").collect()
@@ -134,7 +134,7 @@ def test_a_new_state_is_added_to_the_operators_table(ran: Site, by_value: None) 
     )
 
 
-def test_a_state_that_is_declared_no_more_is_refused_or_kept_by_name(ran: Site, by_value: None) -> None:
+def test_a_state_that_is_declared_no_more_is_refused_or_kept_by_name(ran: Site) -> None:
     ran.engine().run(ran.job(WithCount()))
     keeping, site = ran.job(Sum(state="other")), ran.put({"k": ["b"], "v": [20]}, "2")
     with pytest.raises(
@@ -167,7 +167,7 @@ def tables_of(site: Site) -> set[str]:
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
 @pytest.mark.long
-def test_a_state_is_renamed_and_nothing_is_written_for_it(ran: Site, compacted: bool, by_value: None) -> None:
+def test_a_state_is_renamed_and_nothing_is_written_for_it(ran: Site, compacted: bool) -> None:
     columns = tables_of(ran)
     if compacted:
         ran.engine().compact("tiny")
@@ -192,7 +192,7 @@ def test_a_state_is_renamed_and_nothing_is_written_for_it(ran: Site, compacted: 
 
 @pytest.mark.parametrize("compacted", [False, True], ids=["changes", "base"])
 @pytest.mark.long
-def test_a_state_that_is_given_up_does_not_come_back(ran: Site, compacted: bool, by_value: None) -> None:
+def test_a_state_that_is_given_up_does_not_come_back(ran: Site, compacted: bool) -> None:
     job = ran.job(WithCount())
     ran.engine().run(job)
     dropping = ran.job()
@@ -213,7 +213,7 @@ def test_a_state_that_is_given_up_does_not_come_back(ran: Site, compacted: bool,
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(
-    ran: Site, by_value: None, monkeypatch: pytest.MonkeyPatch
+    ran: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = set(ran.directory.rglob("*.parquet"))
     job = ran.job(OtherPrimitive("list"))
@@ -231,7 +231,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(
     assert set(ran.directory.rglob("*.parquet")) == files
 
 
-def test_a_state_that_is_asked_for_late_is_added_too(ran: Site, by_value: None) -> None:
+def test_a_state_that_is_asked_for_late_is_added_too(ran: Site) -> None:
     job = ran.job(Late())
     job.stream(job.operators["sums"]).drop_states("total")
     ran.engine().run(job)
@@ -283,16 +283,6 @@ def test_a_job_that_never_ran_has_no_state(ran: Site) -> None:
     assert ran.engine().checkpoints("never") == []
     with pytest.raises(ConfigurationError, match=r"job 'never' has no checkpoint in .* yet: run it first"):
         ran.engine().read_state("never", "sums", "total")
-
-
-@pytest.fixture
-def by_value() -> None:
-    """Ships the functions of this file by value: workers cannot import it."""
-    import sys
-
-    from pyspark import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def test_the_output_type_may_not_change_what_the_sink_holds(ran: Site) -> None:

@@ -10,14 +10,12 @@ import json
 import os
 import shutil
 import signal
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -40,9 +38,6 @@ from tests.faults.workloads import (
     Workload,
     _events,
 )
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EVERY_SINK = ("delta", "spark_delta", "files", "csv", "sql", "function")
 POSTGRES = "postgres"

@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pyspark import cloudpickle
-
 from state_engine import CheckpointedFunction, DataStream, RuntimeContext, StatefulJob
 from state_engine.microbatch.subtask import subtask_outputs, subtask_state
 from tests.faults.workloads import PAIR, Sums, Workload, _events
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Where = Literal["element", "snapshot_state", "file", "user function"]
 MESSAGE = "this element is one too many"

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -53,9 +51,6 @@ from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.rows import tree
 from tests.support import stores
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 CLOCK_MS = 1_000_000
 CUT = 10

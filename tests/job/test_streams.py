@@ -5,14 +5,12 @@ In memory and on Spark.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -37,9 +35,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError, UserFunctionError
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
 PAIR = Types.TUPLE([Types.STRING(), Types.INT()])

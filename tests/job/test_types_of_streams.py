@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from datetime import time
 from decimal import Decimal
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -53,8 +51,6 @@ class Same(MapFunction):
 
 
 seen: list[Any] = []
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def through_a_subtask(kind: TypeInformation, values: list[Any], directory: Path) -> list[Any]:

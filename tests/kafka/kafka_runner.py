@@ -20,7 +20,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -39,9 +38,6 @@ from tests.cluster.held import FUNCTION, Gate, Read, held_in_driver, hold_up_fil
 from tests.faults.plane import from_json, installed
 from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.postgres import PASSWORD_ENV
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 OUT = "id bigint, name string, n bigint"
 

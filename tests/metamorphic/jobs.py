@@ -40,9 +40,7 @@ from state_engine import (
     sum_,
 )
 from state_engine.cli import init
-from tests.core.state import steps, ttl_kinds
 from tests.faults.workloads import Kept
-from tests.metamorphic import functions
 from tests.metamorphic.functions import (
     Hours,
     Judged,
@@ -55,7 +53,6 @@ from tests.metamorphic.functions import (
     by_zone,
     running_sum,
 )
-from tests.microbatch import ttl_jobs
 from tests.microbatch.ttl_jobs import OPERATIONS, SEEN, Keeps, TtlSettings
 
 Values = dict[str, Any]
@@ -525,14 +522,5 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 """By name."""
 
-for module in (
-    sys.modules[__name__],
-    functions,
-    ttl_jobs,
-    steps,
-    ttl_kinds,
-    columns,
-    word_count,
-    broadcast_rules,
-):
-    cloudpickle.register_pickle_by_value(module)  # workers cannot import the tests
+for module in (columns, word_count, broadcast_rules):
+    cloudpickle.register_pickle_by_value(module)  # workers cannot import the examples

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from tests.metamorphic import variations
 from tests.metamorphic.files import Results
 from tests.metamorphic.jobs import CASES, Case, Rows, arrivals
 from tests.metamorphic.sessions import options, switches
 from tests.metamorphic.variations import by_chance, performed, plain_run
 
-cloudpickle.register_pickle_by_value(variations)  # workers cannot import the tests
 pytestmark = [pytest.mark.spark, pytest.mark.spark_tasks]
 
 WAYS = int(os.environ.get("STATELAKE_TEST_WAYS", "2"))

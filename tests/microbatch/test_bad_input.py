@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,16 +10,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import DataStream, KeyedProcessFunction
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StatelakeError, UserFunctionError
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture

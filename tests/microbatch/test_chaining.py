@@ -6,7 +6,6 @@ In memory at many cuts, and on Spark, whoever routes the rows.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -32,9 +30,6 @@ from state_engine import (
 )
 from state_engine.sources.frames import StreamFrame
 from state_engine.testing import CollectSink, run_in_memory
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Context = KeyedProcessFunction.Context
 ROWS = 60

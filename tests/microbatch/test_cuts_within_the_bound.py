@@ -6,7 +6,6 @@ Every job of this module sums windows, whatever the order of a key's rows, so it
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -35,9 +33,6 @@ from state_engine import (
 from state_engine.sources.frames import StreamFrame
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 EVENT = "n bigint, k string, at timestamp"

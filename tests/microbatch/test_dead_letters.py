@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -33,9 +31,6 @@ from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.sources import frames
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, KeyedProcessFunction, StatefulJob, WatermarkStrategy
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EVENTS = [("a", 10), ("b", 50), ("a", 20), ("b", 30), ("a", 60), ("b", 70)]
 TIMED = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_column("at", "s")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -38,9 +36,6 @@ from state_engine.core.errors import UserFunctionError
 from state_engine.sources.frames import StreamFrame
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELAYS_MS = {"left": 3, "right": 0}

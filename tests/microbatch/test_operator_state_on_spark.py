@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -28,13 +26,8 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import RescaleError, SourceError, StateAccessError, StateMigrationError
-from tests.support import flink_examples as examples
 from tests.support.flink_examples import Buffering, CounterSource
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-cloudpickle.register_pickle_by_value(examples)
 
 pytestmark = pytest.mark.spark
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob
 from state_engine.sources import frames
-from tests.microbatch import broadcast_model
 from tests.microbatch.broadcast_model import (
     Input,
     Model,
@@ -25,10 +22,6 @@ from tests.microbatch.broadcast_model import (
     refusable,
 )
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-for module in (sys.modules[__name__], broadcast_model):
-    cloudpickle.register_pickle_by_value(module)
 
 LENGTH = 30
 

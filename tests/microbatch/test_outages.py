@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -41,9 +39,6 @@ from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.microbatch.time_model import Visible
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE_MS = 60_000

@@ -7,14 +7,12 @@ operator loop over lists.
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -35,9 +33,6 @@ from state_engine.core.state.ttl import TtlTime
 from state_engine.sources.frames import StreamFrame
 from state_engine.testing import KeyedHarness
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

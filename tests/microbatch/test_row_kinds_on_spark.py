@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,7 +26,6 @@ from state_engine.microbatch import executor
 from state_engine.sources import frames
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.stream_columns import ROW_KIND
-from tests.support import changes as changes_of
 from tests.support.changes import (
     ACCOUNT,
     TOTAL,
@@ -39,10 +36,6 @@ from tests.support.changes import (
     kinds_and_values,
     totals_of,
 )
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-cloudpickle.register_pickle_by_value(changes_of)
 
 pytestmark = pytest.mark.spark
 INSERT, BEFORE, AFTER, DELETE = RowKind

@@ -5,7 +5,6 @@ In memory; and on Spark where it matters who routes the rows, and that a new eng
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -29,9 +27,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError
 from state_engine.sources import frames
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 EVENTS = [

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import EmbeddedRocksDBStateBackend, FileSource, KeyedProcessFunction, StatefulJob
@@ -17,9 +15,6 @@ from state_engine.core.errors import TimerChainError
 from state_engine.core.time import timers
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY_MS = 86_400_000

@@ -6,7 +6,6 @@ With every setting of it, for states of all kinds. In the harness, in memory and
 from __future__ import annotations
 
 import random
-import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -34,16 +32,10 @@ from state_engine import (
 )
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.core.state import steps, ttl_kinds
 from tests.core.state.steps import with_ttl
-from tests.microbatch import ttl_jobs
 from tests.microbatch.ttl_jobs import EVENT, EVERY_SETTING, OPERATIONS, SEEN, Event, Keeps, TtlSettings
 from tests.state_backends.backends import BACKENDS
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-for module in (sys.modules[__name__], ttl_jobs, steps, ttl_kinds):
-    cloudpickle.register_pickle_by_value(module)
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELAY_MS = 20

@@ -6,13 +6,11 @@ In memory, and on Spark where the tasks that read rows evaluate it.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -25,9 +23,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError, UserFunctionError
 from state_engine.sources import frames
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EVENTS = [("a", 10), ("b", 12), ("a", 11), ("b", 30), ("a", 36), ("b", 20), ("a", 50)]
 OUT = "k string, what string, at bigint"

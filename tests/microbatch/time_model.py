@@ -7,14 +7,11 @@ puts out into a third. Rows become visible as time passes: an outage lets them p
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
-
-from pyspark import cloudpickle
 
 from state_engine import DataStream, KeyedProcessFunction, StatefulJob, Types
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
@@ -22,9 +19,6 @@ from state_engine.job.graph import SourceNode
 from state_engine.sources.base import Element, Slice
 from state_engine.sources.collection import CollectionSource
 from state_engine.testing import CollectSink
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 EPOCH = datetime(1970, 1, 1)
 """Event times without a zone are UTC."""

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, DeltaSource, StateEngine, StatefulJob
 from state_engine.errors import SinkError, SourceError
 
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = pytest.mark.spark
 READERS = "'delta.minReaderVersion'='2', 'delta.minWriterVersion'='5'"
 BY_NAME = f"TBLPROPERTIES ('delta.columnMapping.mode'='name', {READERS})"

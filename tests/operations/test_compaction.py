@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -13,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from uuid6 import uuid7
 
@@ -47,9 +45,6 @@ from state_engine.storage.state.changelog import ListedFile
 from state_engine.storage.state.located_files import StateFile, state_files
 from tests.core.checkpoints.rows import checkpoint
 from tests.support.small_job import path_of
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LAYOUT = JobLayout("file:///root", "job")
 GROUPS = 8

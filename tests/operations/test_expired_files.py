@@ -7,7 +7,6 @@ could ever find. Time is handed over; for VACUUM, which asks the file system, th
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -35,9 +33,6 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.checkpoints.retention import RetentionPolicy
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 HOUR_MS, GROUPS = 3_600_000, 4
 GONE = [f"gone{i}" for i in range(12)]

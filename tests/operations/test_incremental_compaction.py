@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -33,9 +31,6 @@ from state_engine.operations import maintenance
 from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.core.checkpoints.rows import tree
 from tests.support.tiny import ROWS, Site
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 GROUPS, HOUR_MS = 8, 3_600_000
 KEYS = [f"k{i}" for i in range(40)]

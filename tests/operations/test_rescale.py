@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -14,7 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -48,9 +46,6 @@ from tests.operations.test_compaction import BATCHES, GROUPS, Everywhere, clocks
 from tests.support.pipelines import Pipeline
 from tests.support.small_job import path_of
 from tests.support.tiny import Site
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import FileSource, KeyedStream, StateEngine, StatefulJob, count, open_state, sum_
@@ -18,10 +16,6 @@ from tests.operators import payments
 from tests.operators.payments import ALL, DELETE, PAYMENT, history, left_of
 from tests.support.changes import as_rows
 from tests.support.guides import GUIDES
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-cloudpickle.register_pickle_by_value(payments)
 
 pytestmark = pytest.mark.spark
 STATES = ("aggregates", "values_n", "values_x", "values_name", "values_price")

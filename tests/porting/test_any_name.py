@@ -5,7 +5,6 @@ Names of Flink's documents, names that are paths, SQL or markup, and pairs of na
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -35,13 +33,8 @@ from state_engine import (
 from state_engine.cli.main import app
 from state_engine.core.names import stored_name
 from state_engine.testing import KeyedHarness
-from tests.support import names_of_flink
 from tests.support.names_of_flink import NAMES_OF_FLINK
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-cloudpickle.register_pickle_by_value(names_of_flink)
 
 HOSTILE = [
     "../../up",

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -19,7 +18,6 @@ from state_engine import (
     StatefulJob,
     Types,
 )
-from tests.support import flink_examples as examples_of_flink
 from tests.support.flink_examples import (
     AVERAGE,
     AVERAGE_OUTPUTS,
@@ -33,10 +31,6 @@ from tests.support.flink_examples import (
     running_count,
 )
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
-cloudpickle.register_pickle_by_value(examples_of_flink)
 
 PAIR = Types.TUPLE([Types.LONG(), Types.LONG()])
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -26,9 +24,6 @@ from state_engine import (
 )
 from state_engine.testing import OperatorHarness
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])

@@ -5,13 +5,11 @@ In the harness and as jobs in memory, with equal results; one with timers and a 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -38,9 +36,6 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.testing import KeyedHarness
 from tests.porting.both import collected, sorted_plain
 from tests.support.pipelines import MemoryPipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 SCORE = Types.ROW_NAMED(["player", "points"], [Types.STRING(), Types.LONG()])
 SCORES = [Row(player=p, points=n) for p, n in [("ann", 3), ("bob", 7), ("ann", 9), ("bob", 2), ("ann", 4)]]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -29,9 +27,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError
 from state_engine.testing import KeyedHarness
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
 PAIRS = [("a", 3), ("b", 1), ("a", 5), ("b", 9), ("a", 3)]

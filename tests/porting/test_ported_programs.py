@@ -6,14 +6,12 @@ at once in the harness, so state is stored and read again between any two of the
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -47,9 +45,6 @@ from state_engine import (
 )
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
 PAIRS = [("a", 3), ("b", 1), ("a", 5), ("b", 9), ("a", 3), ("c", 2), ("b", 1)]

@@ -6,7 +6,6 @@ in memory at one row, at three rows, and with all rows in a micro-batch. `tests/
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob, Types
 from state_engine.testing import KeyedHarness, OperatorHarness
-from tests.porting import taxi, walkthroughs
 from tests.porting.taxi import (
     BEGINNING,
     NORTH_POLE,
@@ -31,10 +28,6 @@ from tests.porting.taxi import (
 )
 from tests.porting.walkthroughs import FraudDetector, MatchFunction, Rule, StateMachineMapper
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-for module in (sys.modules[__name__], taxi, walkthroughs):
-    cloudpickle.register_pickle_by_value(module)
 
 CUTS = [1, 3, None]
 

@@ -5,12 +5,10 @@ In the harness and as jobs in memory, with equal results; one of two streams wit
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -31,9 +29,6 @@ from state_engine import (
 )
 from state_engine.testing import OperatorHarness
 from tests.porting.both import collected, sorted_plain
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LINES = ["to be or not", "", "to be that is", "the question"]
 COUNTED = Types.ROW_NAMED(["word", "letters"], [Types.STRING(), Types.INT()])

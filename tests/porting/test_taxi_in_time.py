@@ -6,19 +6,16 @@ with Spark. The watermark follows every element, as it does in Flink where an el
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob, Time, Types
 from state_engine.testing import KeyedHarness
-from tests.porting import taxi
 from tests.porting.taxi import (
     BEGINNING,
     LATE_FARES,
@@ -30,10 +27,6 @@ from tests.porting.taxi import (
     millis,
 )
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-for module in (sys.modules[__name__], taxi):
-    cloudpickle.register_pickle_by_value(module)
 
 CUTS = [1, 3, None]
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import (
@@ -35,7 +34,6 @@ from state_engine.spark.session import needed_jars
 from tests.support.catalogs import new_schema
 from tests.support.tiny import OUTPUT, Site, Sum
 
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 TTL_MS = 100
 STATES = ("newest", "last", "entries", "every")
 

@@ -13,7 +13,6 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -28,9 +27,6 @@ from state_engine.core.errors import ConfigurationError, MissingFilesError
 from tests.engine.test_evolution_on_spark import After, Before, keeping
 from tests.support.pipelines import Pipeline
 from tests.support.remembering import STATES, Event, Memory, by_key, entries, model
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Remembers(KeyedProcessFunction):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -25,9 +23,6 @@ from state_engine import (
 )
 from state_engine.cli.main import app
 from tests.support.guides import GUIDES, code_blocks
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 GUIDE = GUIDES / "queries.md"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import Row, SparkSession
 
 from state_engine import (
@@ -24,9 +22,6 @@ from state_engine import (
     open_state,
 )
 from state_engine.core.types.types_namespace import Types
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -42,9 +41,6 @@ from state_engine.core.time.partitions import TimePartitions
 from state_engine.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.sources.partition_rows import FileTimes, as_frame, between, file_times, joined
 from tests.faults.plane import Fault, InjectedFault, installed
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 

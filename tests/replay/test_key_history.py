@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -29,9 +27,6 @@ from state_engine.errors import ConfigurationError
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Context = KeyedProcessFunction.Context
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)

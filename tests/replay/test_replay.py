@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -30,9 +28,6 @@ from state_engine.replay.replay import was_drained
 from tests.core.checkpoints.rows import checkpoint, tree
 from tests.support.pipelines import Pipeline
 from tests.support.tiny import Site, Sum
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,9 +22,6 @@ from pyspark.sql.datasource import (
 from state_engine import DataStream, PythonDataSource, StatefulJob
 from state_engine.core.errors import ConfigurationError, SourceError
 from tests.support.pipelines import Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import StatelakeError
@@ -22,9 +21,6 @@ from state_engine.spark.session import needed_jars, needed_options
 from tests.support.clusters import python_program, spark_home
 from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.tiny import Site, Sum
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LIBRARY = "polars"
 """The job imports it, the engine does not."""

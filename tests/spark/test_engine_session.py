@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,8 +26,6 @@ from state_engine.spark.stores import reach_stores
 from state_engine.storage import object_stores
 from state_engine.storage.object_stores import StoreAccess
 from tests.support.guides import GUIDES, code_blocks
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 OLD = date(1500, 1, 1)
 NOON = datetime(2024, 7, 1, 12)

@@ -6,7 +6,6 @@ import functools
 import re
 import socket
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -33,8 +31,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError
 from state_engine.spark.pickled_code import copied
 from state_engine.testing import CollectSink, KeyedHarness, OperatorHarness, run_in_memory
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LOCK = threading.Lock()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
@@ -12,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import (
@@ -32,8 +30,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StatelakeError, ValueTypeError
 from tests.support.small_job import CLOCK_MS, Totals, build, folded, results, write_feed
 from tests.support.tiny import Site, Sum
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def frame(spark: SparkSession, rows: list[tuple[Any, ...]], schema: str) -> DataFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -34,9 +32,6 @@ from state_engine import (
 )
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from tests.support.tiny import Site
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 class Alarm(KeyedProcessFunction):

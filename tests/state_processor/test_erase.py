@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
@@ -26,8 +24,6 @@ from state_engine import (
 from state_engine.cli.main import app
 from state_engine.core.errors import ConfigurationError
 from tests.support.tiny import Site
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 HOUR_MS = 3_600_000
 PERSON = "N123"

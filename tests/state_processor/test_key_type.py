@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
@@ -41,9 +39,6 @@ from state_engine.core.errors import (
 from state_engine.operations import maintenance, max_parallelism
 from state_engine.operations.head_operations import HeadOperations
 from tests.support.tiny import OUTPUT, Site, Sum
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 Through = Callable[[DataStream], DataStream]
 

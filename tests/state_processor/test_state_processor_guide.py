@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import ast
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -33,9 +31,6 @@ from state_engine import (
 from state_engine.cli import state as cli_state
 from state_engine.cli.main import app
 from tests.support.guides import GUIDES, code_blocks, fenced_blocks
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = [pytest.mark.long, pytest.mark.spark]
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
@@ -29,8 +27,6 @@ from state_engine.replay.comparison import compare_outputs
 from state_engine.sources.base import Source
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from tests.support.tiny import OUTPUT, Site, Sum
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 _OPTIONS = {
     "spark.sql.streaming.stateStore.providerClass": (

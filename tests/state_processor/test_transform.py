@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -17,8 +15,6 @@ from state_engine.operations.head_operations import HeadOperations
 from state_engine.state_processor.state_transform import StateChange
 from tests.support.small_job import CLOCK_MS, build, folded, write_feed
 from tests.support.tiny import Site
-
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def tenfold(state: DataFrame) -> DataFrame:

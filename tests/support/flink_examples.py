@@ -1,7 +1,4 @@
-"""The examples of stateful functions in Flink's documents, for every test that runs them, with Spark or without.
-
-A test on Spark has to register this module with cloudpickle, for workers cannot import the tests.
-"""
+"""The examples of stateful functions in Flink's documents, for every test that runs them, with Spark or without."""
 
 from __future__ import annotations
 

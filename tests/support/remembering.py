@@ -6,7 +6,6 @@ what readers saw when the checkpoint was new.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -15,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -36,9 +34,6 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.state.ttl import TtlTime
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 TTL_MS = 100
 FIRST_CLOCK_MS, STEP_MS = 1_000, 40

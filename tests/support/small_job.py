@@ -6,7 +6,6 @@ that the path of checkpoints lists.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 
 from state_engine import (
     DeltaSink,
@@ -32,9 +30,6 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
 from tests.core.checkpoints.rows import tree
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROWS, BATCH_ROWS = 240, 80
 CLOCK_MS = 1_000_000

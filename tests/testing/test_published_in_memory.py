@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import (
@@ -32,9 +30,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.testing import KeyedHarness, run_in_memory
 from tests.state_tables.histories import Balances, model, random_rows
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 ROW = "k string, n bigint, shop string"
 

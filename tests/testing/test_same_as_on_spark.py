@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from jobs import count_window_average, flights
@@ -22,9 +20,6 @@ from state_engine.testing import MemoryRun, run_in_memory
 from tests.porting import test_programs_of_flink as programs
 from tests.porting import test_taxi_in_time as taxi_in_time
 from tests.support.pipelines import MemoryPipeline, Pipeline
-
-# workers cannot import the tests
-cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = pytest.mark.spark
 NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
