@@ -35,6 +35,10 @@ from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
 from state_engine.spark.catalog import check_lasting, place_of
 
+AcceptClock = Annotated[
+    bool, typer.Option("--accept-clock", help="The clock is right, however far ahead of the last checkpoint.")
+]
+
 
 def jobs() -> None:
     """List the jobs that the settings and installed packages name; starts neither Spark nor Java."""
@@ -69,10 +73,7 @@ def run(
     drain: Annotated[
         bool, typer.Option("--drain", help="The input has ended: fire every event-time timer.")
     ] = False,
-    accept_clock: Annotated[
-        bool,
-        typer.Option("--accept-clock", help="The clock is right, however far ahead of the last checkpoint."),
-    ] = False,
+    accept_clock: AcceptClock = False,
     register: Annotated[
         str | None,
         typer.Option(
@@ -176,6 +177,7 @@ def backfill(
     ] = "roll_forward",
     rebatch: Rebatch = False,
     outputs: OutputOptions = None,
+    accept_clock: AcceptClock = False,
     dry_run: DryRun = False,
 ) -> None:
     """Run time partitions again with today's code; the same call continues an interrupted one."""
@@ -190,6 +192,7 @@ def backfill(
             mode,
             rebatch=rebatch,
             outputs=outputs_policy(outputs),
+            accept_clock=accept_clock,
             dry_run=dry_run,
             on_progress=on_progress,
         )

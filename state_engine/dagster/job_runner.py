@@ -43,6 +43,7 @@ class JobRunner(Protocol):
         rebatch: bool = False,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         on_progress: OnBatch = None,
     ) -> BackfillReport:
         """Run time partitions again."""

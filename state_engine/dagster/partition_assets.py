@@ -212,6 +212,7 @@ class _Run:
             dry_run=dry_run,
             rebatch=self.config.rebatch,
             parameters=self.config.parameters,
+            accept_clock=self.config.accept_clock,
             requested_by=self.events.requester,
             on_progress=self.events.batch,
         )

@@ -600,6 +600,7 @@ class StateEngine:
         outputs: OutputsPolicy = "withdraw",
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> BackfillReport:
         """Run time partitions again, from the state at the end of the one before the first of them.
@@ -622,25 +623,27 @@ class StateEngine:
             outputs: ``withdraw``: old outputs go from the sinks as the new ones come; ``keep``, with ``roll_forward``:
                 they stay beside them, for sinks that cannot let go of any. Or one of them by name of a sink, as for
                 ``restore``.
-            parameters, requested_by, on_progress: as for ``run``.
+            parameters, requested_by, accept_clock, on_progress: as for ``run``.
 
         Raises:
             PartitionOrderError: partitions in front of the first were not run yet.
             ConfigurationError: the job is continuous, there are no such partitions, or the state in front of them is
                 no longer kept.
+            SetupError: the clock jumps, see ``run``.
             SourceError: input that was recorded is not there unchanged.
             SinkError: a sink cannot let go of old outputs.
         """
         code = code or code_of(job, "backfill")
         request = backfill_request(job, code, start, end, mode, rebatch=rebatch, branch=branch)
         check_outputs(outputs, request.mode)
+        options = self._options(clock, parameters, requested_by, backfill=request.text)
         work = JobBackfill(
             self.context,
             job,
             code,
             request,
             outputs,
-            self._options(clock, parameters, requested_by, backfill=request.text),
+            replace(options, accept_clock=accept_clock),
             repeats_times=clock is None,
             on_progress=on_progress,
         )

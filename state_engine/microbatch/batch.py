@@ -28,6 +28,7 @@ class PlannedInput:
         rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
         letters: dead letters that are sent again; the sources give nothing then.
         time: what moves event time besides rows.
+        recorded_clock: whether ``clock_ms`` is that of the micro-batch that is repeated.
     """
 
     slices: Mapping[str, Slice]
@@ -36,6 +37,7 @@ class PlannedInput:
     rescaled: list[RescaledOperator] | None = None
     letters: LettersSlice | None = None
     time: TimePlan = ROWS_ALONE
+    recorded_clock: bool = False
 
 
 Script = Callable[[list[CheckpointRow]], PlannedInput | None]

@@ -154,7 +154,8 @@ class InputPlanner:
         if idle and not any_timer_due(self._job, parent, clock_ms=clock_ms, time=time, drain=drain):
             return None
         rescaled = row.rescaled if row is not None else None
-        return PlannedInput(slices, clock_ms, drain, rescaled=rescaled, time=time)
+        recorded = repeated is not None
+        return PlannedInput(slices, clock_ms, drain, rescaled=rescaled, time=time, recorded_clock=recorded)
 
     def _fired_timers(self, path: Sequence[CheckpointRow]) -> bool:
         """Whether the last micro-batch of this run had no input, either.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from state_engine import StatefulJob
 from state_engine.cli.status import look
-from state_engine.core.errors import StaleParentError
+from state_engine.core.errors import SetupError, StaleParentError
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.dagster import job_health
 from state_engine.dagster.time_partitions import definition_of
@@ -117,6 +119,30 @@ def test_the_last_one_is_not_run_twice_and_one_that_ran_elsewhere_is_shown(
     days.run(D9, mode="roll_forward")
     assert days.log()[2:] == [("09", "3")]
     assert days.outputs() == [(1, "a", 1), (2, "b", 2), (3, "a", 31)]
+
+
+@pytest.mark.spark
+def test_a_clock_that_jumps_is_accepted_for_one_partition_for_ranges_and_for_backfills(
+    days: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound of the job is a millisecond, so any two runs are a jump."""
+    bounded = partialmethod(StatefulJob.__init__, max_clock_jump=timedelta(milliseconds=1))
+    days.run(D8)
+    monkeypatch.setattr(StatefulJob, "__init__", bounded)
+    for asked in ((D9,), (D9, D11)):
+        with pytest.raises(SetupError, match="in Dagster accept_clock: true in the configuration"):
+            days.run(*asked)
+    assert days.log() == [("08", "1")]
+    days.run(D9, accept_clock=True)
+    days.run(D10, D11, accept_clock=True)
+    assert days.log() == [("08", "1"), ("09", "2"), ("10", "3"), ("11", "4")]
+    days.factor = 10
+    days.run(D11, mode="roll_forward")  # at the times that were recorded, which were accepted
+    with pytest.raises(SetupError, match="accept_clock"):
+        days.run(D11, D12, mode="roll_forward")
+    assert days.outputs() == [*RIGHT[:4], (5, "a", 54)]
+    days.run(D11, D12, mode="roll_forward", accept_clock=True)
+    assert days.outputs() == [*RIGHT[:4], (5, "a", 54), (6, "b", 66)]
 
 
 @pytest.mark.long

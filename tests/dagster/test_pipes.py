@@ -24,7 +24,7 @@ from state_engine.dagster import JobOptions, PipesLaunch, statelake_assets, stat
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key
 from state_engine.machine.settings import Settings
 from state_engine.microbatch.reports import RunReport
-from state_engine.pipes.engine_calls import Message
+from state_engine.pipes.engine_calls import FORMAT, Message
 from state_engine.registry import load_jobs
 from tests.dagster.days import EVENTS, Days
 from tests.dagster.days import KEYS as DAYS
@@ -297,7 +297,7 @@ HELD = """
 import os, time
 from pathlib import Path
 from state_engine.pipes import reporting
-from state_engine.pipes.engine_calls import Message
+from state_engine.pipes.engine_calls import FORMAT, Message
 
 def of_batch(report, original=Message.of_batch):
     if report.checkpoint_id == 2:  # committed, published, and not reported
@@ -322,6 +322,33 @@ def test_the_command_run_reports_too_and_takes_no_options_then(
     site.command = command
     assert site.run().success
     assert site.versions(CHECKPOINT) == ["1", "2", "3"]
+
+
+@pytest.mark.long
+def test_a_clock_is_accepted_in_the_launched_process(
+    spark: SparkSession, tmp_path: Path, instances: Callable[[str], dg.DagsterInstance]
+) -> None:
+    site = Submitted(tmp_path / "there", instances("there"))
+    [registered] = load_jobs(site.settings)
+    site.engine(spark).run(registered.job, max_batches=1)
+    script = tmp_path / "bounded.py"
+    script.write_text(BOUNDED)
+    site.command = spark_submit(site.directory, script=script)
+    assert "in Dagster accept_clock: true in the config" in failure_of(site.run(raise_on_error=False))
+    assert len(site.engine(spark).checkpoints(JOB)) == 1
+    assert site.run(max_batches=1, accept_clock=True).success
+    assert len(site.engine(spark).checkpoints(JOB)) == 2
+
+
+BOUNDED = """
+from datetime import timedelta
+from functools import partialmethod
+from state_engine import StatefulJob
+from state_engine.pipes import run_for_dagster
+
+StatefulJob.__init__ = partialmethod(StatefulJob.__init__, max_clock_jump=timedelta(milliseconds=1))
+run_for_dagster()
+"""
 
 
 def test_a_process_that_reports_nothing_fails_the_run(
@@ -362,7 +389,7 @@ def test_a_client_gets_the_call_and_its_own_arguments(
     client = Recording()
     launch = PipesLaunch(client="k8s", command=["run.py"], arguments={"image": "lake:1"})
     [registered] = load_jobs(site.settings)
-    config = {"max_batches": 2, "parameters": {"why": "a test"}}
+    config = {"max_batches": 2, "parameters": {"why": "a test"}, "accept_clock": True}
 
     def run(resource: Any) -> dg.ExecuteInProcessResult:
         return dg.materialize(
@@ -376,6 +403,6 @@ def test_a_client_gets_the_call_and_its_own_arguments(
     done = run(client)
     assert done.success
     arguments = {"partition": None, **config, "requested_by": f"dagster run {done.run_id}"}
-    call = {"format": 1, "job": JOB, "method": "run", "arguments": arguments}
+    call = {"format": FORMAT, "job": JOB, "method": "run", "arguments": arguments}
     assert client.given == {"extras": {"statelake": call}, "command": ["run.py"], "image": "lake:1"}
     assert "the resource 'k8s' is not a Pipes client" in failure_of(run("a text"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, SetupError
 from state_engine.replay.comparison import compare_outputs
 from state_engine.sources.base import Source
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
@@ -178,7 +179,14 @@ def test_an_aggregation_over_a_delta_table_is_taken_over(tmp_path: Path, streami
         engine.state_processor(job).bootstrap_from_spark(
             "sums", checkpoint, {"total": SparkState(value="value.nope")}
         )
-    engine.state_processor(job).bootstrap_from_spark("sums", checkpoint, wanted)
+    ahead_ms = time.time_ns() // 1_000_000 + 3650 * 86_400_000
+    processor = engine.state_processor(job)
+    for dry_run in (True, False):
+        with pytest.raises(SetupError, match=r"the clock of this machine says .*max_clock_jump"):
+            processor.bootstrap_from_spark("sums", checkpoint, wanted, clock=ahead_ms, dry_run=dry_run)
+    assert engine.checkpoints(job) == []
+    processor.bootstrap_from_spark("sums", checkpoint, wanted, clock=ahead_ms, accept_clock=True)
+    assert [row.clock_ms for row in engine.checkpoints(job)] == [ahead_ms]
     engine.run(job)
     assert {r["k"]: r["value"] for r in engine.read_state(job, "sums", "total").collect()} == {
         "A": 14,

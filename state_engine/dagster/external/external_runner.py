@@ -73,7 +73,7 @@ class ExternalRunner:
             "max_batches": max_batches,
             "parameters": parameters,
             "requested_by": requested_by,
-            **({"accept_clock": True} if accept_clock else {}),
+            "accept_clock": accept_clock,
         }
         heard = self._call(EngineCall(job=job.name, method="run", arguments=arguments), on_progress)
         return replace(_reported(heard.last.ran), batches=heard.batches)
@@ -89,6 +89,7 @@ class ExternalRunner:
         rebatch: bool = False,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         on_progress: OnBatch = None,
     ) -> BackfillReport:
         """``StateEngine.backfill`` in the process; errors as those of ``run``."""
@@ -100,6 +101,7 @@ class ExternalRunner:
             "rebatch": rebatch,
             "parameters": parameters,
             "requested_by": requested_by,
+            "accept_clock": accept_clock,
         }
         heard = self._call(EngineCall(job=job.name, method="backfill", arguments=arguments), on_progress)
         return replace(_reported(heard.last.backfilled), batches=heard.batches)
