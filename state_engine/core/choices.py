@@ -12,12 +12,6 @@ from state_engine.core.errors import ConfigurationError
 def check_choice(given: object, choices: Sequence[str], *, what: str) -> Any:
     """The word itself; one that is none of the choices is refused.
 
-    Args:
-        what: names the parameter, and what it belongs to.
-
-    Raises:
-        ConfigurationError: names all choices.
-
     Example:
         >>> check_choice("warning", ("error", "warn"), what="severity")
         Traceback (most recent call last):
@@ -31,11 +25,7 @@ def check_choice(given: object, choices: Sequence[str], *, what: str) -> Any:
 
 
 def check_mapping(given: object, *, what: str) -> None:
-    """Refuse options that are no mapping of names.
-
-    Raises:
-        ConfigurationError: with an example.
-    """
+    """Refuse options that are no mapping of names."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigurationError(f"{what}: options must be a dict such as {{'name': 'value'}}, not {given!r}")
 

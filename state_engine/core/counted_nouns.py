@@ -9,7 +9,6 @@ def counted(count: int, one: str, many: str | None = None) -> str:
     """A count and what it counts, in the singular for 1.
 
     Args:
-        count: of anything.
         one: what 1 of them is called; with a verb, if one follows.
         many: what any other number of them is called; by default the plural of the last word of ``one``.
 

@@ -20,12 +20,6 @@ _PART = re.compile(r"(?:\*|(?P<first>\w+)(?:-(?P<last>\w+)|#[1-5])?)(?:/(?P<step
 def check_cron(text: object, *, what: str) -> None:
     """Refuse what is not a schedule: five fields, or a name such as ``@daily``.
 
-    Args:
-        what: has the schedule.
-
-    Raises:
-        ConfigurationError: names the field.
-
     Example:
         >>> check_cron("*/10 6-22 * * mon-fri", what="job 'sums'")
     """

@@ -26,7 +26,6 @@ class IncrementalFold(Generic[Element, Result]):
         empty: the result of a sequence without elements.
         weakly: keep no element alive, which Python can do for objects of most classes, and not for dictionaries. A
             history that is read again consists of other rows; those of before are then free to go.
-        most: sequences to remember.
 
     Example:
         >>> total = IncrementalFold(lambda so_far, numbers: so_far + sum(numbers), 0)

@@ -19,9 +19,6 @@ _NO_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[^\[\]{}"]+', re.DOTALL)
 def parsed_json(text: str | bytes, *, max_depth: int = MAX_DEPTH) -> Any:
     """The value that a JSON text says.
 
-    Raises:
-        ValueError: it is not UTF-8 or not JSON, is nested too deeply, or has a number of more digits than can be read.
-
     Example:
         >>> parsed_json('{"a": [1, 2]}')
         {'a': [1, 2]}

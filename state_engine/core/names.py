@@ -57,9 +57,6 @@ def check_text_name(name: object, *, what: str) -> str:
 def check_table_name(name: object) -> tuple[str, ...]:
     """The parts of the name of a table in a catalog: a catalog, where one is named, its schemas, and the table.
 
-    Raises:
-        InvalidNameError: it is not of that form.
-
     Example:
         >>> check_table_name("lake.flights"), check_table_name("prod.lake.flights")[0]
         (('lake', 'flights'), 'prod')

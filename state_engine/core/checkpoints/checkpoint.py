@@ -28,9 +28,6 @@ class DataFile:
 
     Attributes:
         path: relative to the table or sink directory it belongs to.
-        bytes: size.
-        rows: number of rows.
-        subtask: which subtask wrote it.
         key_group_min, key_group_max: key groups inside, inclusive; None where rows have none.
         key_hash_min, key_hash_max: hashes inside; None where rows have none.
         footer: CRC-32 of its footer, compared before it is opened; None where nothing was recorded: in files of other
@@ -74,7 +71,6 @@ class FirstTimers:
     """When the first timers are due that the keys of one subtask have.
 
     Attributes:
-        key_group_start, key_group_end: key groups of the subtask.
         times_ms: time of the first one, by domain; of a domain without timers there is none.
     """
 
@@ -88,8 +84,6 @@ class OperatorCheckpoint:
     """What a checkpoint holds of one keyed operator.
 
     Attributes:
-        uid: identity of the operator across versions of the job.
-        parallelism, max_parallelism: of this checkpoint.
         key_schema: stored type of the key, as text.
         states: declared states, also those that this batch did not touch.
         changelog: files of changes that this attempt wrote.
@@ -156,9 +150,7 @@ class OperatorStateSchema:
     """One state of an operator that belongs to subtasks and not to keys.
 
     Attributes:
-        name: of the state.
         scheme: even_split, union, broadcast, raw_operator or raw_keyed.
-        type: stored type of an element, as text.
         parts: one a subtask that has the state, also where its list is empty.
     """
 
@@ -173,10 +165,8 @@ class OperatorStateRef:
     """Where the operator state of one operator or source lies: written by this attempt, or by an earlier one.
 
     Attributes:
-        operator: uid of the operator, or name of the source.
         write_id: the last attempt that changed any of it.
         elements: rows over all states and subtasks; of a source, those that this attempt appended.
-        parallelism: number of subtasks that the lists belong to.
         states: by name; none for a source, whose position is folded along the path of checkpoints.
         last_run: the last attempt that ran the operator, whether it changed anything or not: a restore after it hands
             the lists out anew, and a checkpoint since it was not yet notified to listeners; empty for a source.
@@ -201,7 +191,6 @@ class SourceProgress:
     """What a checkpoint consumed from one source.
 
     Attributes:
-        name: of the source.
         position_from, position_to: summaries of the position before and after, as JSON.
         rows: rows read in this batch, as counted by the subtasks.
         watermark_ms: event-time watermark of the source after this batch.
@@ -229,12 +218,10 @@ class StagedSink:
     """Files that wait to be published to one sink, with all that publishing needs.
 
     Attributes:
-        name: of the sink.
         kind: how outputs wait and become visible, see ``SinkKind``.
         path: where the sink is.
         identity: of the table or directory when the files were staged; another one is never written to.
         schema: columns that were checked, as JSON.
-        files: what is staged.
         withdrawn: files published before that leave the sink in the same commit, because the checkpoint moves the
             head to another path.
     """
@@ -278,8 +265,6 @@ class RescaledOperator:
     """The parallelism that an operation gave to an operator, until the job declares another one than it did then.
 
     Attributes:
-        uid: of the operator.
-        parallelism: in force.
         declared: what the job declared when it was rescaled.
     """
 

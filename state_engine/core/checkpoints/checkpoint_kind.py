@@ -25,9 +25,6 @@ from state_engine.core.errors import RootError
 class CheckpointKind(StrEnum):
     """The kind of a row; a row stores its value.
 
-    Raises:
-        RootError: a value that this version does not know.
-
     Example:
         >>> CheckpointKind("compaction").is_in_background
         True

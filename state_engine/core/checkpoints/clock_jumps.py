@@ -22,11 +22,7 @@ BEHIND_MS = 3_600_000
 def check_jump(
     clock_ms: int, parent: CheckpointRow | None, *, machine_ms: int, bound_ms: int, job: str
 ) -> None:
-    """Refuse processing time that is too far ahead of the last checkpoint; of the machine's clock, where there is none.
-
-    Raises:
-        SetupError: it is.
-    """
+    """Refuse processing time too far ahead of the last checkpoint, or without one, of the machine's clock."""
     known_ms = max(parent.clock_ms, _ms(parent.created_at)) if parent else machine_ms
     if clock_ms - known_ms <= bound_ms:
         return

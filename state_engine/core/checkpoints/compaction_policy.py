@@ -67,9 +67,7 @@ class CompactionNeed:
 
     Attributes:
         files: of changes that lie upon the bases, or upon one another, at the most in any key group.
-        rows: changes in all of them.
         entries: in the bases, or in the states that are counted as of the last row, where these have more.
-        expired: of those in the bases, for certain.
         reason: to compact, for people; empty where there is none.
     """
 

@@ -24,7 +24,6 @@ class EntryCount:
     """How many entries a state has: keys with a value or a list, or entries of all maps.
 
     Attributes:
-        entries: how many.
         checkpoint_id: as of which checkpoint: the one that was asked for, or that of the last compaction.
     """
 
@@ -37,7 +36,6 @@ def entry_counts(path: Sequence[CheckpointRow], uid: str) -> dict[str, EntryCoun
 
     Args:
         path: rows from the first checkpoint to the one that is asked for, oldest first.
-        uid: of the operator.
     """
     operator = path[-1].operator(uid) if path else None
     if operator is None:
@@ -63,7 +61,6 @@ def entries_after(
 
     Args:
         path: to the parent of the row.
-        states: of the row.
         added: by column name, how many more entries there are of the states that the code declares; None where that is
             not known.
     """

@@ -35,7 +35,6 @@ class Place:
     Attributes:
         table: as in :mod:`.collection`: name of one of the job's own tables, or path of a sink.
         files: that are there, by path relative to the directory.
-        active: paths that its log lists.
         removed_lately: paths that left its log so short ago that somebody may still read them.
         owners: marks of the job's sinks that write here; None where nobody but the job does.
         ours: whether files may be taken out of the log.
@@ -73,7 +72,6 @@ def disposals(
     """What to do with the files of a place; those that stay are not in it.
 
     Args:
-        listed: paths that any row lists.
         needed: paths that must stay, see ``collection.reachable``.
         written_before_ms: nothing that was written later goes; milliseconds since 1970.
     """

@@ -24,8 +24,6 @@ class FormatStep:
     """From the format before to ``version``.
 
     Attributes:
-        version: the format that it leads to.
-        changes: what is new in it, as text.
         row: a row of the format before as one of this format.
     """
 
@@ -63,12 +61,6 @@ STEPS = (
 def steps_from(version: int, *, where: str) -> list[FormatStep]:
     """The steps from a format to this version's; none where it is this version's.
 
-    Args:
-        where: for messages: what has this format.
-
-    Raises:
-        RootError: the format is newer than this version knows, or too old.
-
     Example:
         >>> [step.version for step in steps_from(6, where="the root")]
         [7]
@@ -97,7 +89,6 @@ def upgraded_row(row: PlainRow, steps: list[FormatStep]) -> PlainRow:
 
 
 def newer(where: str, version: int) -> RootError:
-    """The error for what a newer version wrote."""
     return RootError(
         f"{where} was written by a newer Statelake: it has format {version}, this version reads format "
         f"{FORMAT_VERSION}. Upgrade Statelake"

@@ -96,11 +96,7 @@ class History(Mapping[int, CheckpointRow]):
     # -- paths -----------------------------------------------------------------------------------------------------
 
     def path(self, checkpoint_id: int | None) -> list[CheckpointRow]:
-        """The rows from the first checkpoint to the given one, oldest first; empty for None.
-
-        Raises:
-            ConfigurationError: there is no such checkpoint.
-        """
+        """The rows from the first checkpoint to the given one, oldest first; empty for None."""
         if checkpoint_id is None:
             return []
         if checkpoint_id not in self._paths:
@@ -124,7 +120,6 @@ class History(Mapping[int, CheckpointRow]):
         return self.path(self.head.checkpoint_id) if self.head else []
 
     def ids_to(self, checkpoint_id: int | None) -> set[int]:
-        """The ids on the path to a checkpoint."""
         return {row.checkpoint_id for row in self.path(checkpoint_id)}
 
     def common_ancestor(self, a: int, b: int) -> CheckpointRow | None:
@@ -175,7 +170,6 @@ class History(Mapping[int, CheckpointRow]):
 
         Args:
             parent_id: what the micro-batch continues; None for the first of a job.
-            branch: that it runs on.
         """
         if parent_id is None or parent_id not in self._rows or parent_id in self.expired:
             return None

@@ -29,7 +29,6 @@ def violations(
     """All invariants that committing this row on this parent would break; empty where it is right.
 
     Args:
-        row: to commit.
         parent: the row that it continues; None for the first.
         history: all that are committed; without them, the rules over the whole tree are not checked.
     """

@@ -48,7 +48,6 @@ def reachable(history: History, *, as_of: datetime | None = None, unpublished: C
     """The files that a checkpoint that can be restored needs, or that a sink shows.
 
     Args:
-        history: as they are now.
         as_of: count as needed, too, what was needed then or at any time since; None for what is needed now only.
         unpublished: rows whose outputs some sink has not seen yet.
     """

@@ -22,16 +22,7 @@ def continuing(
     created_at: datetime,
     requested_by: str,
 ) -> CheckpointRow:
-    """A row of ``main`` that changes nothing of what its parent stands for.
-
-    Args:
-        parent: what it continues, of any branch.
-        kind: of the operation.
-        checkpoint_id: its own.
-        write_id: names the attempt.
-        created_at: when the attempt started.
-        requested_by: who or what asked for it.
-    """
+    """A row of ``main`` that changes nothing of what its parent stands for."""
     return replace(
         parent,
         checkpoint_id=checkpoint_id,

@@ -36,7 +36,6 @@ class SinkChange:
 
     @property
     def checkpoint_id(self) -> int:
-        """Of the row."""
         return self.row.checkpoint_id
 
 
@@ -45,8 +44,6 @@ class SinkStatus:
     """What one sink shows of a path.
 
     Attributes:
-        key: name and path of the sink.
-        seen: the highest checkpoint that it has seen.
         changes: all that the path changes in it, oldest first.
         unseen: of these, what it does not show.
         behind: of these, what was published to it before.
@@ -114,9 +111,7 @@ def path_changes(
     """What a path of ``main`` changes in sinks.
 
     Args:
-        path: oldest first.
         declared: name and path, as of now, of the sinks of today's code, dead letters included.
-        locate: gives sinks the path that they have now.
     """
     changes: dict[SinkKey, list[SinkChange]] = {}
     for row in path:

@@ -21,7 +21,6 @@ def restored_since_last_run(path: Sequence[CheckpointRow], ref: OperatorStateRef
 
     Args:
         path: rows from the first checkpoint to the parent, oldest first.
-        ref: what the parent holds of the operator.
     """
     return any(row.kind.restores_state for row in _after_last_run(path, ref.last_run))
 

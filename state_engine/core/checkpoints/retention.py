@@ -44,7 +44,6 @@ class RetentionPlan:
     """What a policy comes to.
 
     Attributes:
-        keep: ids that stay restorable, ascending.
         expired: ids that were restorable and shall not be any more, ascending: for the ``retention`` row.
     """
 
@@ -63,8 +62,6 @@ def plan(
     """What to keep and what to expire. To be planned anew whenever another row was committed first.
 
     Args:
-        history: as they are now.
-        policy: how much to keep.
         now_ms: time of the attempt, in milliseconds since 1970.
         drop_branches: replays that nobody is going to promote: their heads are expired, which ends them.
         partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what

@@ -46,8 +46,6 @@ class SavepointFile:
     """One file of a savepoint.
 
     Attributes:
-        path: relative to the savepoint's directory.
-        bytes: size.
         sha256: of the content, as lower-case hexadecimal text.
     """
 
@@ -68,10 +66,6 @@ class SavepointManifest:
     """A savepoint.
 
     Attributes:
-        name: of the savepoint.
-        job: that it was taken of.
-        created_at: when; with a zone.
-        checkpoint: the row of the checkpoint that it is a copy of.
         files: all files of the directory, but for the manifest itself.
     """
 
@@ -95,11 +89,7 @@ class SavepointManifest:
         return json.dumps({"digest": _digest(content), **content}, indent=1, ensure_ascii=False)
 
     def check_form(self) -> None:
-        """Refuse a row that names anything but the manifest's own files, each at its place.
-
-        Raises:
-            MissingFilesError: no savepoint is written like that.
-        """
+        """Refuse a row that names anything but the manifest's own files, each at its place."""
         sizes = {f.path: f.bytes for f in self.files}
         for operator in self.checkpoint.operators:
             ids = [base.base_id for base in operator.bases]
@@ -128,11 +118,7 @@ class SavepointManifest:
         )
 
     def verify(self, actual: Iterable[SavepointFile]) -> None:
-        """Compare the files that are there with those that were written; others beside them are no matter.
-
-        Raises:
-            MissingFilesError: a file is missing or differs.
-        """
+        """Compare the files that are there with those that were written; others beside them are no matter."""
         there = {f.path: f for f in actual}
         wrong = [
             f"{f.path} is missing"
@@ -152,16 +138,7 @@ class SavepointManifest:
 
 
 def parse_manifest(text: str, *, where: str) -> SavepointManifest:
-    """The manifest that ``to_text`` wrote.
-
-    Args:
-        text: content of the file.
-        where: for messages: the file.
-
-    Raises:
-        RootError: it was written by a newer version, or by one before 0.2.0.
-        MissingFilesError: it is not what was written.
-    """
+    """The manifest that ``to_text`` wrote."""
     try:
         content = parsed_json(text)
     except ValueError as error:
@@ -218,8 +195,6 @@ class MatchedState:
     """What becomes of a savepoint's state in a job, by uid of operators and name of sources.
 
     Attributes:
-        restored: the job has them, and the savepoint holds their state.
-        dropped: only the savepoint has them.
         new: only the job has them; they start without state.
     """
 
@@ -234,12 +209,8 @@ def matched(
     """Find the job's operators in a savepoint.
 
     Args:
-        manifest: of the savepoint.
         operators: uids of the job's operators and names of its sources.
         allow_non_restored_state: whether state that the job has no operator for may be left behind.
-
-    Raises:
-        StateMigrationError: there is such state, and it may not.
     """
     held, own = _held(manifest.checkpoint), set(operators)
     states = MatchedState(tuple(sorted(held & own)), tuple(sorted(held - own)), tuple(sorted(own - held)))

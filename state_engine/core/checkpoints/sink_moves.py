@@ -64,16 +64,12 @@ def moves(
     Args:
         history: as they are now; every row of ``main`` is published before the move is.
         old_head_id: the head that is left; None where there is none.
-        new_parent_id: what the new row continues; None for nothing.
         kept: checkpoints whose outputs stay although they leave the path. ``outputs="keep"`` is all of ``leaving``:
             the sinks lose nothing and get what the new path has and they do not show, so every output is there at
             least once. Later moves do not withdraw what was kept, unless the head came back to its path in between.
 
     Returns:
         One a sink that changes; ``files`` and ``withdrawn`` in the order in which they were staged.
-
-    Raises:
-        SinkIdentityError: outputs would have to go into another table than the one that they were staged for.
     """
     old_path, new_path = history.path(old_head_id), history.path(new_parent_id)
     old, new, shown = content(old_path), content(new_path), published(history)

@@ -34,8 +34,6 @@ class KeyedStateFile:
     """A file of keyed state that counts as of a checkpoint.
 
     Attributes:
-        file: as its checkpoint recorded it.
-        checkpoint_id: the checkpoint that wrote it.
         order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
         groups: key groups inside that may count, at the max parallelism of the checkpoint that is read.
         counts: the key groups for which it counts, where the others are in a base already; None for all inside.
@@ -55,7 +53,6 @@ class KeyedStateFiles:
     """The files that hold the keyed state of an operator as of a checkpoint.
 
     Attributes:
-        base: files of the bases in force.
         changelog: files of changes, oldest first.
         missing_bases: bases in force that no row of the path wrote: the table of checkpoints is damaged.
     """
@@ -77,7 +74,6 @@ def keyed_state_files(path: Sequence[CheckpointRow], uid: str) -> KeyedStateFile
 
     Args:
         path: rows from the first checkpoint to the one that is read, oldest first.
-        uid: of the operator.
     """
     last = path[-1].operator(uid) if path else None
     if last is None:

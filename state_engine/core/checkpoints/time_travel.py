@@ -32,9 +32,6 @@ METADATA = ("updated_at", "expires_at", "key_group")
 def moment(as_of: datetime | str) -> datetime:
     """A time with its zone; UTC where none is given.
 
-    Raises:
-        ConfigurationError: the text is no ISO 8601 time.
-
     Example:
         >>> moment("2026-03-01 12:30"), moment("2026-03-01T12:30+02:00").hour
         (datetime.datetime(2026, 3, 1, 12, 30, tzinfo=datetime.timezone.utc), 10)
@@ -60,13 +57,7 @@ def path_as_of(
     """The path to the checkpoint that is asked for: any one by its id, one on the path of the head by time.
 
     Args:
-        history: all of the job.
-        job, root: for messages.
-        checkpoint_id: on any path; the head by default.
         as_of: the newest one that was made at or before this time, on the path of today's head.
-
-    Raises:
-        ConfigurationError: there is none, or both are given.
     """
     head = history.head
     if head is None:
@@ -100,12 +91,7 @@ def why_missing(
 
 @dataclass(frozen=True)
 class DeclaredState:
-    """A state as a checkpoint declares it.
-
-    Attributes:
-        operator, schema: its declarations.
-        row: the checkpoint.
-    """
+    """A state as a checkpoint declares it."""
 
     operator: OperatorCheckpoint
     schema: StateSchema
@@ -118,7 +104,6 @@ class DeclaredState:
 
     @property
     def key_type(self) -> pa.StructType:
-        """Stored type of the key."""
         return parse_ddl(self.operator.key_schema).arrow
 
     @property
@@ -156,11 +141,7 @@ class DeclaredState:
 
 
 def declared_state(path: Sequence[CheckpointRow], uid: str, state: str) -> DeclaredState:
-    """A state at the end of a path.
-
-    Raises:
-        ConfigurationError: there is no such operator or state; names those that are.
-    """
+    """A state at the end of a path."""
     last = path[-1] if path else None
     operator = last.operator(uid) if last else None
     if last is None or operator is None:

@@ -40,7 +40,6 @@ class AddCheckpoint:
     row: CheckpointRow
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row that it adds."""
         return self.row
 
 
@@ -49,7 +48,6 @@ class MoveHead:
     """The head leaves its path, and the sinks follow.
 
     Attributes:
-        replaced_id: the head that is left.
         sinks: what is withdrawn from each sink, and what comes (back).
         backfill: the backfill that this ends, as text; empty for none.
     """
@@ -59,7 +57,6 @@ class MoveHead:
     backfill: str = ""
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row with the move."""
         return replace(row, replaced_id=self.replaced_id, sinks=list(self.sinks), backfill=self.backfill)
 
 
@@ -83,7 +80,6 @@ class DropOperators:
     uids: tuple[str, ...]
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row with this change in it."""
         return replace(
             row,
             operators=[one for one in row.operators if one.uid not in self.uids],
@@ -104,7 +100,6 @@ class TakeOverTables:
     tables: Sequence[StagedSink]
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row with the tables."""
         return replace(row, sinks=[*row.sinks, *self.tables])
 
 
@@ -132,7 +127,6 @@ class Expire:
     ids: Sequence[int]
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row that expires them."""
         return replace(row, retired=list(self.ids))
 
 
@@ -143,7 +137,6 @@ class Pin:
     pin: PinnedCheckpoint
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row that pins it."""
         return replace(row, pinned=[self.pin])
 
 
@@ -169,7 +162,6 @@ class SettleTable:
     table: StagedSink
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row that names it."""
         return replace(row, sinks=[self.table])
 
 
@@ -213,7 +205,6 @@ class NewestIs:
     checkpoint_id: int
 
     def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
-        """The row as it was planned."""
         return row if history.newest_id == self.checkpoint_id else None
 
 
@@ -225,7 +216,6 @@ class OnlyBackgroundSince:
 
     Attributes:
         parent_id: what the micro-batch continues; None for the first of a job or of a branch.
-        branch: that it runs on.
     """
 
     parent_id: int | None

@@ -54,7 +54,6 @@ class WriteAttempt:
     """An attempt to commit a row, and to write the files that it lists.
 
     Attributes:
-        write_id: its name.
         created_at: when it began, by the clock of the storage.
     """
 

@@ -23,7 +23,6 @@ class DerivationStep:
     """One map or filter.
 
     Attributes:
-        function: a MapFunction or a FilterFunction.
         kind: of what a map gives; None for a filter.
     """
 
@@ -33,10 +32,6 @@ class DerivationStep:
 
 class DerivedTimestamps(TimestampAssigner):
     """The times that an assigner gives what maps and filters make of an element.
-
-    Args:
-        steps: from the source on.
-        assigner: is given what they make.
 
     Example:
         >>> steps = [DerivationStep(FilterFunction.of(lambda v: v > 1, what="filter"))]

@@ -49,9 +49,7 @@ class Call:
     """One method of a function, ready to be called.
 
     Attributes:
-        name: of the method, for messages.
         process: called with the element (or a timer's time) and ``context``.
-        context: what the function learns about the element.
     """
 
     name: str
@@ -64,7 +62,6 @@ class FunctionCalls:
     """All that an operator calls of a function.
 
     Attributes:
-        element: for elements.
         broadcast: for broadcast elements; None where the function takes none.
         timer: for timers; None where the function would not notice them.
         two_inputs: whether an element is a pair of its stream, 0 or 1, and its value.
@@ -136,7 +133,6 @@ def refusal_of_changes(
     """Why an operator cannot be on a stream that changes, and the ways out.
 
     Args:
-        of: what makes the stream change.
         shortcut: name of the method that stands for the function, where the user wrote none.
     """
     name = shortcut or type(function).__name__

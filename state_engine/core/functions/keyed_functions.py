@@ -30,12 +30,7 @@ class MapWithState(KeyedProcessFunction):
     """Calls ``function(value, state) -> (output, new state)``; the state is None before the first and after a None.
 
     Args:
-        function: any callable.
         state_type: type of the state, as a descriptor would take it.
-        name: of the state.
-
-    Raises:
-        ConfigurationError: the function is not callable, or the type is none.
 
     Example:
         >>> from state_engine.testing import KeyedHarness
@@ -52,7 +47,6 @@ class MapWithState(KeyedProcessFunction):
         self._function, self._descriptor = function, ValueStateDescriptor(name, state_type)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the state."""
         self._state = runtime_context.get_state(self._descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
@@ -72,12 +66,8 @@ class RollingReduce(ResultOfKey):
     """Emits, for every element, the reduction of all elements of its key so far.
 
     Args:
-        function: a ReduceFunction, or a callable of two values.
-        value_type: type of the elements.
         inverse: takes an element back: called with the reduction and the element, gives the reduction of the others.
             None where rows are only added. With it the number of a key's rows is kept, too.
-        name: of the state.
-        emits_changes: whether outputs have kinds.
 
     Example:
         >>> from state_engine.testing import KeyedHarness
@@ -146,9 +136,6 @@ class RunningAggregate(ResultOfKey):
     Args:
         function: gives the result of an accumulator. With ``retract`` it takes elements back, and the number of a key's
             rows is kept, too.
-        accumulator_type: what is stored.
-        name: of the state.
-        emits_changes: whether outputs have kinds.
 
     Example:
         >>> from state_engine.core.state.aggregate_functions import AggregateFunction
@@ -220,10 +207,7 @@ class RollingAggregate(RollingReduce):
     element that has the least or greatest value, of several the first. A null field counts as no value.
 
     Args:
-        kind: ``sum``, ``min``, ``max``, ``min_by`` or ``max_by``.
         field: name or position of the field; of bare values, 0.
-        value_type: type of the elements.
-        name: of the state.
 
     Example:
         >>> from state_engine.testing import KeyedHarness

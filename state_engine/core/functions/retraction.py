@@ -66,12 +66,7 @@ class ResultOfKey(KeyedProcessFunction):
 
 
 class RetainedRows:
-    """How many rows a key has, in a state of its own beside that of a function.
-
-    Args:
-        name: of the function's state.
-        what: the function, for messages.
-    """
+    """How many rows a key has, in a state of its own beside that of a function."""
 
     def __init__(self, runtime_context: RuntimeContext, name: str, *, what: str) -> None:
         self._state = runtime_context.get_state(ValueStateDescriptor(f"{name}_rows", int))
@@ -92,15 +87,10 @@ class RetainedRows:
         """Count a row less.
 
         Args:
-            value: of the row.
             kept: whether the function keeps something of the key.
 
         Returns:
             Whether it was the last one of the key.
-
-        Raises:
-            RetractionError: the key has no row.
-            StateMigrationError: the function kept rows of the key before it counted them.
         """
         if not kept:
             raise never_added(value, what=self._what)

@@ -31,7 +31,6 @@ class HarnessBatch:
         ends_ms: the watermark of every input after the batch.
         parts: the positions of the elements that each subtask gets.
         idle: inputs that hold back no other one; they have no element.
-        kinds: of the elements; None where all are inserts.
     """
 
     elements: list[Any]
@@ -51,7 +50,6 @@ class HarnessBatch:
         return keys, elements, stamps, [self.marks[i] for i in mine]
 
     def kinds_of(self, subtask: int) -> list[RowKind] | None:
-        """Kinds of the elements of one subtask."""
         return None if self.kinds is None else [self.kinds[i] for i in self.parts[subtask]]
 
     def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
@@ -81,10 +79,7 @@ def watermarks(
     """The watermark before every element and after the last one, and that of every input after the batch.
 
     Args:
-        start_ms: of every input; the smallest counts.
-        inputs: the input of every element.
         out_of_orderness_ms: None where elements do not move it.
-        idle: inputs that hold back no other one.
         least_ms: below which the watermark of the operator does not go.
 
     Example:

@@ -61,15 +61,7 @@ class BatchSettings:
 
 
 class HarnessRun:
-    """One subtask during one batch; it changes nothing outside of itself.
-
-    Attributes:
-        function: this subtask's copy.
-        out: what it produced.
-        state: its operator state at the end.
-        changes: of keyed state.
-        metrics: of its function.
-    """
+    """One subtask during one batch; it changes nothing outside of itself."""
 
     def __init__(self, settings: BatchSettings, subtask: int, start: SubtaskSnapshot | None) -> None:
         self._settings, self.subtask, self._start = settings, subtask, start
@@ -93,7 +85,6 @@ class HarnessRun:
 
         Args:
             keys, values, stamps, marks, kinds: of the elements: their times, and the watermarks before them.
-            broadcast: broadcast elements with their times and kinds.
             drain: whether to fire all event-time timers at the end.
         """
         s = self._settings

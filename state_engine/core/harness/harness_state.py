@@ -33,12 +33,6 @@ class Snapshot:
     """Stored state of a harness, and its clocks.
 
     Attributes:
-        keyed: keyed state, timers included.
-        operator: operator state by subtask.
-        clock_ms: of the next batch.
-        watermarks_ms: of the inputs at its start.
-        checkpoint_id: number of batches so far.
-        elements: number of elements so far.
         idle: inputs that hold back no other one.
         reached_ms: the watermark of the operator, below which it does not go; the smallest long while none was idle.
     """
@@ -137,11 +131,7 @@ class HarnessState:
                 run.function.notify_checkpoint_complete(self.checkpoint_id)
 
     def values(self, name: str) -> Any:
-        """What is stored of one state: keyed state by key, operator state by subtask.
-
-        Raises:
-            ConfigurationError: there is no such state yet.
-        """
+        """What is stored of one state: keyed state by key, operator state by subtask."""
         if name in self.keyed.entries:
             return self.keyed.values(name)
         snapshots = self.operator or ()

@@ -28,9 +28,6 @@ class VectorizedElements:
 
     Args:
         keys, values, stamps, marks: of the elements: their times, and the watermarks before them.
-        input_type: of the elements.
-        key_type: of the keys.
-        timed: whether the elements have event times.
     """
 
     def __init__(
@@ -61,7 +58,6 @@ class VectorizedElements:
         )
 
     def state(self, descriptor: StateDescriptor, entries: dict[Any, Any]) -> StateColumn:
-        """Stored entries as the column of a state."""
         items = [entries.get(key) for key in self.keys]
         values = items if descriptor.ttl is None else [None if i is None else i.value for i in items]
         at_ms = [None if i is None else i.at for i in items] if descriptor.ttl is not None else None
@@ -94,5 +90,4 @@ class VectorizedElements:
 
 
 def columns_of_type(kind: TypeInformation) -> StructType:
-    """The columns of elements of a type."""
     return kind if isinstance(kind, StructType) else StructType(["value"], [kind])

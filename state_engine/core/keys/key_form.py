@@ -26,8 +26,6 @@ class DeclaredKey:
     """The type of a key.
 
     Attributes:
-        names: of its columns.
-        types: of its columns.
         record: of the whole key, where that is a record which a function makes.
     """
 
@@ -69,7 +67,6 @@ class KeyForm:
     """Makes declared keys of plain ones.
 
     Args:
-        types: of the columns of the key.
         record: the type of the whole key, where that is a ``Row`` or a class of the user's.
 
     Example:
@@ -92,7 +89,6 @@ class KeyForm:
         return None if plain and own is None else cls(types, own)
 
     def __call__(self, key: Any) -> Any:
-        """The key as declared."""
         if key not in self._known:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()

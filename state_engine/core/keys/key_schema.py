@@ -24,7 +24,6 @@ class KeySchema:
     """Names and declared Arrow types of the key columns.
 
     Attributes:
-        names, types: as declared.
         stored: what the columns are called in storage, where they are called otherwise there; see ``columns``.
 
     Example:
@@ -86,9 +85,6 @@ class KeySchema:
 
     def stored_in(self, tables: Iterable[pa.DataType]) -> KeySchema:
         """This key under names that it can have in tables: a column of another type keeps its name for itself.
-
-        Args:
-            tables: types of their key columns.
 
         Example:
             >>> KeySchema(("k",), (pa.string(),)).stored_in([pa.struct([("k", pa.int64())])]).columns

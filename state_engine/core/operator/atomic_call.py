@@ -35,7 +35,6 @@ class AtomicCall:
     Args:
         context: the current key, and what undoes the changes of the call.
         normalise: makes an output what was declared; TAGGED where it is for a side output.
-        side: writes to a side output.
         dead_letters: whether what is refused is set aside instead of ending the batch.
     """
 
@@ -88,9 +87,6 @@ class AtomicCall:
 
 def outputs_of(result: Any, method: str) -> Iterable[Any]:
     """What a method returned, if it can be outputs.
-
-    Raises:
-        ValueTypeError: it is one output, which has to be yielded.
 
     Example:
         >>> list(outputs_of(range(2), "process_element"))

@@ -79,8 +79,6 @@ def changing_outputs(
     """What makes an ``ElementChange`` of every output.
 
     Args:
-        normalise: of the value of an output.
-        kind_of: of an output.
         tagged: what ``normalise`` gives for an output that belongs to a side output; it is passed on.
     """
 

@@ -32,7 +32,6 @@ class GuardedOperator:
         return self._guard(self._life.snapshot)
 
     def close(self) -> None:
-        """Close the function."""
         self._guard(self._life.close)
 
     def metrics(self) -> dict[str, float]:

@@ -17,7 +17,6 @@ class LateElement(NamedTuple):
 
     Attributes:
         tag: of the side output that it goes to; None where nobody reads that.
-        value: the element that the function would have got.
     """
 
     tag: OutputTag | None

@@ -37,18 +37,10 @@ class OperatorLifecycle:
     """One function of one subtask during one micro-batch.
 
     Args:
-        function: the user's function; owned by this subtask.
-        info: operator, subtask and parallelism.
         restored: what the subtask starts with, as ``assign`` gave it; None where no checkpoint knows the operator.
         restored_checkpoint_id: the parent checkpoint; None where there is none.
-        checkpoint_id: of the checkpoint that this micro-batch makes.
-        clock_ms: processing time of the batch.
         keyed_store: keyed states; None outside of keyed streams.
         context: the current element, whose refusal also takes back its writes to operator state.
-
-    Attributes:
-        store: operator state.
-        runtime_context: what ``open`` is given.
 
     Example:
         >>> class Counter(ListCheckpointed):

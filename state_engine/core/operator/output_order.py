@@ -28,7 +28,6 @@ def place_of_output(origin: Any, element: Callable[[int], tuple[int, int]]) -> t
     """A sort key; outputs of one key stay in the order they were yielded, so sort with a stable sort.
 
     Args:
-        origin: of the output.
         element: gives, for the index of an element in its subtask's input, the watermark before the element and the
             element's number in the total order of all subtasks.
 

@@ -23,7 +23,6 @@ class TimerOrigin(NamedTuple):
 
     Attributes:
         stage, at: when it fired: stage of the batch and time in it, see ``timers.Entry``.
-        key: as declared.
     """
 
     stage: int
@@ -49,9 +48,6 @@ class Refusal:
             come first); None for a timer, and where opening, closing or a snapshot raised.
         key: its key; None where there is none.
         error: class and message of what was raised; for a timer also which one.
-        traceback_text: where it was raised.
-        timer: the timer, where one was refused.
-        broadcast: whether it is a broadcast element.
     """
 
     index: int | None
@@ -97,9 +93,7 @@ class ElementOutputs:
 
     Attributes:
         values: normal outputs; where they have kinds, an ``ElementChange`` each.
-        origins: of each value, an Origin.
         side: side outputs by the id of their tag; only those that got a value.
-        refused: elements and timers that were set aside.
         table: values as columns, in place of ``values``, where a function over columns gave them.
     """
 

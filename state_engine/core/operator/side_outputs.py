@@ -39,7 +39,6 @@ class SideOutputWriter:
     """Appends to the side outputs of one operator.
 
     Args:
-        operator: uid, for messages.
         declared: tags that somebody reads, by id; None takes any tag.
         kind_of: gives a value its kind, where side outputs have kinds.
     """
@@ -57,7 +56,6 @@ class SideOutputWriter:
 
         Raises:
             ConfigurationError: nobody reads this side output, or it was declared with another type.
-            ValueTypeError: the value does not have the type of its tag.
         """
         tag, value = tagged
         normalise = self._known(tag)

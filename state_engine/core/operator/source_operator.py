@@ -16,11 +16,6 @@ class SourceOperator:
     """Runs a source: ``open``, ``run``, ``snapshot``, ``close``. What the function raises comes out as it is.
 
     Args:
-        function: the user's source; owned by this subtask.
-        info: name, subtask and parallelism.
-        output_type: what elements are normalised to.
-        clock_ms: processing time of the batch.
-        restored: operator state that the subtask starts with.
         restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
     """
 
@@ -64,7 +59,6 @@ class SourceOperator:
         return self._life.snapshot()
 
     def close(self) -> None:
-        """Close the function."""
         self._life.close()
 
     def metrics(self) -> dict[str, Any]:

@@ -50,20 +50,11 @@ class StreamOperator(GuardedOperator):
     """One subtask of an operator during one micro-batch: ``open``, elements, ``fire_rest``, ``snapshot``, ``close``.
 
     Args:
-        function: the user's function; owned by this subtask.
-        info: name, subtask and parallelism.
         store: keyed states, made with the same ``context``; None where the stream is not keyed.
-        context: the current key.
-        timers: the clocks of the batch.
-        output_type: what outputs are normalised to.
         dead_letters: whether refused elements are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
         changing: whether outputs, those of side outputs too, have kinds: then each is an ``ElementChange``.
-        restored: operator state that the subtask starts with.
         restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
-
-    Raises:
-        ConfigurationError: the function cannot run on this kind of stream.
     """
 
     def __init__(
@@ -142,7 +133,6 @@ class StreamOperator(GuardedOperator):
             keys: of the elements; None where the stream is not keyed.
             values: the elements; pairs of stream (0 or 1) and element where there are two inputs.
             timestamps: event times in milliseconds.
-            out: where outputs go.
             watermarks: the watermark before every element, in milliseconds; without, that of the start of the batch.
             kinds: of the elements; without, all are inserts.
             diverts: whether there are late elements among the values that pass by the function; their key is NO_KEY.
@@ -233,7 +223,6 @@ class StreamOperator(GuardedOperator):
         Args:
             keys: of the elements, where the stream is keyed; at the places of broadcast elements anything.
             values: pairs of 0 and an element, or of 1 and a broadcast element; or late elements.
-            timestamps, out, watermarks, kinds, diverts: as for ``process``.
         """
         if self._queue is not None:
             self._queue.index()
@@ -288,12 +277,10 @@ class StreamOperator(GuardedOperator):
 
         Args:
             end_watermark_ms: the watermark at the end of the batch; before a broadcast element, that before it.
-            out: where outputs go.
             drain: then fire all other event-time timers, too, with the largest watermark: the input has ended for good.
 
         Raises:
             ElementRefused: a timer failed and the policy is not dead_letter.
-            TimerChainError: timers set each other without end.
         """
         queue = self._queue
         if queue is None:

@@ -44,8 +44,6 @@ def trial_open(
     """Open a copy of a function on empty state, and close it.
 
     Args:
-        function: the user's; it is left alone.
-        info: of the task that it is to take itself for.
         loader: asked for the entries of each state that the function declares; what it raises is the problem.
         keyed: whether its stream has a key, so that there is keyed state.
 
@@ -79,8 +77,6 @@ def on_trial(
     """A copy of a function as a task would have it before its first element; it is closed in the end.
 
     Args:
-        function: the user's; it is left alone.
-        info: of the task that it is to take itself for.
         keyed_store: hands out keyed states; None outside of keyed streams.
     """
     run = OperatorLifecycle(

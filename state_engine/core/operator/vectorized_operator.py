@@ -59,7 +59,6 @@ class ChangedColumn:
     """What changed in one state.
 
     Attributes:
-        keys: numbers of the keys whose value changed, each once.
         values: of the declared type; null where it is cleared.
         at_ms: when they were written; None where the state has no time to live.
         added: how many entries there are more than before.
@@ -87,9 +86,6 @@ class VectorizedRows:
     """The rows of one subtask, in total order.
 
     Attributes:
-        rows: the columns of the stream.
-        key_of: the number of each row's key.
-        keys: a row for each key, as declared.
         timestamps, watermarks: in milliseconds, where the stream has event time.
     """
 
@@ -108,13 +104,7 @@ class VectorizedOperator(GuardedOperator):
     """One subtask during one micro-batch: ``open``, ``process``, ``snapshot``, ``close``.
 
     Args:
-        function: owned by this subtask.
-        info: name, subtask and parallelism.
-        context: the clocks.
-        columns: of the outputs.
-        load: gives the state.
         dead_letters: whether refused rows are set aside instead of ending the batch.
-        restored: operator state that the subtask starts with.
         restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
     """
 
@@ -164,8 +154,6 @@ class VectorizedOperator(GuardedOperator):
 
         Raises:
             ElementRefused: it raised, or refused a row that is not set aside.
-            ValueTypeError: what it returned does not fit what is declared.
-            ConfigurationError: names of columns collide, or what it returned is no result.
         """
         self._check_names(batch)
         loaded = {d.name: self._load(d) for d in self.descriptors}

@@ -28,9 +28,7 @@ class StateElements:
     """The list of one managed state in one subtask.
 
     Attributes:
-        name: of the state.
         scheme: even_split, union or broadcast.
-        type: stored type of an element, as text.
         elements: in order, each as JSON; for broadcast state the entries, as objects with ``key`` and ``value``.
     """
 
@@ -76,12 +74,7 @@ def assign(
     Args:
         snapshots: by subtask; only the copy of subtask 0 counts for broadcast state.
         parallelism, max_parallelism: of the operator now; max parallelism is the one the snapshots were made with.
-        operator: uid, for messages.
         restored: whether the job was restored or imported since the snapshots were made.
-
-    Raises:
-        RescaleError: there is raw operator state and the parallelism changes.
-        StateAccessError: subtasks hold different states under one name.
 
     Example:
         >>> two = [SubtaskSnapshot((StateElements("s", "union", "bigint", (n,)),)) for n in ("1", "2")]
@@ -108,11 +101,7 @@ def assign(
 
 
 def declared_states(operator: str, snapshots: dict[int, SubtaskSnapshot]) -> dict[str, StateElements]:
-    """The managed states of an operator by name, without elements.
-
-    Raises:
-        StateAccessError: subtasks hold different states under one name.
-    """
+    """The managed states of an operator by name, without elements."""
     by_name: dict[str, tuple[int, StateElements]] = {}
     for subtask, snapshot in snapshots.items():
         for state in snapshot.states:

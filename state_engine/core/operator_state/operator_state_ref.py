@@ -78,11 +78,6 @@ def build_ref(
 
     Args:
         declared: by subtask, the states of that subtask, each with its one part.
-        write_id: of this attempt.
-        parent: as the subtasks were given it.
-
-    Raises:
-        StateAccessError: subtasks hold different states under one name, or different copies of broadcast state.
     """
     snapshots = {
         i: SubtaskSnapshot(tuple(StateElements(s.name, s.scheme, s.type) for s in own))

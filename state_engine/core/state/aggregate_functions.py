@@ -118,11 +118,7 @@ class _PlainFold(FoldFunction):
 
 
 def never_added(value: Any, *, what: str) -> RetractionError:
-    """The error that what is to be taken back was never added to its key.
-
-    Args:
-        what: takes it back.
-    """
+    """The error that what is to be taken back was never added to its key."""
     shown = repr(value)
     shown = shown if len(shown) <= 80 else shown[:77] + "..."
     return RetractionError(

@@ -27,7 +27,6 @@ def fold(shape: str, entries: Entries, changes: Iterable[Step]) -> None:
     """Fold changes into the entries of a state, in order.
 
     Args:
-        shape: of the state: ``value``, ``list`` or ``map``.
         entries: by key; changed. Lists and maps in them are changed, too.
 
     Example:

@@ -72,9 +72,6 @@ class Evolution:
 
         The same type where the table need not grow; ``stored_form.added_fields`` names what to add.
 
-        Args:
-            column: the type that the table's column has now.
-
         Raises:
             StateMigrationError: the column has a field of a new one's name and of another type.
         """
@@ -141,15 +138,6 @@ def evolve_state(
 ) -> Evolution:
     """How a state that a checkpoint recorded is read by what a function declares now.
 
-    Args:
-        recorded: the state as of the checkpoint.
-        descriptor: the declaration of today.
-        operator: uid of the operator, for messages.
-        earlier: the state as of the checkpoints before it.
-
-    Raises:
-        StateMigrationError: the change is not a supported one; says what was recorded, what is declared, what to do.
-
     Example:
         >>> from state_engine.core.state.descriptors import ValueStateDescriptor
         >>> was = recorded_schema(ValueStateDescriptor("last", "struct<delay: int>"))
@@ -175,12 +163,7 @@ def evolve(
 
     Args:
         recorded: what ``type_to_text`` said of the type before.
-        declared: the type of today.
-        what: whose type it is, for messages.
         earlier: older recorded texts: names of their fields are not used for other fields.
-
-    Raises:
-        StateMigrationError: the change is not a supported one.
 
     Example:
         >>> from state_engine.core.types.type_parsing import to_type
@@ -285,11 +268,7 @@ def _bound_fields(
 
 
 def _default_of(name: str, kind: TypeInformation, record: StructType, at: str) -> str | None:
-    """The default that the class of a record gives an added field, as it is recorded; None where it gives none.
-
-    Raises:
-        StateMigrationError: it is no value of the field's type.
-    """
+    """The default that the class of a record gives an added field, as it is recorded; None where it gives none."""
     default = getattr(record.made_by, "_field_defaults", {}).get(name)
     if dataclasses.is_dataclass(record.made_by):
         field = next(one for one in dataclasses.fields(record.made_by) if one.name == name)

@@ -41,7 +41,6 @@ class KeyedStateStore:
     """States of one operator in one subtask.
 
     Args:
-        operator: uid of the operator, for messages.
         context: the current key, shared with the operator that runs the function.
         loader: fills a state when its handle is first asked for.
     """
@@ -52,11 +51,7 @@ class KeyedStateStore:
         self._handles: dict[str, Any] = {}
 
     def handle(self, descriptor: StateDescriptor, kind: str) -> Any:
-        """The handle for a descriptor; the same one for the same name.
-
-        Raises:
-            StateAccessError: the descriptor is of another primitive, or the name is taken by a different state.
-        """
+        """The handle for a descriptor; the same one for the same name."""
         if getattr(descriptor, "kind", None) != kind:
             raise StateAccessError(
                 f"operator '{self._operator}': {descriptor!r} does not describe a {kind.replace('_', ' ')} state; "

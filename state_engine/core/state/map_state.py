@@ -186,7 +186,6 @@ class TtlMapState(MapState):
         super().put(key, self._ttl.stamp(value, before))
 
     def remove(self, key: Any) -> None:
-        """Remove one entry."""
         self._ttl.accessed()
         super().remove(key)
 

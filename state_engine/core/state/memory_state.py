@@ -72,7 +72,6 @@ class MemoryState:
         return next(known, None), stored_as
 
     def copied(self) -> MemoryState:
-        """All of it, apart from this one."""
         return MemoryState(copy.deepcopy(self.entries), dict(self.descriptors))
 
     def without_expired(self, *, clock_ms: int, watermark_ms: int | None) -> MemoryState:
@@ -93,7 +92,6 @@ class MemoryState:
         return {key: _UNSTAMPED[descriptor.shape](stored) for key, stored in entries.items()}
 
     def keys_with_timers(self) -> list[Any]:
-        """The keys that have a timer."""
         return list(self.entries.get(TIMERS, ()))
 
 

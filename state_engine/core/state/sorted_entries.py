@@ -17,7 +17,6 @@ class SortedEntries(dict[Any, Any]):
     """Entries by map key; a dict for whoever does not ask for the order.
 
     Args:
-        entries: what is there at first.
         sort_key: what keys are sorted by; None for Python's own order.
 
     Example:

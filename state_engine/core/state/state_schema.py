@@ -10,9 +10,6 @@ class StateSchema:
     """Declaration of one state as of a checkpoint.
 
     Attributes:
-        name: of the state.
-        kind: its primitive.
-        type: stored type of its column, as text.
         ttl: its time to live as JSON, see ``StateTtlConfig.to_json``; empty where nothing expires.
         stored_as: the name that its rows and its column have, where that is another one: a name that is no identifier
             gets one, a renamed state keeps what it was stored as, and a state that comes back gets a new one. None for

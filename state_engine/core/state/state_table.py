@@ -46,10 +46,8 @@ class KeyContext:
         present: makes it what the job declares; None where it is that.
         timestamp: event time of the current element in milliseconds, or None.
         row_kind: of the current element; an insert where its stream does not change.
-        clock_ms: processing time of the batch.
         watermark_ms: watermark before the current element; None where there is none yet.
         checkpoint_watermark_ms: watermark that the parent checkpoint recorded; None where there is none.
-        has_event_time: whether the elements have an event time at all.
         on_element: called after every element.
         undo: the actions that take back the writes of this element, newest last; None where nobody will ask.
     """
@@ -121,7 +119,6 @@ class KeyedEntries:
     Where the state has a time to live, values, elements and map values are ``Stamped``.
 
     Attributes:
-        descriptor: what is stored.
         item_type: type of a value, list element or map value in ``entries``.
         entries: the working copy; a backend may give any mutable mapping.
         loaded: what the checkpoint held for the keys of this batch; empty where the entries know it.

@@ -26,7 +26,6 @@ class RecordedState:
     Attributes:
         descriptor: the declaration, with the names that state and fields have in storage.
         read: gives a stored column the form that the descriptor's type takes; None where nothing is stored.
-        changes: what changed since it was recorded, as texts.
     """
 
     descriptor: StateDescriptor
@@ -39,10 +38,8 @@ class StoredStates:
     """The stored states of one operator, for those that its function declares.
 
     Args:
-        operator: its uid, for messages.
         recorded: states as of the parent checkpoint, by name, those included that are dropped.
         earlier: what was ever stored under a name, on the path to the parent, by name of storage.
-        dropped: names of states that the job drops.
 
     Example:
         >>> from state_engine.core.state.descriptors import ValueStateDescriptor

@@ -65,7 +65,6 @@ class Lifetime:
     """How long the items of a state live, as a checkpoint records it.
 
     Attributes:
-        ttl_ms: how long.
         by_event_time: whether the watermark counts, and not the clock.
         hides_expired: whether running jobs never see what has expired.
         in_full_snapshot, in_compaction: whether full snapshots, and compactions, leave out what has expired.
@@ -106,8 +105,6 @@ def cleaned_until_us(
     """The time of the newest item that a new base leaves out, in microseconds since 1970; None where all stay.
 
     Args:
-        recorded: the time to live, as the checkpoint recorded it.
-        clock_ms, watermark_ms: of the checkpoint that the base stands for.
         full_snapshot: whether it is a snapshot for itself, and not background clean-up.
 
     Example:

@@ -58,7 +58,6 @@ class TtlRule:
         return self._context.event_time()
 
     def expired(self, item: Stamped) -> bool:
-        """Whether an item has expired."""
         return item.at is not None and expired(item, horizon(self.now(), self._life.ttl_ms))
 
     def stamp(self, value: Any, before: Stamped | None = None) -> Stamped:

@@ -30,7 +30,6 @@ class Partition:
     """One slice of event time.
 
     Attributes:
-        key: as Dagster writes it.
         start_ms, end_ms: milliseconds since 1970 in UTC; the end is exclusive.
     """
 
@@ -269,7 +268,6 @@ def order_refusal(
     """Why a partition cannot be run now; None where it is the next one, or the very last that was run.
 
     Args:
-        asked: partition.
         last: that was run on the path of the head; None where none was.
     """
     if last is not None and asked.end_ms == last.end_ms:

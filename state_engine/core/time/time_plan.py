@@ -38,7 +38,6 @@ class PlannedSource:
     """What is known of a source when a micro-batch is planned.
 
     Attributes:
-        policy: of the source.
         unread: whether it gives rows to the micro-batch, or has rows that wait for a later one.
         more: whether rows wait for a later one: then time must not pass them.
         last_rows_ms: clock of the micro-batch that had its last rows, or that knew it first; None where none did.
@@ -116,8 +115,6 @@ def plan_time(
     """The plan of a micro-batch.
 
     Args:
-        sources: those with event time, by name.
-        clock_ms: of the micro-batch.
         partition_end_ms: where the time partition ends that the micro-batch is of, exclusive; None for none.
 
     Example:

@@ -72,11 +72,8 @@ class Entry(NamedTuple):
     """A timer and when it fires; entries of a key fire in their order, which no cut into batches changes.
 
     Attributes:
-        stage: AT_ONCE, IN_TIME or NOT_YET.
         at: time within the stage: the timer's own, but not before that of the timer that set it.
-        time, domain: of the timer.
         element: index of the element that set it, directly or through others, when it was due already; else -1.
-        watermark_ms: the watermark while it fires.
         chained: how many steps that count for ``CHAIN_LIMIT`` led to it.
     """
 
@@ -107,11 +104,7 @@ class TimerQueue:
     """The timers of a subtask's keys.
 
     Args:
-        operator: uid of the operator, for messages.
         store: keyed states of the subtask; the timers are loaded when the queue is made.
-        context: the current key, shared with the store.
-        clock_ms: processing time of the batch.
-        watermark_ms: watermark at the start of the batch.
 
     Attributes:
         watermark_ms: the watermark before the current element; set by the operator.
@@ -147,11 +140,7 @@ class TimerQueue:
             heapify(self._heaps[key])
 
     def register(self, time: int, domain: TimeDomain) -> None:
-        """Set a timer of the current key.
-
-        Raises:
-            TimerChainError: it is the last of too many in a row, each set by the one before.
-        """
+        """Set a timer of the current key."""
         timer, key = Timer(int(time), _STORED[domain]), self._context.key
         if not self._state.add(timer):
             return

@@ -81,7 +81,6 @@ class TimestampColumn:
     """A column that holds event times as numbers since 1970.
 
     Attributes:
-        name: of the column.
         unit: s, ms, us or ns.
     """
 
@@ -179,9 +178,6 @@ def epoch_milliseconds(numbers: pa.Array, unit: str) -> tuple[pa.Array, pa.Array
     """Numbers since 1970 as milliseconds, rounded down, null where there is none; and which numbers are no time.
 
     Fractions are read to the microsecond, which is as fine as a 64-bit fraction of seconds is today.
-
-    Raises:
-        ConfigurationError: the column does not hold numbers.
 
     Example:
         >>> epoch_milliseconds(pa.array([1.001, None, float("nan")]), "s")[0].to_pylist()

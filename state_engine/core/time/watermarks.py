@@ -69,7 +69,6 @@ def combined(active_ms: Iterable[int | None], before_ms: int | None) -> int | No
 
     Args:
         active_ms: of the streams that it reads and that are not idle; where there is none, it stays.
-        before_ms: of the operator; None before it had one.
 
     Example:
         >>> combined([5, 3], 4), combined([5, None], 4), combined([], 4), combined([5], None)
@@ -96,7 +95,6 @@ def late_among(event_ms: Longs, watermarks_ms: Longs) -> Longs:
 
     Args:
         event_ms: event times; the smallest long where there is none.
-        watermarks_ms: the watermark before each.
 
     Example:
         >>> late_among(np.array([99, 100, MIN_TIMESTAMP]), np.array([99, 99, 99])).tolist()

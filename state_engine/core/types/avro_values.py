@@ -48,13 +48,6 @@ _PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 def record_fields(schema: str, *, of: str) -> dict[str, Any]:
     """The schema of each field of a record.
 
-    Args:
-        schema: of the record, as JSON.
-        of: who is given it, for messages.
-
-    Raises:
-        ConfigurationError: it is no schema of a record.
-
     Example:
         >>> text = '{"type": "record", "name": "Click", "fields": [{"name": "user", "type": "string"}]}'
         >>> record_fields(text, of="KafkaSink")
@@ -78,12 +71,9 @@ def avro_writer(
     """What turns a row into the bytes of a record.
 
     Args:
-        schema: of the record, as JSON.
         columns: types of the row's columns; those that the record has no field for are passed over.
-        of: who is given it, for messages.
 
     Raises:
-        ConfigurationError: a field has no column, or one of a type that it does not take.
         ValueTypeError: of the result: a value does not fit into its field.
 
     Example:
@@ -111,13 +101,7 @@ class _Named:
         self._of, self._known = of, dict[str, Any]()
 
     def writer(self, kind: Any, column: pa.DataType, path: str) -> Write:
-        """What writes the values of a column.
-
-        Args:
-            kind: schema, as parsed.
-            column: type of the values.
-            path: name of the field, for messages.
-        """
+        """What writes the values of a column."""
         if isinstance(kind, str) and kind in self._known:
             return self.writer(self._known[kind], column, path)
         if isinstance(kind, list):

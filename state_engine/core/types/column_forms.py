@@ -54,8 +54,6 @@ def in_form(
 
     Args:
         array: of that type, or one that can become it without loss.
-        kind: the type.
-        stored: whether the column is to be as states store it.
         by_name: whether fields of records are found by their names, where these are those of the type; else, as where
             they have the names of storage, by position.
 

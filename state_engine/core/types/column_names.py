@@ -44,11 +44,7 @@ def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) 
 
 
 def check_not_reserved(names: Iterable[str], *, what: str) -> None:
-    """Refuse names that begin as those of the engine's columns do.
-
-    Raises:
-        ConfigurationError: says which.
-    """
+    """Refuse names that begin as those of the engine's columns do."""
     reserved = [name for name in names if name.lower().startswith(RESERVED)]
     if reserved:
         raise ConfigurationError(
@@ -60,12 +56,7 @@ def check_delta_names(schema: Iterable[pa.Field], *, what: str, otherwise: str =
     """Refuse columns and fields that a Delta table without column mapping cannot have.
 
     Args:
-        schema: the columns.
-        what: has them, for messages.
         otherwise: another way out than to rename them.
-
-    Raises:
-        ConfigurationError: says which, and the ways out.
     """
     refused = [name for field in schema for name in _names_in(field) if any(c in _NOT_IN_DELTA for c in name)]
     if refused:
@@ -76,15 +67,7 @@ def check_delta_names(schema: Iterable[pa.Field], *, what: str, otherwise: str =
 
 
 def check_distinct(names: Iterable[str], *, what: str, of: str) -> None:
-    """Refuse names that differ in the case of letters only, where these are not distinguished.
-
-    Args:
-        what: has them, for messages.
-        of: what does not distinguish them.
-
-    Raises:
-        ConfigurationError: says which.
-    """
+    """Refuse names that differ in the case of letters only, where these are not distinguished."""
     alike: dict[str, list[str]] = {}
     for name in names:
         alike.setdefault(name.lower(), []).append(name)

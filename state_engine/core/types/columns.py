@@ -13,7 +13,6 @@ from state_engine.core.types.type_parsing import arrow_type
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array."""
     if column.num_chunks == 1:
         return column.chunk(0)
     combined = column.combine_chunks()
@@ -41,9 +40,7 @@ def elements(
     """The rows of a table as functions see them.
 
     Args:
-        columns: of the table, in order.
         names: what functions see the columns as; by default their own names.
-        scalar: whether the one column is seen bare.
         declared: the columns as the stream declares them; without, the types that follow from their Arrow types.
 
     Example:

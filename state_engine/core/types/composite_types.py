@@ -119,8 +119,6 @@ class StructType(TypeInformation):
     """Records: tuples, Rows, NamedTuples or dataclasses, by what made them.
 
     Args:
-        names, types: of the fields.
-        made_by: what makes a value.
         stored: names of the fields in storage, where a rename or a return of a field keeps them apart from ``names``.
         aliases: by field, the name that it had before it was renamed.
         fills: by field that was added with a default, that default as ``to_json`` writes it. What was stored before has

@@ -62,13 +62,9 @@ def parse_ddl(
     """DDL text: a single type (``bigint``, ``array<string>``) or columns (``a bigint, b string``).
 
     Args:
-        text: the DDL.
         more: names of types beyond SQL's, and what makes them.
         stored_names: whether a field may say under which name it is stored, and what stands for null in it: ```total`
             as `sum` default `0`: bigint``.
-
-    Raises:
-        ConfigurationError: the text cannot be read; says where.
     """
     tokens, at = [], 0
     while text[at:].strip():
@@ -188,7 +184,6 @@ def ddl_text(kind: pa.DataType) -> str:
 
 
 def list_text(element: str) -> str:
-    """DDL of a list, from that of its elements."""
     return f"array<{element}>"
 
 

@@ -21,9 +21,6 @@ def conform(array: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | 
 
     Works in both directions: to read what was written earlier, and to write records with all fields of the table.
 
-    Raises:
-        StateMigrationError: the values are of another kind: these are not the files that were recorded.
-
     Example:
         >>> old = pa.array([{"a": 1, "b": "x"}, None])
         >>> conform(old, pa.struct([("c", pa.date32()), ("a", pa.int64())])).to_pylist()
@@ -62,9 +59,6 @@ def grown(column: pa.DataType, needed: pa.DataType) -> pa.DataType:
     """The type that a table's column must get to hold values of another form, too; itself where it holds them.
 
     Fields are never removed, new ones come last.
-
-    Raises:
-        StateMigrationError: the column has a field of that name and of another type, from an earlier declaration.
 
     Example:
         >>> grown(pa.struct([("a", pa.int64())]), pa.struct([("b", pa.string())]))

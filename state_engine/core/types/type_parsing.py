@@ -189,9 +189,6 @@ def _hints(kind: type) -> dict[str, Any]:
 def from_spark_json(kind: Any) -> TypeInformation:
     """The type for the JSON form that Spark and Delta use; structs come back as Rows.
 
-    Raises:
-        ConfigurationError: there is no such type here.
-
     Example:
         >>> str(from_spark_json({"type": "array", "elementType": "long", "containsNull": True}))
         'list<item: int64>'

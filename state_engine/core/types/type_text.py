@@ -71,9 +71,6 @@ _READ = {
 def type_to_text(kind: TypeInformation) -> str:
     """A declared type as text; equal for types whose values are declared, stored and read alike.
 
-    Raises:
-        ConfigurationError: values of this type have no column of their own.
-
     Example:
         >>> from state_engine.core.types.type_parsing import to_type
         >>> from state_engine.core.types.types_namespace import Types

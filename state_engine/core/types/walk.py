@@ -31,9 +31,6 @@ def walked(
     """What a type becomes; each function gets the type that it is at, and what its parts became.
 
     Args:
-        leaf: of a type without parts.
-        record: of a struct, from its fields.
-        sequence: of a list, from its elements.
         mapping: of a map, from its keys and its values.
 
     Example:
