@@ -10,6 +10,7 @@ from functools import partial
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.types.column_names import check_there
 from state_engine.core.types.every_type import StructType
 from state_engine.job.graph import KEY_COLUMN, SelectedKey
 from state_engine.job.typed_by_input import TypedByInput
@@ -71,8 +72,6 @@ def _columns(aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind
 def _key_columns(key: Key, kind: OutputType) -> DeclaredKey:
     if isinstance(key, SelectedKey):
         return DeclaredKey.of(KEY_COLUMN, key.key_type)
-    names = list(kind.columns.names)
-    unknown = [name for name in key if name not in names]
-    if unknown:
-        raise ConfigurationError(f"key_by: the stream has no column {unknown[0]!r}; it has {names}")
+    names = kind.columns.names
+    check_there(key, names, what="key_by")
     return DeclaredKey(key, tuple(kind.columns.types[names.index(name)] for name in key))

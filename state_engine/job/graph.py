@@ -21,7 +21,6 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
-from state_engine.sources.file import FileSource
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.base import StateTable
 from state_engine.state_tables.states import PublishedState
@@ -259,15 +258,15 @@ def output_of(node: Node) -> tuple[str, str] | None:
 
 
 def type_in_code(node: SourceNode, source: Source | None = None) -> OutputType | None:
-    """The type of a source's rows as far as code shows it: what is declared, or the schema of files.
+    """The type of a source's rows as far as code shows it: what is declared, or the schema of files or records.
 
     Args:
         source: what reads the rows, where that is not the node's source as it stands.
     """
-    reads = source or node.source
-    if node.declared is not None or not isinstance(reads, FileSource) or reads.schema is None:
+    schema = (source or node.source).schema_in_code
+    if node.declared is not None or schema is None:
         return node.declared
-    return OutputType.of(to_type(reads.schema, parameter=f"type of source '{node.name}'"))
+    return OutputType.of(to_type(schema, parameter=f"type of source '{node.name}'"))
 
 
 def as_declared(node: SourceNode) -> OutputType | None:

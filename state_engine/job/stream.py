@@ -10,7 +10,9 @@ from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import check_stream
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.canonical import storage_type
+from state_engine.core.keys.key_arrays import check_key_column
 from state_engine.core.names import check_text_name
+from state_engine.core.types.column_names import check_there
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import check_operator
@@ -20,6 +22,8 @@ from state_engine.job.graph import (
     OperatorNode,
     PublishedNode,
     SelectedKey,
+    declared_columns,
+    type_in_code,
 )
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.base import StateTable
@@ -160,8 +164,7 @@ class Stream:
         check_stream(function, operator=named, keyed=inputs[0].key is not None)
         check_operator(function, inputs, operator=named, method=method)
         for one in inputs:
-            if isinstance(one.key, SelectedKey):  # types of columns are known when there are rows
-                _check_key_type(one.key, operator=named)
+            _check_key(one, operator=named)
         made = None
         if output_type is not None:
             made = OutputType.of(to_type(output_type, parameter=f"output_type of operator '{named}'"))
@@ -224,9 +227,21 @@ def key_of(key: Sequence[Any], key_type: TypeLike | None) -> tuple[str, ...] | S
     )
 
 
-def _check_key_type(key: SelectedKey, *, operator: str) -> None:
-    """Refuse a declared type that cannot be a key. Raises InvalidKeyError, naming the operator whose key it is."""
+def _check_key(given: OperatorInput, *, operator: str) -> None:
+    """Refuse a key that cannot be one, as far as code shows its type.
+
+    Raises:
+        InvalidKeyError: it has another type; names the operator.
+        ConfigurationError: the stream does not have its columns.
+    """
+    what, key = f"operator '{operator}'", given.key
     try:
-        storage_type(key.key_type.arrow)
+        if isinstance(key, SelectedKey):
+            what += ": key_type of key_by"
+            storage_type(key.key_type.arrow)
+        elif key and (columns := declared_columns(given.parent, type_in_code)) is not None:
+            check_there(key, columns.names, what=f"key_by of {what}")
+            for name in key:
+                check_key_column(columns.types[columns.names.index(name)].arrow, name)
     except InvalidKeyError as error:
-        raise InvalidKeyError(f"operator '{operator}': key_type of key_by: {error}") from None
+        raise InvalidKeyError(f"{what}: {error}") from None

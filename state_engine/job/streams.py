@@ -49,6 +49,7 @@ from state_engine.job.graph import (
     UnionNode,
     declared_columns,
     declared_type,
+    type_in_code,
     upstream,
 )
 from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
@@ -314,7 +315,7 @@ class DataStream(StreamShortcuts):
             self._keyed_sink(name, last_of_each)
             return self
         check_sink(sink, self._node, name=name)
-        declared = declared_columns(self._node)
+        declared = declared_columns(self._node, type_in_code)
         if declared is not None:
             sink.check_columns(pa.schema(list(declared.arrow)), name=name)
         self._job.sinks[name] = SinkNode(name, self._node, sink)
@@ -322,7 +323,9 @@ class DataStream(StreamShortcuts):
 
     def _keyed_sink(self, name: str, sink: KeyedSink) -> None:
         """An operator that keeps the last row of each key, whose state the sink's table shows."""
-        function = last_rows(name, sink, declared_type(self._node), sequence_of_feeds(self._node))
+        function = last_rows(
+            name, sink, declared_type(self._node, type_in_code), sequence_of_feeds(self._node)
+        )
         key = tuple(sink.key or ())
         by_key = (OperatorInput(self._node, key),)
         last = self._add(by_key, function, method="sink", uid=uid_of(name), output_type=None)

@@ -76,9 +76,11 @@ class AttemptSinks:
         """Make sure that a sink can take columns; where its files go.
 
         Raises:
+            ConfigurationError: no sink of this kind can take them.
             SinkError: it cannot take them.
             SinkIdentityError: it is the sink of this name of another root.
         """
+        node.sink.check_columns(schema, name=node.name)
         publication = self.of_job.publication
         with naming_damage(node.name):
             target = node.sink.prepare(

@@ -142,7 +142,6 @@ class DeltaSink(Sink):
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         kernel, schema, write_id = request.kernel, request.schema, request.write_id
-        self.check_columns(schema, name=request.name)
         uri = self.location
         if self.lineage:
             schema = with_lineage(schema, sink=request.name)

@@ -101,7 +101,6 @@ class FileSink(Sink):
         return self.path
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
-        self.check_columns(request.schema, name=request.name)
         return SinkTarget(
             name=request.name,
             kind=self.kind,

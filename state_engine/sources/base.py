@@ -19,6 +19,7 @@ import pyarrow as pa
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_information import TypeLike
 from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.spark_names import T
 
@@ -165,6 +166,11 @@ class Source(ABC):
         what it puts in place. Mirrors ``ScanTableSource.getChangelogMode`` of Flink.
         """
         return False
+
+    @property
+    def schema_in_code(self) -> TypeLike | None:
+        """Columns of its rows, where its configuration gives them."""
+        return None
 
     @property
     def inner(self) -> Source:

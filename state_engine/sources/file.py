@@ -23,6 +23,7 @@ from state_engine.core.choices import check_choice, check_mapping
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
     FILE_COLUMN,
@@ -148,6 +149,10 @@ class FileSource(Source):
             _fields(self.schema)
         elif self.schema is not None:
             self._text(self.schema)
+
+    @property
+    def schema_in_code(self) -> TypeLike | None:
+        return self.schema
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = last_ranges(elements)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.core.types.column_names import RESERVED, check_not_reserved
+from state_engine.core.types.column_names import RESERVED, check_not_reserved, check_there
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
@@ -256,11 +256,7 @@ class StreamFrame:
 
     def require(self, columns: Sequence[str], *, what: str) -> None:
         """Refuse columns that are not there, naming those that are."""
-        missing = [c for c in columns if c not in self.schema.names]
-        if missing:
-            raise ConfigurationError(
-                f"{what}: there is no column {', '.join(repr(c) for c in missing)}; the stream has {self.user_columns}"
-            )
+        check_there((c for c in columns if c not in self.schema.names), self.user_columns, what=what)
 
     def ordered(self) -> StreamFrame:
         """With hidden columns that make its order total: a hash of the row where a transform lost the source's.

@@ -29,6 +29,7 @@ from state_engine import (
     FileSink,
     FileSource,
     KafkaSink,
+    KafkaSource,
     KeyedProcessFunction,
     OutputTag,
     Row,
@@ -308,13 +309,56 @@ REFUSED: dict[str, tuple[list[str], Callable[[Path], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built(tmp_path: Path, what: str) -> None:
+IN_CODE: dict[str, Callable[[StatefulJob, list[str]], DataStream]] = {
+    "a collection": lambda job, names: job.from_collection([], texts(names)),
+    "files": lambda job, names: job.source("rows", FileSource("/rows", format="csv", schema=ddl(names))),
+    "records": lambda job, names: job.source("rows", KafkaSource("broker:9092", "rows", schema=ddl(names))),
+    "a transform": lambda job, names: job.source("rows", DeltaSource("/rows")).transform(
+        lambda rows: rows, output_type=texts(names)
+    ),
+}
+"""Streams that code alone shows the columns of."""
+
+
+def texts(names: list[str]) -> Any:
+    return Types.ROW_NAMED([*names, "n"], [*[Types.STRING() for _ in names], Types.LONG()])
+
+
+def ddl(names: list[str]) -> str:
+    """The same; there is none of a column without a name."""
+    return ", ".join([*(f"{quoted(name)} string" for name in names), "n bigint"])
+
+
+@pytest.mark.parametrize(
+    ("what", "rows"),
+    [
+        (what, rows)
+        for what, (names, *_) in REFUSED.items()
+        for rows in IN_CODE
+        if all(names) or rows[0] == "a"
+    ],
+)
+def test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built(
+    tmp_path: Path, what: str, rows: str
+) -> None:
     names, sink, words = REFUSED[what]
-    kind = Types.ROW_NAMED([*names, "n"], [*[Types.STRING() for _ in names], Types.LONG()])
-    stream = StatefulJob("named").from_collection([], kind)
     with pytest.raises(StatelakeError, match=f"sink 'out': .*{words}"):
-        stream.sink("out", sink(tmp_path))
+        IN_CODE[rows](StatefulJob("named"), names).sink("out", sink(tmp_path))
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_where_only_rows_show_a_name_the_first_run_refuses_it_before_anything_is_written(
+    tmp_path: Path, spark: SparkSession, what: str
+) -> None:
+    names, sink, words = REFUSED[what]
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({**{name: ["k"] for name in names}, "n": [1]}), tmp_path / "in" / "0.parquet")
+    job = StatefulJob("named")
+    job.source("rows", FileSource(str(tmp_path / "in"))).sink("out", sink(tmp_path / "out"))
+    with pytest.raises(StatelakeError, match=f"{words}|rename all but one"):
+        run(job, tmp_path, spark)
+    assert not list((tmp_path / "root").rglob("checkpoints/*.parquet"))
+    assert not list(tmp_path.rglob("out/**/*.parquet"))
 
 
 TABLES: dict[str, tuple[str, Callable[[Path], Any], str]] = {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
@@ -19,6 +20,7 @@ from pyspark.sql import SparkSession
 from state_engine import (
     ChangeFormat,
     DeltaSink,
+    FileSink,
     FileSource,
     KafkaSink,
     KafkaSource,
@@ -29,8 +31,10 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, SinkError, SourceError
+from state_engine.core.types.ddl import quoted
 from state_engine.sinks.row_rules import refused_rows
 from tests.kafka.topics import Topics
+from tests.sources.test_kafka_decoding import ODD_NAMES
 
 CLICKS = "id bigint, name string"
 AVRO = json.dumps(
@@ -235,6 +239,26 @@ def test_what_a_sink_writes_a_source_reads(
     assert record["timestamp"] == datetime(2026, 11, 25, 1, 2, 3, 456000)
     if format == "json":
         assert json.loads(record["value"])["real"] == "Infinity"
+
+
+def test_columns_have_any_name_in_records(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    topic = topics.new()
+    ddl = ", ".join(f"{quoted(name)} string" for name in ODD_NAMES)
+    row = tuple(f"v{place}" for place, _ in enumerate(ODD_NAMES))
+    with StateEngine(tmp_path / "root", spark) as engine:
+        there = StatefulJob("there")
+        rows = there.from_collection([row], ddl)
+        rows.sink("out", KafkaSink(topics.servers, topic, key=ODD_NAMES[:2]))
+        engine.run(there)
+        back = StatefulJob("back")
+        back.source("rows", KafkaSource(topics.servers, topic, schema=ddl)).sink(
+            "out", FileSink(str(tmp_path / "back"))
+        )
+        engine.run(back)
+    read = ds.dataset(tmp_path / "back", partitioning="hive").to_table().select(ODD_NAMES)
+    assert read.to_pylist() == [dict(zip(ODD_NAMES, row, strict=True))]
+    (record,) = topics.committed(topic)
+    assert json.loads(record["key"]) == dict(zip(ODD_NAMES[:2], row[:2], strict=True))
 
 
 def test_avro_takes_the_columns_of_its_schema(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:

@@ -18,6 +18,10 @@ A column of lists or maps is no key
   spark/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
 Such a column is reported with its operator
   misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_reported_with_its_operator
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a list as key column]
+A key column that is not there is refused while wiring, where code shows the columns
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key column that a collection lacks]
+  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key column that files lack]
 A key selector of a type that cannot be a key is refused while wiring, with its operator
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a list]
   misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a part that is a map]
@@ -81,6 +85,7 @@ None in a field that was added with a default is refused, and so is a default of
   core/state/test_evolution::test_a_field_without_default_or_with_none_is_none_and_one_of_another_type_is_refused
 A name that a sink or a published table cannot have is refused before anything is committed
   engine/test_column_names::test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built
+  engine/test_column_names::test_where_only_rows_show_a_name_the_first_run_refuses_it_before_anything_is_written
   engine/test_column_names::test_a_name_that_a_published_table_cannot_have_is_refused_before_anything_is_committed
   engine/test_column_names::test_a_name_that_delta_cannot_have_is_refused_before_anything_is_committed
   engine/test_column_names::test_names_of_the_engine_are_refused

@@ -193,6 +193,18 @@ WHILE_BUILDING: dict[str, Refusal] = {
             KeyedCoProcessFunction(), uid="both", output_type=int),
         InvalidKeyError, "operator 'both': key_type of key_by: .*list.* cannot be a key",
     ),
+    "a key column that a collection lacks": (
+        lambda j, s: mapped(s.key_by("valu"), "copies"), ConfigurationError,
+        r"key_by of operator 'copies': there is no column 'valu'; the stream has \['value'\]",
+    ),
+    "a key column that files lack": (
+        lambda j, s: mapped(j.source("f", FileSource("/f", schema="k string")).key_by("K"), "copies"),
+        ConfigurationError, r"key_by of operator 'copies': there is no column 'K'; the stream has \['k'\]",
+    ),
+    "a list as key column": (
+        lambda j, s: mapped(j.source("f", FileSource("/f", schema="k array<int>")).key_by("k"), "copies"),
+        InvalidKeyError, "operator 'copies': The column 'k' has the type array<int>, which cannot be a key",
+    ),
     "a type for a column": (
         lambda j, s: s.key_by("value", key_type=int), ConfigurationError, "a column has its type already",
     ),

@@ -222,8 +222,8 @@ def test_what_csv_has_no_text_for_is_refused_before_the_batch(tmp_path: Path, dd
         ConfigurationError,
         match=r"CSV has no text for values of 'c' \(.*\): use format='parquet', or convert",
     ):
-        FileSink(str(tmp_path), "csv").prepare(asked(NO_KERNEL, schema, "w1"))
-    FileSink(str(tmp_path), "parquet").prepare(asked(NO_KERNEL, schema, "w1"))
+        FileSink(str(tmp_path), "csv").check_columns(schema, name="out")
+    FileSink(str(tmp_path), "parquet").check_columns(schema, name="out")
 
 
 def test_a_published_directory_gives_the_rows_of_all_checkpoints(

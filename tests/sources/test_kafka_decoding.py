@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from state_engine import KafkaSink
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import ROW_COLUMN
@@ -19,6 +22,20 @@ from state_engine.sources.kafka.decoding import _DECODED, REFUSED_TEXT, Decoding
 
 AT = datetime(2024, 1, 5, tzinfo=UTC)
 Message = tuple[bytes | None, bytes | None]
+ODD_NAMES = [
+    "a.b",
+    "a`b",
+    'a"b',
+    "é😀",
+    "key",
+    "value",
+    "kafka_key",
+    "bill city",
+    "a;b",
+    "a\nb",
+    "100 %",
+    "x" * 300,
+]
 
 
 def decoded(spark: SparkSession, decoding: Decoding, messages: Sequence[Message]) -> tuple[Any, Any]:
@@ -67,6 +84,36 @@ def test_keys_say_which_row_is_deleted(spark: SparkSession, form: Any, good: byt
     ]
     assert sorted(errors) == [2, 3, 4]
     assert all("its key does not hold ['id']" in error for error in errors.values())
+
+
+@pytest.mark.parametrize("key_format", ["json", "raw"])
+def test_what_a_sink_writes_under_any_name_is_read_by_it(spark: SparkSession, key_format: Any) -> None:
+    for name in ODD_NAMES:
+        sink = KafkaSink("broker:9092", "t", key=[name], key_format=key_format)
+        rows = pa.table({name: ["k1", "k2"], "n": [1, 2]})
+        messages = [(key, value) for key, value in frames(sink._target().frames(rows, sink="out"))]
+        decoding = Decoding(
+            "json", f"{quoted(name)} string, n bigint", key=(name,), key_format=key_format, changes=True
+        )
+        read, errors = decoded(spark, decoding, [messages[0], (messages[1][0], None)])
+        assert not errors
+        assert [(read[i][name], read[i]["n"]) for i in sorted(read)] == [("k1", 1), ("k2", None)], name
+
+
+def frames(packed: bytes) -> Iterator[Message]:
+    """Keys and values of records without headers, as ``KafkaRecords.send`` takes them."""
+    at = 0
+
+    def part() -> bytes:
+        nonlocal at
+        (size,) = struct.unpack_from(">i", packed, at)
+        at += 4 + size
+        return packed[at - size : at]
+
+    while at < len(packed):
+        at += 8
+        yield part(), part()
+        at += 4
 
 
 def test_avro_keeps_what_spark_decoded() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -41,6 +41,23 @@ def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) 
         n += 1
         candidate = other(name, n)
     return candidate
+
+
+def check_there(names: Iterable[str], columns: Sequence[str], *, what: str) -> None:
+    """Refuse names of columns that a stream does not have.
+
+    Args:
+        columns: of the stream.
+        what: names them, for messages.
+
+    Raises:
+        ConfigurationError: says which, and which there are.
+    """
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise ConfigurationError(
+            f"{what}: there is no column {', '.join(map(repr, missing))}; the stream has {list(columns)}"
+        )
 
 
 def check_not_reserved(names: Iterable[str], *, what: str) -> None:

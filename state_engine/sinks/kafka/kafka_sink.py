@@ -149,7 +149,6 @@ class KafkaSink(Sink):
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         name, target, spark = request.name, self._target(), request.kernel.spark
-        target.check(request.schema, sink=name)
         markers = Markers(spark, target)
         try:
             with kafka_admin(spark, target.cluster) as admin:

@@ -21,6 +21,7 @@ from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN, REFUSED_ROWS, ROW_COLUMN, SourceFrame
 from state_engine.sources.stream_columns import ROW_KIND
@@ -119,16 +120,26 @@ class Decoding:
         given = cast("T.StructType", parsed)
         if unknown := sorted(set(self.key) - set(given.names)):
             raise ConfigurationError(f"KafkaSource: key={list(self.key)}: the schema has no column {unknown}")
-        taken = [name for name in given.names if name in self._metadata_names()]
+        taken = [name for name, _ in self._metadata if name in given.names]
         if taken:
             raise ConfigurationError(
                 f"KafkaSource: the schema has columns {taken}, which with_metadata=True adds: rename these"
             )
         return given
 
-    def _metadata_names(self) -> list[str]:
-        names = [METADATA + name for name, _ in RECORD_FIELDS if name != "value"]
-        return names if self.with_metadata else []
+    @property
+    def schema_in_code(self) -> TypeLike | None:
+        """Columns of rows, but for Avro, whose types Spark knows."""
+        if self.format == "avro":
+            return None
+        beside = RECORD_FIELDS if self.format == "raw" else self._metadata
+        return ", ".join([*filter(None, [self.schema]), *(f"{name} {kind}" for name, kind in beside)])
+
+    @property
+    def _metadata(self) -> list[tuple[str, str]]:
+        """Columns that rows have besides those of values."""
+        fields = [(METADATA + name, kind) for name, kind in RECORD_FIELDS if name != "value"]
+        return fields if self.with_metadata else []
 
     def _hidden(self) -> list[Column]:
         deleted, put = RowKind.DELETE.value, RowKind.UPDATE_AFTER.value
@@ -139,7 +150,7 @@ class Decoding:
     def _rows(self, frame: DataFrame) -> DataFrame:
         """The columns of records that fit."""
         columns = [F.col(f"{_DECODED}.{quoted(name)}").alias(name) for name in self.declared.names]
-        added = [F.col(n.removeprefix(METADATA)).alias(n) for n in self._metadata_names()]
+        added = [F.col(name.removeprefix(METADATA)).alias(name) for name, _ in self._metadata]
         return frame.select(*columns, *added, *self._hidden())
 
     def _with_rows(self, records: DataFrame) -> DataFrame:

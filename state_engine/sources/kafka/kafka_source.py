@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.avro_values import record_fields
+from state_engine.core.types.type_information import TypeLike
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, Source, SourceFrame
 from state_engine.sources.kafka.decoding import (
     RECORD_FIELDS,
@@ -158,6 +159,10 @@ class KafkaSource(Source):
     @property
     def changing(self) -> bool:
         return self.changes
+
+    @property
+    def schema_in_code(self) -> TypeLike | None:
+        return self._decoding().schema_in_code
 
     @property
     def cluster(self) -> KafkaCluster:
