@@ -15,7 +15,6 @@ _FORM: ContextVar[Form] = ContextVar("form", default="table")
 
 
 def form() -> Form:
-    """The form of this command."""
     return _FORM.get()
 
 
@@ -35,11 +34,7 @@ def printing(wanted: Form) -> Iterator[None]:
 
 
 def one_form(*asked: Form) -> Form:
-    """What options ask for together; ``table`` asks for nothing.
-
-    Raises:
-        ConfigurationError: they ask for more than one form.
-    """
+    """What options ask for together; ``table`` asks for nothing."""
     forms = set(asked) - {"table"}
     if len(forms) > 1:
         raise ConfigurationError("give --json or --csv, not both")

@@ -21,19 +21,12 @@ _OPTIONS = {
 
 
 class Group(typer.Typer):
-    """A group of commands; each has the options ``--json`` and ``--csv``.
-
-    Args:
-        help: what the commands are about.
-        cls: of the group.
-        options: of ``typer.Typer``.
-    """
+    """A group of commands; each has the options ``--json`` and ``--csv``."""
 
     def __init__(self, help: str, *, cls: type[Commands] = Commands, **options: Any) -> None:
         super().__init__(help=help, no_args_is_help=True, cls=cls, **options)
 
     def command(self, *args: Any, **options: Any) -> Callable[[_Function], _Function]:
-        """As in Typer."""
         register = super().command(*args, **options)
 
         def add(function: _Function) -> _Function:

@@ -25,13 +25,7 @@ _RENAMED = {"gitignore": ".gitignore"}
 
 @dataclass(frozen=True)
 class _About:
-    """What the files of all projects say about a template.
-
-    Attributes:
-        job: name of its job, and of the module that has it.
-        about: what the job does.
-        query: what to ask its state.
-    """
+    """What the files of all projects say about a template."""
 
     job: str
     about: str

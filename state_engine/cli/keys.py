@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def key_columns(text: str) -> dict[str, Any]:
-    """The columns of a key.
-
-    Raises:
-        ConfigurationError: the text is no JSON object.
-    """
+    """The columns of a key."""
     try:
         key = parsed_json(text)
     except ValueError as error:
@@ -33,11 +29,7 @@ def key_columns(text: str) -> dict[str, Any]:
 
 
 def with_bytes(key: Any, job: str, engine: StateEngine) -> Any:
-    """A key whose bytes were given as base64, which is how commands print them.
-
-    Raises:
-        ConfigurationError: a column holds bytes, and its text is no base64.
-    """
+    """A key whose bytes were given as base64, which is how commands print them."""
     parts = key if isinstance(key, dict) else {"": key}
     if not any(isinstance(part, str) for part in parts.values()):
         return key

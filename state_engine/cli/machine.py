@@ -89,11 +89,7 @@ def setup(
 
 
 def _look_at_store(uri: str) -> Verdict:
-    """Have writers race on a store, before any job does.
-
-    Raises:
-        UnsafeStoreError: it lets several of them win.
-    """
+    """Have writers race on a store, before any job does."""
     with opened(f"{uri}: writers race for files") as engine:
         return engine.kernel.look_at_store(uri)
 

@@ -295,7 +295,6 @@ def register(
 
 
 def registered_lines(done: RegistrationReport) -> Iterator[str]:
-    """What was registered, in sentences."""
     for one in done.names:
         what = "follows the head" if one.checkpoint_id is None else f"as of checkpoint {one.checkpoint_id}"
         yield f"{one.job}: {one.kind} {one.name} ({one.of}), {what}"

@@ -45,9 +45,6 @@ Limit = Annotated[int, typer.Option(min=0, help="Show at most this many rows; 0 
 def outputs_policy(given: Sequence[str] | None) -> OutputsPolicy:
     """The policy that ``--outputs`` says, for the engine to check.
 
-    Raises:
-        ConfigurationError: one policy for all sinks stands beside others.
-
     Example:
         >>> outputs_policy(None), outputs_policy(["keep"]), outputs_policy(["mail=keep", "log=keep"])
         ('withdraw', 'keep', {'mail': 'keep', 'log': 'keep'})

@@ -49,7 +49,6 @@ def report(record: object, lines: Iterable[str]) -> None:
     """Print what a command did.
 
     Args:
-        record: a report, or names and plain values.
         lines: the same in sentences; not asked for where programs read.
     """
     if for_people():

@@ -17,11 +17,7 @@ from state_engine.spark.task_progress import TaskProgress
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[Any], None]]:
-    """What long work is given as ``on_progress``: a line for every micro-batch, and below them how far the work is.
-
-    Args:
-        doing: shown until the first report.
-    """
+    """What long work is given as ``on_progress``: a line for every micro-batch, and below them how far the work is."""
     bar = Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -39,8 +35,6 @@ class _Reports:
     """Shows the reports of one piece of work.
 
     Args:
-        doing: what the work is.
-        bar: where they are shown.
         now_s: gives seconds of a clock that only goes forward.
     """
 

@@ -111,7 +111,6 @@ def show_table(rows: pa.Table, *, limit: int, more: str = "--limit 0 shows all")
 
     Args:
         limit: so many of them; 0 for all.
-        more: how to see the others.
     """
     _PRINTERS[form()](rows.column_names, _plain_rows(rows, limit))
     remark_more(rows, limit=limit, more=more)

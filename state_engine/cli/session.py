@@ -118,11 +118,7 @@ def _json_lines() -> logging.Formatter:
 
 @contextmanager
 def opened(doing: str = "") -> Iterator[StateEngine]:
-    """The engine on the root that the settings name.
-
-    Args:
-        doing: shown while the command works.
-    """
+    """The engine on the root that the settings name."""
     with errors.status("Starting Spark …"):
         from state_engine.engine.engine import (
             StateEngine,
@@ -140,11 +136,7 @@ def opened(doing: str = "") -> Iterator[StateEngine]:
 
 
 def history_of(name: str) -> JobHistory:
-    """What a job has recorded, read without Spark.
-
-    Raises:
-        ConfigurationError: the job never ran in this root.
-    """
+    """What a job has recorded, read without Spark."""
     root = loaded_settings().settings.root
     _leave_pandas_alone()
     history = read_history(root, check_name(name, what="job"))
@@ -182,11 +174,7 @@ def look_for_modules_here() -> None:
 
 
 def declared(name: str) -> RegisteredJob:
-    """A job by its name.
-
-    Raises:
-        ConfigurationError: there is none; names those that there are.
-    """
+    """A job by its name."""
     settings = loaded_settings().settings
     jobs = registered(settings)
     if name not in jobs:

@@ -31,10 +31,8 @@ def table(
     """A table of plain texts.
 
     Args:
-        names: of its columns.
         rows: a cell a column; a ``Text`` may have a style.
         folds: columns of sentences and lists, which may be folded.
-        right: columns of numbers.
         usual: what a column says where nothing happened; a column that says nothing else is left out.
     """
     made = Table(box=box.SIMPLE)

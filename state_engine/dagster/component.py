@@ -165,11 +165,7 @@ class _Upstream(StatelakeTranslator):
 
 
 def loaded_job(place: str) -> RegisteredJob:
-    """The job that a text such as ``my_project.jobs.clicks:job`` names.
-
-    Raises:
-        ConfigurationError: there is no such module or name, or it is no job.
-    """
+    """The job that a text such as ``my_project.jobs.clicks:job`` names."""
     module_name, _, name = place.partition(":")
     if not name:
         raise ConfigurationError(

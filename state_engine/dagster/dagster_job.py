@@ -25,9 +25,6 @@ class DagsterJob:
     """A job, and how Dagster shows it.
 
     Attributes:
-        registered: the job, and what an orchestrator needs besides.
-        settings: its state root among them.
-        options: what it brings beside its assets.
         translator: decides on keys, groups and the like.
         upstream: the asset that makes what a source reads, by name of the source; others get an asset of their own.
     """
@@ -40,17 +37,14 @@ class DagsterJob:
 
     @property
     def job(self) -> StatefulJob:
-        """The graph."""
         return self.registered.job
 
     @property
     def name(self) -> str:
-        """Of the job."""
         return self.job.name
 
     @property
     def root(self) -> str:
-        """The state root."""
         return self.settings.root
 
     @cached_property
@@ -95,9 +89,6 @@ def connected(
     """Jobs with what is upstream of their sources: by the translator, or else by location.
 
     Of jobs that read what the other writes in a circle, the last one gets an external asset: Dagster knows no circles.
-
-    Raises:
-        ConfigurationError: a name is taken twice, or there are options of a job that does not exist.
     """
     names = [registered.job.name for registered in jobs]
     if twice := sorted({name for name in names if names.count(name) > 1}):

@@ -68,7 +68,6 @@ def missing_partitions(dagster_job: DagsterJob) -> list[Partition]:
 
 
 def describe(status: JobStatus, *, partitioned: bool = False) -> str:
-    """A status as one line."""
     if status.state == "never_ran":
         return f"job '{status.job}' has no checkpoint yet"
     if status.state == "damaged":

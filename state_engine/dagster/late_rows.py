@@ -33,7 +33,6 @@ class LateRows:
 
     @property
     def rows(self) -> int:
-        """All of them."""
         return sum(self.found_with.values())
 
 

@@ -37,7 +37,6 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, history: 
     """One committed micro-batch.
 
     Args:
-        row: what was committed.
         batch: what the run that committed it measured; None where an earlier run did and this one published it.
         history: of the job, by id: the parent links to the run that committed it.
     """

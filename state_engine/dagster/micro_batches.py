@@ -205,14 +205,7 @@ def run_micro_batches(
     """Run a job and yield one result for each selected asset; none where the sources had nothing new.
 
     Args:
-        context: of the run.
-        config: of the run.
-        dagster_job: the job.
-        engine: runs it.
         declared: all assets of the job; those that were not selected are reported as well.
-
-    Raises:
-        StatelakeError: whatever the engine refuses; checkpoints that were committed before it are in the event log.
     """
     job = dagster_job.job
     progress = _Progress(context, engine, dagster_job)

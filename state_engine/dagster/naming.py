@@ -33,17 +33,14 @@ SHOWS_STATE = "shows_state"
 
 
 def checkpoint_key(job: str) -> dg.AssetKey:
-    """The checkpoints of a job."""
     return dg.AssetKey([job, "checkpoint"])
 
 
 def sink_key(job: str, sink: str) -> dg.AssetKey:
-    """A sink of a job."""
     return dg.AssetKey([job, "sinks", sink])
 
 
 def table_key(job: str, table: str) -> dg.AssetKey:
-    """A published table of a job."""
     return dg.AssetKey([job, "tables", table])
 
 
@@ -53,12 +50,10 @@ def state_key(job: str, operator: str, state: str) -> dg.AssetKey:
 
 
 def source_key(job: str, source: str) -> dg.AssetKey:
-    """A source of a job."""
     return dg.AssetKey([job, "sources", source])
 
 
 def operation_key(job: str, name: Operation) -> dg.AssetKey:
-    """The asset of an operation."""
     return dg.AssetKey([job, "operations", name])
 
 

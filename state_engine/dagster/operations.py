@@ -31,13 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OperationRun:
-    """One run of an operation.
-
-    Attributes:
-        context: of the run.
-        engine: does the work.
-        dagster_job: that is operated.
-    """
+    """One run of an operation."""
 
     context: dg.AssetExecutionContext
     engine: StateEngine
@@ -45,7 +39,6 @@ class OperationRun:
 
     @property
     def job(self) -> StatefulJob:
-        """The graph."""
         return self.dagster_job.job
 
     @property
@@ -111,12 +104,7 @@ def operation_spec(
     metadata: Mapping[str, Any] | None = None,
     partitions: dg.PartitionsDefinition[str] | None = None,
 ) -> dg.AssetSpec:
-    """The asset of one operation.
-
-    Args:
-        about: what it does, for people.
-        partitions: of the asset; none by default.
-    """
+    """The asset of one operation."""
     job = dagster_job.job
     spec = dg.AssetSpec(
         operation_key(job.name, name),

@@ -72,7 +72,6 @@ class Outcome:
 
     Attributes:
         partitions: that have new outputs, in order.
-        shown: of the whole run, as metadata.
     """
 
     partitions: list[str] = field(default_factory=list)
@@ -87,19 +86,7 @@ def run_partitions(
     *,
     declared: Collection[dg.AssetKey],
 ) -> Iterator[dg.MaterializeResult[None]]:
-    """Run what was asked for, and show every partition that has new outputs; none where nothing was to be done.
-
-    Args:
-        context: of the run.
-        config: of the run.
-        dagster_job: the job.
-        engine: runs it.
-        declared: all assets of the job.
-
-    Raises:
-        dagster.Failure: the engine refuses the order, or what was asked for makes no sense; not to be retried.
-        StatelakeError: anything else; partitions that were committed before it are in the event log.
-    """
+    """Run what was asked for, and show every partition that has new outputs; none where nothing was to be done."""
     sliced = context.has_partition_key or context.has_partition_key_range
     asked = list(context.partition_keys) if sliced else []
     single = asked[0] if len(asked) == 1 else None

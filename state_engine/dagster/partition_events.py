@@ -42,13 +42,8 @@ class PartitionEvents:
     """Turns the engine's reports into log lines and materialisations while a run goes on.
 
     Attributes:
-        context: of the run.
-        engine: runs the job.
-        dagster_job: in time partitions.
         declared: all assets of the job; those that were not selected are shown as well.
         returned: the only partition of the run, whose events are results of it; None where there are more.
-        batches: reports of this run, by checkpoint.
-        shown: the checkpoint that each partition was last shown with.
     """
 
     context: dg.AssetExecutionContext
@@ -62,12 +57,10 @@ class PartitionEvents:
 
     @property
     def job(self) -> StatefulJob:
-        """The graph."""
         return self.dagster_job.job
 
     @property
     def checkpoint(self) -> dg.AssetKey:
-        """The asset of the checkpoint."""
         return self.dagster_job.key(checkpoint_key(self.job.name))
 
     @property
@@ -120,8 +113,6 @@ class PartitionEvents:
 
         Args:
             partitions: that have new outputs, in order; those that were shown already are left out.
-            whole_run: metadata.
-            states: of all partitions of the job.
         """
         self._held, path = None, self.path()
         runs = by_partition(path)

@@ -48,7 +48,6 @@ def lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tup
     """A line for each series of one length, each with a scale of its own, as a Markdown image; None leaves a gap.
 
     Args:
-        series: by name.
         ends: what the first and the last point stand for.
 
     Example:
@@ -59,7 +58,6 @@ def lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tup
 
 
 def svg_lines(title: str, series: Mapping[str, Sequence[float | None]], *, ends: tuple[str, str]) -> str:
-    """As ``lines``; the SVG by itself."""
     shapes, legend = [], []
     for colour, (name, values) in zip(_COLOURS, series.items(), strict=False):
         known = [v for v in values if v is not None]

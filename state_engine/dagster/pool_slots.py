@@ -17,13 +17,7 @@ _CLOCK_SLACK_S = 1.0
 
 @dataclass(frozen=True)
 class DeadHolder:
-    """A run that holds, or waits for, a slot of a pool and will never give it back.
-
-    Attributes:
-        pool: its name.
-        run_id: of the run.
-        why: what became of it.
-    """
+    """A run that holds, or waits for, a slot of a pool and will never give it back."""
 
     pool: str
     run_id: str
@@ -31,7 +25,6 @@ class DeadHolder:
 
 
 def dead_holders(instance: dg.DagsterInstance) -> Iterator[DeadHolder]:
-    """All of an instance."""
     storage = instance.event_log_storage
     if not storage.supports_global_concurrency_limits:
         return

@@ -84,7 +84,6 @@ def range_tags(first: str, last: str) -> dict[str, str]:
 
 
 def _end_ms(partitions: TimePartitions) -> int:
-    """Where the last partition ends."""
     end = TimePartitions(
         "at", every=partitions.every, start=partitions.end or "", timezone=partitions.timezone
     )

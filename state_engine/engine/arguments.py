@@ -17,7 +17,6 @@ Clock = int | Callable[[], int] | None
 
 
 def job_name(job: StatefulJob | str) -> str:
-    """The name of a job, checked."""
     return job.name if isinstance(job, StatefulJob) else check_name(job, what="job")
 
 

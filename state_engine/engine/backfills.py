@@ -34,15 +34,9 @@ class JobBackfill:
     """One backfill of one job.
 
     Attributes:
-        context: of the root.
-        job: whose partitions run again.
         code: the job to run, under the same name.
-        request: what was asked for.
-        outputs: what becomes of old outputs.
-        options: clock, parameters, and who asked.
         repeats_times: whether recorded times of processing are those of the replay, too.
         on_progress: called after every committed batch.
-        batches: what was run so far.
     """
 
     context: EngineContext

@@ -22,9 +22,6 @@ def collect(job: StatefulJob, node: Node, *, spark: Any = None, **options: Any) 
     They come in the order of batches and subtasks; at parallelism 1, in their total order. Sinks of the job are not
     written, and its state is neither read nor changed. Of a stream that changes, Rows have their kind, and any other
     element comes as a pair of its kind and itself.
-
-    Args:
-        spark, options: for ``StateEngine`` and its ``run``.
     """
     from state_engine.engine.engine import StateEngine
 

@@ -46,11 +46,7 @@ _IN_CALL: ContextVar[bool] = ContextVar("in_call", default=False)
 
 
 class EngineContext:
-    """One state root, and what is open on it.
-
-    Args:
-        root, spark, lock_timeout_s, single_writer, durability: see ``StateEngine``.
-    """
+    """One state root, and what is open on it."""
 
     def __init__(
         self,
@@ -191,7 +187,6 @@ class EngineContext:
         return self._positions[name]
 
     def coordinator(self, job: StatefulJob, options: RunOptions) -> CheckpointCoordinator:
-        """Of one run of a job."""
         tables = self.tables(job.name)
         return CheckpointCoordinator(
             job,
@@ -238,7 +233,6 @@ class EngineContext:
     def operations(
         self, job: StatefulJob | str, requested_by: str | None, leave_alone: Collection[str] = ()
     ) -> HeadOperations:
-        """What moves the head of a job."""
         name = job_name(job)
         tables = self.ran(name)
         return HeadOperations(

@@ -123,7 +123,6 @@ class _LetterScript:
         self._max_rows, self._now_ms, self._letters = max_rows, now_ms, letters
 
     def clock(self) -> int:
-        """One for all of them."""
         return self._now_ms
 
     def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:

@@ -34,8 +34,6 @@ class PastOf:
     """A job as of a checkpoint.
 
     Args:
-        context: of the root.
-        name: of the job.
         checkpoint_id: any that is retained; None for the head.
         as_of: in place of a checkpoint, the newest one on the head's path that was made by then.
     """
@@ -100,7 +98,6 @@ def diff(
     operator: str | None,
     state: str | None,
 ) -> list[StateDiff]:
-    """See ``StateEngine.diff``."""
     paths = [
         PastOf(context, name, **({"checkpoint_id": at} if isinstance(at, int) else {"as_of": at})).path
         for at in (before, after)

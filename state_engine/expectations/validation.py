@@ -42,11 +42,8 @@ class Outcome:
     """What became of one expectation.
 
     Attributes:
-        met: whether it is met.
         observed: value of the whole table, as text; empty where rows were looked at one by one.
-        looked_at, unexpected: rows.
         sample: some of the rows that are not as expected; as JSON values.
-        error: what kept it from being checked.
     """
 
     met: bool
@@ -87,15 +84,7 @@ def frame_of(engine: StateEngine, job: StatefulJob, suite: Suite) -> DataFrame:
 
 
 def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: str) -> DataFrame:
-    """All rows that a sink has published.
-
-    Args:
-        name: of the sink.
-        asked_by: who reads them, for messages.
-
-    Raises:
-        ConfigurationError: the job has no such sink, or it cannot be read back.
-    """
+    """All rows that a sink has published."""
     from state_engine.spark.engine_session import handed_out  # PySpark is imported on first use
 
     node = job.sinks.get(name)

@@ -58,15 +58,7 @@ def sequence_of_feeds(node: Node) -> str | None:
 def check_operator(
     function: Function, inputs: Sequence[OperatorInput], *, operator: str, method: str
 ) -> None:
-    """Refuse a function that takes inserts only, on a stream that changes.
-
-    Args:
-        operator: uid, for messages.
-        method: of the stream that adds it.
-
-    Raises:
-        ConfigurationError: names the operator, what makes the stream change, and the ways out.
-    """
+    """Refuse a function that takes inserts only, on a stream that changes."""
     origins = [origin for one in inputs for origin in origins_of_changes(one.parent)]
     keyed = inputs[0].key is not None
     if not origins or takes_changes(function, keyed=keyed):

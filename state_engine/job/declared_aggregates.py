@@ -22,16 +22,7 @@ Key = tuple[str, ...] | SelectedKey
 
 
 def declared_aggregates(aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool) -> TypedByInput:
-    """The function of declared aggregates.
-
-    Args:
-        aggregates: by the name of the column that they become.
-        key: of the stream.
-        changing: whether its rows are updated and deleted.
-
-    Raises:
-        ConfigurationError: something else than an aggregate was given.
-    """
+    """The function of declared aggregates."""
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise ConfigurationError(

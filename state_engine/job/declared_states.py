@@ -23,14 +23,7 @@ from state_engine.job.typed_by_input import function_for
 def declared_states(
     job: StatefulJob, operator: OperatorNode, given: Mapping[Any, Any]
 ) -> dict[str, StateSchema]:
-    """The states of an operator by name: those that its function declares, and those that are given as descriptors.
-
-    Args:
-        given: by name or descriptor, what the caller has for the states.
-
-    Raises:
-        ConfigurationError: a state is neither, or its declaration differs from what was given.
-    """
+    """The states of an operator by name: those that its function declares, and those that are given as descriptors."""
     where = f"job '{job.name}', operator '{operator.uid}'"
     as_given = {d.name: recorded_schema(d) for d in given if isinstance(d, StateDescriptor)}
     unknown = [d for d in given if not isinstance(d, StateDescriptor | str)]

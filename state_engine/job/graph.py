@@ -97,7 +97,6 @@ class OperatorInput:
     """A stream into an operator.
 
     Attributes:
-        parent: the stream.
         key: columns of the key, or what makes one; None on a stream without key.
         broadcast: whether every subtask sees all of it, as broadcast elements: before the elements of the other stream.
         ordered: whether broadcast elements stand at their places in the total order instead.
@@ -124,13 +123,9 @@ class OperatorNode:
 
     Attributes:
         inputs: streams, in the order in which the function knows them; a broadcast one is last.
-        function: the user's.
-        uid: identity of the operator and of its state.
         output_type: of the outputs; None where it is that of the first input, or follows from it.
         parallelism: number of subtasks; None for the job's.
-        explicit_uid: whether the user chose the uid.
         name: for people; the uid where there is none.
-        side_outputs: tags that somebody reads.
         dropped_states, kept_states: names of states that are dropped, and that are kept though nothing asks for them.
     """
 
@@ -213,7 +208,6 @@ class PublishedNode:
 
 
 def parents(node: Node) -> tuple[Node, ...]:
-    """What a node reads."""
     if isinstance(node, TransformNode):
         return (node.parent,)
     if isinstance(node, UnionNode):
@@ -270,7 +264,6 @@ def type_in_code(node: SourceNode, source: Source | None = None) -> OutputType |
 
 
 def as_declared(node: SourceNode) -> OutputType | None:
-    """The type of a source's rows where it is declared."""
     return node.declared
 
 

@@ -50,9 +50,6 @@ class JobTables:
 
     Args:
         spark: session; needed only to add a column for a new state.
-        kernel: creates and commits.
-        layout: where tables are.
-        root_id: id of the root.
     """
 
     def __init__(self, spark: SparkSession, kernel: DeltaKernel, layout: JobLayout, root_id: str) -> None:
@@ -124,20 +121,12 @@ class JobTables:
         key_schema: str,
         states: Sequence[StateSchema],
     ) -> int:
-        """List files of an operator's changes, which are in place, in its table; no checkpoint need name them yet.
-
-        Returns:
-            The version of the table that has them.
-        """
+        """List files of an operator's changes, which are in place, in its table; no checkpoint need name them yet."""
         self.ensure_changelog(uid, key_schema, states)
         return self._kernel.append(self.layout.changelog(uid), files, partition={"write_id": write_id})
 
     def list_operator_state(self, files: Sequence[DataFile], write_id: str) -> int:
-        """List files of operator state or source positions, which are in place; no checkpoint need name them yet.
-
-        Returns:
-            The version of the table that has them.
-        """
+        """List files of operator state or source positions, which are in place; no checkpoint need name them yet."""
         self.ensure_operator_state()
         return self._kernel.append(self.layout.operator_state, files, partition={"write_id": write_id})
 

@@ -53,7 +53,6 @@ def last_rows(
     """The function of a keyed sink's operator.
 
     Args:
-        name: of the sink.
         declared: type of its stream; None where only rows show it.
         of_feeds: the column that orders the changes of the stream's sources.
 
@@ -67,7 +66,6 @@ def last_rows(
 
 
 def table_of(sink: KeyedSink) -> StateTable:
-    """The table of a keyed sink, as one that shows a state."""
     if isinstance(sink, SqlSink):
         return SqlStateTable(
             sink.url, sink.table, schema=sink.schema, password_env=sink.password_env, adopt=sink.adopt

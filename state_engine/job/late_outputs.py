@@ -20,15 +20,7 @@ def late_outputs(operator: OperatorNode) -> dict[str, OutputTag]:
 
 
 def check_late_outputs(job: str, sources: Iterable[SourceNode], operators: Sequence[OperatorNode]) -> None:
-    """Refuse late elements that nobody could judge or divert, or whose side output is not where they go.
-
-    Args:
-        job: name, for messages.
-
-    Raises:
-        ConfigurationError: a source with ``late_to`` has no event time, or every subtask gets it; the tag is read with
-            another type, or of an operator that does not read the source itself.
-    """
+    """Refuse late elements that nobody could judge or divert, or whose side output is not where they go."""
     for operator in operators:
         _check_whole_streams(job, operator)
         _check_tags(job, operator)

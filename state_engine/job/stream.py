@@ -189,11 +189,7 @@ _NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate"
 
 
 def column_names(given: Any, *, what: str) -> tuple[str, ...]:
-    """Names of columns, as a list or one by one.
-
-    Raises:
-        ConfigurationError: something else was given; says what takes it.
-    """
+    """Names of columns, as a list or one by one."""
     names = tuple(given) if isinstance(given, list | tuple) else (given,)
     for name in names:
         if not isinstance(name, str):

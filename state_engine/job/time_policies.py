@@ -21,11 +21,7 @@ def time_policy(
     stale_after: Span | None,
     partitions: TimePartitions | None,
 ) -> TimePolicy:
-    """What ``StatefulJob.source`` declares.
-
-    Raises:
-        ConfigurationError: the arguments do not fit each other, or the job.
-    """
+    """What ``StatefulJob.source`` declares."""
     where = f"source '{source}'"
     check_choice(watermark, ("rows", "clock"), what=f"{where}: watermark")
     if (watermark == "clock") != (clock_delay is not None):

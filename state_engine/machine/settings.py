@@ -81,7 +81,6 @@ class LocalCopySettings(_Section):
     max_size: str = Field(default="10g", pattern=r"^(0|\d+[kmgt])$")
 
     def described(self) -> LocalCopies:
-        """For the engine."""
         number, unit = self.max_size.rstrip("kmgt"), self.max_size[-1]
         power = " kmgt".find(unit)
         directory = None if self.directory is None else str(self.directory.expanduser().absolute())
@@ -145,11 +144,7 @@ def load(*, environ: Mapping[str, str], directory: Path) -> LoadedSettings:
     """Reads the settings file, if there is one, and the variables over it.
 
     Args:
-        environ: the environment; entry points pass ``os.environ``.
         directory: where ``statelake.toml`` is looked up, and what a relative default root is below.
-
-    Raises:
-        SettingsError: the named file is missing or no TOML, a key does not exist, or a value does not fit.
     """
     file = _settings_file(environ=environ, directory=directory)
     data: dict[str, Any] = {}

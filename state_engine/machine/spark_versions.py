@@ -17,8 +17,6 @@ class SparkVersion:
     """A minor version of Spark.
 
     Attributes:
-        name: ``4.2``.
-        pyspark: version of the package that was tried.
         hadoop: version of Hadoop that Spark brings; its modules for stores must be of the same one.
     """
 
@@ -35,9 +33,6 @@ SPARK_VERSIONS: Mapping[str, SparkVersion] = {
 def spark_version(version: str) -> SparkVersion:
     """The minor version that a version of Spark belongs to.
 
-    Raises:
-        SetupError: the engine does not work with it.
-
     Example:
         >>> spark_version("4.1.3").hadoop
         '3.4.2'
@@ -52,11 +47,7 @@ def spark_version(version: str) -> SparkVersion:
 
 
 def installed_spark() -> SparkVersion:
-    """That of the installed package; PySpark itself is not imported.
-
-    Raises:
-        SetupError: PySpark is not installed, or the engine does not work with it.
-    """
+    """That of the installed package; PySpark itself is not imported."""
     try:
         return spark_version(metadata.version("pyspark"))
     except metadata.PackageNotFoundError as error:

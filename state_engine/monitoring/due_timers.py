@@ -26,7 +26,6 @@ class DueTimers:
     """Timers that a run now would fire.
 
     Attributes:
-        count: of all operators.
         since_ms: the clock at which the first of them was due, in milliseconds since 1970.
     """
 

@@ -91,9 +91,6 @@ def _left_out(uri: str, job: str, name: str) -> Callable[[], str]:
 def leave_out(engine: StateEngine, job: str, name: str) -> str:
     """Leave out the newest row of a job; what was done.
 
-    Args:
-        name: of the row's file.
-
     Raises:
         SinkError: a sink shows the row and cannot be brought back; nothing was done.
         StaleParentError: the job ran meanwhile.

@@ -38,8 +38,6 @@ class Finding:
     """What a rule saw.
 
     Attributes:
-        looked_at: how many things it looked at.
-        what: these, named.
         problems: what is wrong with them; empty where all is right.
     """
 

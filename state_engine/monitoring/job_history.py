@@ -47,9 +47,6 @@ class JobHistory:
     """The rows of one job as of one moment.
 
     Attributes:
-        layout: where its tables are.
-        root_id: id of the root.
-        checkpoints: its rows, by id.
         repeated: ids that more than one row bears, which must not be, and how many do.
     """
 

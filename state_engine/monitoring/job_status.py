@@ -47,7 +47,6 @@ class JobStatus:
     """The health of a job; times in seconds, None where there is nothing to measure.
 
     Attributes:
-        job: name.
         state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, or
             timers are due, and no micro-batch was committed for too long; ``unpublished``: a sink has not seen one of
             the head's path; ``changed``: somebody else changed a published table; ``refusing``: all rows of the newest
@@ -60,8 +59,6 @@ class JobStatus:
         lag: whether each source has new data; None where only running it would show that. In a job with time
             partitions the next partition that is over, as ``partition <key>``.
         changelog_files: files of changes that reading the state takes beside the bases.
-        changelog_rows: rows in these.
-        base_rows: rows of the bases.
         dead_letters: rows that were refused on the head's path, and not sent again.
         refused: rows that the newest micro-batch refused.
         restorable_id: the newest checkpoint on the head's path whose files are all there, by name and size.
@@ -69,14 +66,12 @@ class JobStatus:
         files_waiting: files that no batch reads yet, each with the source and the reason.
         outages: for which sources event time waits because they are down (``stale_after``), and since when.
         timers_due: how many timers a run now would fire although no row came.
-        timers_due_s: since when the first of them is due.
         kept_states: which states the head holds and its code kept for later (``keep_states``), with their operators.
         clock_ahead_s: how far the recorded processing time is ahead of this machine's clock, where it is by an hour or
             more: until then it stands still.
         problem: what could not be looked at, and why.
         left_alone: sinks and published tables that the code does not have any more, by name, and where they are;
             nobody looks at them.
-        tables: the published tables, and what they show.
     """
 
     job: str
@@ -134,13 +129,11 @@ def status_of(
     """The health of a job.
 
     Args:
-        job: name.
         path: rows from the first one to the head, oldest first; empty where the job never ran.
         unpublished: ids of the checkpoints that a sink has not seen.
         lag: whether each source has new data; None where the job is not known here.
         now_ms: in milliseconds since 1970.
         stuck_after: how old the newest micro-batch may get while a source has new data, and how long timers may be due.
-        due: timers that are due; None for none.
     """
     if not path:
         return JobStatus(job, "never_ran", lag=lag)

@@ -48,8 +48,6 @@ class LostRow:
     """A row that cannot be read.
 
     Attributes:
-        checkpoint_id: its own.
-        write_id: its attempt.
         way_out: what a person can do where a sink keeps the row from being left out.
     """
 
@@ -63,7 +61,6 @@ class LostChange:
     """What the lost row did to one sink.
 
     Attributes:
-        sink: without files.
         came, went: files that it shows since, and those that it does not show since.
         begun: whether the sink stands in the middle of it: it comes to its end before it is taken back.
         resumed: whether the sink stands in the middle of being brought back.
@@ -82,7 +79,6 @@ class LostChange:
 
     @property
     def back(self) -> StagedSink:
-        """What undoes it."""
         return replace(self.sink, files=self.went, withdrawn=self.came)
 
 
@@ -90,9 +86,6 @@ class LostOutputs:
     """Looks up what a lost row changed.
 
     Args:
-        publication: of the job.
-        kernel: looks into tables.
-        rows: those that can be read.
         lost: the newest row, which is not among them.
     """
 

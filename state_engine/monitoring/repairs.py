@@ -21,11 +21,7 @@ FINDERS: tuple[Finder, ...] = (marker_damages, head_damages)
 
 
 def damages(uri: str) -> list[Damage]:
-    """What the first finder that finds anything has found: later ones may rest on it. Nothing is changed.
-
-    Args:
-        uri: of the root.
-    """
+    """What the first finder that finds anything has found: later ones may rest on it. Nothing is changed."""
     return next((of_finder for finder in FINDERS if (of_finder := list(finder(uri)))), [])
 
 
@@ -38,7 +34,6 @@ def repair(
     """Repair what can be; returns what is left for the user.
 
     Args:
-        uri: of the root.
         on_damage: called before each repair, and for what has none.
         on_done: called after each, with what was done.
     """

@@ -26,7 +26,6 @@ class TableStatus:
 
     Attributes:
         name: of the table among the sinks of the job.
-        place: where it is.
         shown_id: the checkpoint that it shows; None where there is no table yet.
         missing: ids of the checkpoints that lie between that and the head, and change its state.
         changed: that somebody else changed its rows, that it is not the job's, or that it is damaged, with the ways

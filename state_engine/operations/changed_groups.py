@@ -32,11 +32,6 @@ def groups_to_write(
 ) -> list[KeyGroupRange]:
     """The key groups of a new base, as ranges in order; empty where nothing is to be done.
 
-    Args:
-        path: to the checkpoint that the base is to stand for.
-        operator: as of that checkpoint.
-        files: of the operator's state there.
-
     Raises:
         MissingFilesError: a file is gone or was changed.
     """

@@ -75,17 +75,12 @@ def write_base(
     """Fold an operator's state at the end of a path into the files of a base, which no reader sees yet.
 
     Args:
-        path: to the checkpoint that the base stands for.
-        base_id: ``write_id`` of the attempt.
         max_parallelism: number of key groups of the base; another one than the checkpoint's for a change of it.
         clock_ms, watermark_ms: of the checkpoint; what has expired by them is left out.
-        key_groups: whose entries to fold; all by default.
         savepoint: directory for the files of a savepoint; by default they are for the operator's own table.
         listing: names of states of which the entries that are left out are listed.
 
     Raises:
-        ConfigurationError: the checkpoint knows no such operator, or a part of the key groups is asked for while
-            their number changes.
         MissingFilesError: a file is gone or was changed.
     """
     operator = path[-1].operator(uid) if path else None
@@ -138,11 +133,7 @@ def compacted(
 
     Args:
         operator: as of the row's parent, which may be later than the checkpoint that the base stands for.
-        files: of the base.
         expired: files with the entries of published states that it leaves out.
-        base_id: ``write_id`` of the row.
-        checkpoint_id: that the base stands for.
-        max_parallelism, key_groups: as given to ``write_base``.
         unchanged: of the others, those that did not change between their bases and ``checkpoint_id``: these bases stand
             for it, too, from now on.
 
@@ -231,7 +222,6 @@ class _Chunk:
 def _fold(
     spec: BaseSpec, chunks: Sequence[_Chunk], _: Iterable[pa.RecordBatch], task: int, attempt: int
 ) -> Report:
-    """What a task does with its chunk."""
     chunk = chunks[task]
     files = [f.listed for f in chunk.files]
     written, expired = write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)

@@ -14,8 +14,6 @@ class Damage:
     """Something that is wrong in a root.
 
     Attributes:
-        name: short, for a table: ``Marker of the root``.
-        problem: what is wrong, where, and what follows from it.
         repair: what the repair will do, or, where there is none, what the user must do.
         apply: does it, and returns what was done; may be called again. None where only the user can.
     """

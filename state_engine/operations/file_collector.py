@@ -87,10 +87,6 @@ class Collector:
     """Collects the garbage of one job.
 
     Args:
-        job: name.
-        tables: the job's tables.
-        kernel: commits, and reads logs.
-        maintenance: commits the fence.
         publication: knows what sinks have not seen yet.
         sinks: that the job declares now; those that its checkpoints know are looked at anyway.
         declared: where these sinks are; None where the code is not known.
@@ -192,8 +188,6 @@ class _Ages:
     """Times before which a file must have been written to go; measured when this is made, and not again.
 
     Args:
-        orphan_age: how long a file stays.
-        tables: the job's, whose storage is the root's.
         sinks: paths of the job's sinks, which may be on other storage, with a clock of its own.
         now_ms: the time for all of them; None to ask the storage.
     """

@@ -74,10 +74,6 @@ class HeadOperations:
     """Operations on one job.
 
     Args:
-        job: name.
-        tables: the job's tables.
-        publication: publishes rows.
-        requested_by: recorded with every row.
         declared: the sinks of the job's code; None where it is not known, and every sink counts.
     """
 
@@ -156,14 +152,9 @@ class HeadOperations:
         """Make another checkpoint the one that the job goes on from: one fenced row, and one commit a sink.
 
         Args:
-            kind: of the row.
-            history: that ``head`` is the head of.
-            head: what is left; its outputs are published.
-            target: what the row continues.
             outputs: sinks that keep theirs show old outputs beside the new ones.
             dry_run: only say what would be done.
             kept: checkpoints that are left, and whose outputs stay in all sinks for now.
-            backfill: that the move ends, as text.
 
         Raises:
             StaleParentError: something was committed in between; nothing was done.
@@ -252,7 +243,6 @@ class HeadOperations:
     # -- pieces ----------------------------------------------------------------------------------------------------
 
     def published_head(self) -> tuple[History, CheckpointRow]:
-        """All rows, and the head, whose outputs are published."""
         history = self._tables.log.load()
         head = history.head
         if head is None:
@@ -293,10 +283,6 @@ class HeadOperations:
         """Commit one row upon a parent and publish it; raises StaleParentError where something came first.
 
         Args:
-            kind: of the row.
-            parent: what it continues.
-            history: that it was planned upon.
-            updates: what it changes.
             attempt: that wrote files for it; None for a new one.
         """
         attempt = attempt or self._tables.clock.attempt()
@@ -326,7 +312,6 @@ def _sinks_that_move(
     Args:
         policy: sinks that keep what is left lose nothing. From the others goes also what a backfill left behind of
             partitions that the new path ran.
-        kept: checkpoints whose outputs stay in all sinks.
     """
     everything = [row.checkpoint_id for row in history.leaving(old_head_id, new_parent_id)]
     losing_nothing = moves(history, old_head_id, new_parent_id, kept=everything) if policy.keeps_any else []

@@ -50,7 +50,6 @@ def known_sinks(rows: Iterable[CheckpointRow], declared: Iterable[SinkNode] = ()
     """All sinks that a job has or had, whose files bear an owner's mark.
 
     Args:
-        rows: all checkpoints.
         declared: the job's sinks, which may have got files and no checkpoint yet.
     """
     sinks = {SinkPlace(staged.name, staged.kind, staged.path) for row in rows for staged in row.sinks}
@@ -66,9 +65,6 @@ class JobFiles:
     """Looks at the directories of one job.
 
     Args:
-        tables: the job's tables.
-        kernel: reads logs.
-        sinks: of the job.
         removed_since_ms: for a place, what left its log later than this may still be read; milliseconds since 1970.
     """
 
@@ -99,7 +95,6 @@ class JobFiles:
                 yield self._place(uri, _under(uri), owners=frozenset([owner_mark(f"{self._app}/{name}")]))
 
     def uri(self, table: str) -> str:
-        """Where a place is."""
         return table if "://" in table else join(self._directory, table)
 
     def state_tables(self) -> list[str]:

@@ -63,10 +63,7 @@ class _NewBase:
     """A base that is written and not in force yet.
 
     Attributes:
-        files: of it.
         expired: files with the entries of published states that it leaves out.
-        key_groups: in them.
-        unchanged: key groups that need no file.
     """
 
     files: list[BaseFile]
@@ -93,16 +90,7 @@ class _NewBase:
 
 
 class Maintenance:
-    """Background work on one job.
-
-    Args:
-        job: name.
-        tables: the job's tables.
-        positions: of its sources.
-        kernel: commits.
-        spark: session, for folding.
-        requested_by: recorded with every row.
-    """
+    """Background work on one job."""
 
     def __init__(
         self,
@@ -261,11 +249,7 @@ class Maintenance:
         return row.retired if row else []
 
     def pin(self, name: str, *, path: str, checkpoint_id: int | None = None) -> CheckpointRow:
-        """Keep a checkpoint, the head by default, restorable until ``unpin``; the checkpoint's row.
-
-        Raises:
-            ConfigurationError: the name is taken, or the checkpoint is not there any more.
-        """
+        """Keep a checkpoint, the head by default, restorable until ``unpin``; the checkpoint's row."""
 
         def updates(row: CheckpointRow, history: History) -> list[Update]:
             wanted = row.parent_id if checkpoint_id is None else checkpoint_id

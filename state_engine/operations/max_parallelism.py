@@ -42,12 +42,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class _Folded:
-    """Bases that are written, and not yet in force.
-
-    Attributes:
-        as_of: the checkpoint that they stand for.
-        files: by operator.
-    """
+    """Bases that are written, and not yet in force."""
 
     as_of: CheckpointRow
     files: dict[str, list[BaseFile]]
@@ -55,13 +50,7 @@ class _Folded:
 
 @dataclass(frozen=True)
 class _InForce:
-    """Puts bases in force, and with them another number of key groups.
-
-    Attributes:
-        folded: the bases.
-        base_id: names them.
-        max_parallelism: number of key groups in them.
-    """
+    """Puts bases in force, and with them another number of key groups."""
 
     folded: _Folded
     base_id: str
@@ -89,11 +78,7 @@ class MaxParallelismChange:
 
     Args:
         job: that runs on the state; it may declare the old number or the new one.
-        max_parallelism: the new number.
-        operations: commits the row.
-        tables: the job's tables.
         kernel: lists the files of bases in their tables.
-        spark: session, for folding.
     """
 
     def __init__(

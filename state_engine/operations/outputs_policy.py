@@ -23,12 +23,7 @@ _POLICIES, _FOR_ALL, _OF_SINKS = get_args(Policy), ("withdraw", "keep"), ("withd
 
 @dataclass(frozen=True)
 class OutputsOfSinks:
-    """The policy of each sink; ``outputs_of`` makes one.
-
-    Attributes:
-        named: by name of the sink.
-        others: of sinks that are not named.
-    """
+    """The policy of each sink; ``outputs_of`` makes one."""
 
     named: Mapping[str, Policy]
     others: Policy = "withdraw"
@@ -52,7 +47,6 @@ class OutputsOfSinks:
 
         Args:
             sinks: names of those that the job has or had.
-            tables: names of the tables that show its states.
         """
         unknown = sorted(set(self.named) - set(sinks) - set(tables))
         if unknown:
@@ -75,9 +69,6 @@ class OutputsOfSinks:
 
 def outputs_of(outputs: OutputsPolicy) -> OutputsOfSinks:
     """The policy of each sink, from what a user says.
-
-    Raises:
-        ConfigurationError: it is neither a policy nor policies by name of a sink.
 
     Example:
         >>> outputs_of({"mail": "keep"}).keeps("mail"), outputs_of({"mail": "keep"}).keeps("history")

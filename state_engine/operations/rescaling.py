@@ -24,7 +24,6 @@ class Rescaling:
     Attributes:
         parallelism: number of subtasks by uid, also of operators that keep theirs.
         rescaled: operators that run otherwise than declared from then on.
-        changes: whether it differs from what is in force.
     """
 
     parallelism: Mapping[str, int]
@@ -32,7 +31,6 @@ class Rescaling:
     changes: bool
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """A row that says so."""
         operators = [
             replace(o, parallelism=self.parallelism.get(o.uid, o.parallelism)) for o in row.operators
         ]
@@ -40,11 +38,7 @@ class Rescaling:
 
 
 def wanted_parallelism(job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> dict[str, int]:
-    """Number of subtasks that is asked for, by uid; None stands for what the job declares.
-
-    Raises:
-        ConfigurationError: there is no such operator.
-    """
+    """Number of subtasks that is asked for, by uid; None stands for what the job declares."""
     if parallelism is None:
         return {uid: job.parallelism_of(operator) for uid, operator in job.operators.items()}
     if isinstance(parallelism, Mapping):
@@ -65,10 +59,6 @@ def plan_rescaling(
     Args:
         wanted: number of subtasks by uid; operators that are not in it keep theirs.
         max_parallelism: number of key groups from then on; by default each operator keeps its own.
-
-    Raises:
-        ConfigurationError: more subtasks than key groups.
-        RescaleError: an operator has raw operator state, which cannot be divided.
     """
     in_force = dict(parallelism_in_force(job, head))
     after, recorded = in_force | dict(wanted), {o.uid: o for o in head.operators}

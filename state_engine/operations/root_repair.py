@@ -30,7 +30,6 @@ class RootOfJob:
 
     Attributes:
         ids: the id that its newest row was committed under, first, and then all others; none where it has no row.
-        format: of the table; None where it says none.
         problem: why the table cannot be read; empty where it can.
     """
 

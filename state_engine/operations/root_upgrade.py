@@ -65,11 +65,7 @@ class UpgradeReport:
 def upgrade_root(
     uri: str, *, kernel: DeltaKernel, spark: SparkSession, dry_run: bool = False, lock_timeout_s: float = 60.0
 ) -> UpgradeReport:
-    """Bring a root to this version's format; see the module docstring.
-
-    Raises:
-        RootError: there is no root, or its format is newer than this version knows, or too old.
-    """
+    """Bring a root to this version's format; see the module docstring."""
     with table_lock(uri, timeout_s=lock_timeout_s):
         marker = read_marker(uri)
         if marker is None:

@@ -40,7 +40,6 @@ class ImportOptions:
     Attributes:
         allow_non_restored_state: whether state that the job has no operator for may be left behind.
         dry_run: only show what would happen.
-        requested_by: recorded with the row.
     """
 
     allow_non_restored_state: bool = False
@@ -61,12 +60,8 @@ def import_savepoint(
 
     Args:
         job: that is to continue; operators are matched by uid, sources by name.
-        path, manifest: of the savepoint, verified.
-        positions: of the job's sources.
-        options: how.
 
     Raises:
-        StateMigrationError: there is such state, or the number of key groups differs.
         StaleParentError: the job ran meanwhile.
     """
     source, write_id = manifest.checkpoint, tables.clock.attempt().write_id

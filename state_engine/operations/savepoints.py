@@ -69,13 +69,8 @@ class Savepoints:
     """Savepoints of one job.
 
     Args:
-        tables: the job's tables.
-        positions: of its sources.
-        spark: session, for folding keyed state.
-        maintenance: pins checkpoints.
         publication: publishes the head before it is copied, so that its outputs are not left to the old root.
         declared: the sinks of the job's code; None where it is not known.
-        kernel: writes the manifest.
     """
 
     def __init__(
@@ -112,15 +107,7 @@ class Savepoints:
         return described(path, manifest)
 
     def delete(self, name: str, *, keep_files: bool = False, dry_run: bool = False) -> list[str]:
-        """Delete the files of a savepoint, if it is still where it was made, and let its checkpoint go; those files.
-
-        Args:
-            keep_files: only let the checkpoint go.
-            dry_run: do nothing.
-
-        Raises:
-            ConfigurationError: there is no such savepoint, or its directory holds something else now.
-        """
+        """Delete the files of a savepoint, if it is still where it was made, and let its checkpoint go; those files."""
         history = self._tables.log.load()
         known = history.pins
         if name not in known:
@@ -219,10 +206,8 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
 
     Args:
         tables: of the job; None where it never ran.
-        wanted: name of a savepoint of the job, or directory of any.
 
     Raises:
-        ConfigurationError: it is another job's, and this one has checkpoints of its own.
         MissingFilesError: it is damaged, or there is none.
     """
     history = tables.log.load() if tables else History()
@@ -243,7 +228,6 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
 
 
 def described(path: str, manifest: SavepointManifest) -> SavepointReport:
-    """A savepoint in short."""
     size = sum(f.bytes for f in manifest.files)
     return SavepointReport(manifest.name, path, manifest.checkpoint.checkpoint_id, len(manifest.files), size)
 
@@ -339,11 +323,7 @@ def checksums(path: str, files: Iterable[str]) -> Iterator[SavepointFile]:
 
 
 def write_text(kernel: DeltaKernel, uri: str, text: str) -> None:
-    """Write a small file, whole or not at all, unless there is one.
-
-    Raises:
-        ConfigurationError: there is one already.
-    """
+    """Write a small file, whole or not at all, unless there is one."""
     open_location(uri).above().make_directory()
     if not kernel.write_new(uri, text):
         raise ConfigurationError(f"{uri} was made by somebody else meanwhile: choose another directory")

@@ -56,7 +56,6 @@ class Accumulator(AggregateFunction):
         what: the aggregate as the user wrote it, for messages.
 
     Attributes:
-        accumulator_type: what is stored.
         result_type: of ``get_result``, which is None where there is no value.
     """
 
@@ -260,10 +259,6 @@ End = Literal["min", "max"]
 
 class Extreme(Accumulator):
     """The least or greatest value of a stream that never takes one back. NaN is greater than all numbers, as in SQL.
-
-    Args:
-        end: which one.
-        value_type: of the values.
 
     Raises:
         InvalidKeyError: such values have no order.

@@ -53,7 +53,6 @@ class Aggregate:
     """One aggregate of the rows of a key, as declared.
 
     Attributes:
-        kind: which one.
         field: name or position of the field whose values it is of; None for rows.
     """
 
@@ -131,9 +130,6 @@ class AggregateStep:
     """What is kept of one field, for one aggregate or several.
 
     Attributes:
-        name: of its accumulator in the state.
-        value_of: gives the value of an element.
-        position, value_type: of the field.
         accumulator: adds such values, and takes them back.
         values: the state that holds all different values with their numbers; None where none does.
     """
@@ -151,7 +147,6 @@ class Result:
     """A column that comes out.
 
     Attributes:
-        name, type: of the column.
         step: place of the step that it is of; None for the number of rows.
         end: the end of the sorted values that it is; None where the accumulator gives it.
     """
@@ -188,10 +183,7 @@ def plan(
     """The accumulators and columns of aggregates of a stream.
 
     Args:
-        aggregates: by the name of the column that they become.
-        columns: of the stream.
         scalar: whether its elements are bare values of the one column.
-        changing: whether its rows are updated and deleted.
 
     Raises:
         ConfigurationError: a field is not there, or has not the type for the aggregate.

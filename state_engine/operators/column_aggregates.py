@@ -30,7 +30,6 @@ class VectorizedAggregates(StandsForElements):
 
     Args:
         plan: of the aggregates, for rows that do not change.
-        running: the running form of each step.
     """
 
     def __init__(self, plan: AggregatePlan, running: list[Running]) -> None:

@@ -29,12 +29,6 @@ class ExactUnits:
     Args:
         addends: all finite doubles that are to be summed, in several columns.
 
-    Attributes:
-        addends: as whole numbers of the unit; see ``limbs``.
-
-    Raises:
-        PerElement: they are too far apart, or may exceed the largest double.
-
     Example:
         >>> units = ExactUnits(np.array([0.1, 0.2]))
         >>> sums = [limb.sum(keepdims=True) for limb in units.addends[0]]
@@ -131,11 +125,6 @@ class ExactUnits:
 
 def running_sums(values: Column, segments: Segments, start: pa.Array) -> tuple[Column, pa.Array]:
     """The exact sum from the first row of each key on, rounded, row by row; and its parts after the last row of a key.
-
-    Args:
-        values: finite doubles, key by key.
-        segments: of the rows.
-        start: the parts that each key begins with.
 
     Raises:
         PerElement: the doubles are too far apart.

@@ -20,9 +20,6 @@ def exact_sum(*addends: Iterable[float]) -> list[float]:
     A sum whose addends have magnitudes from ``a`` to ``b`` has about ``log2(b / a) / 53 + 1`` parts: one or two for
     amounts of money, about forty for all doubles that there are. Beyond the largest double, parts are that one.
 
-    Args:
-        addends: parts of sums, or single doubles.
-
     Example:
         >>> exact_sum([0.1], [0.2])
         [0.30000000000000004, -2.7755575615628914e-17]

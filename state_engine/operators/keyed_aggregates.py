@@ -29,7 +29,6 @@ class KeyedAggregates(ResultOfKey):
     Args:
         plan: of the aggregates; one for rows that change where some will be taken back.
         record_key: whether the key is a record, or of several columns, whose fields come out side by side.
-        emits_changes: whether outputs have kinds.
 
     Example:
         >>> from state_engine.core.types.type_parsing import to_type

@@ -27,14 +27,6 @@ class KeyedRows:
     Args:
         row_type: type of the stream's elements: records with named columns.
         apart: columns that the state does not keep with the others: those of the key, and of a map's key.
-        operator: for messages.
-
-    Attributes:
-        columns: a type for whole rows.
-        kept: a type for what the state keeps of them.
-
-    Raises:
-        ConfigurationError: the elements are no records, there is no such column, or none is left to be kept.
 
     Example:
         >>> rows = KeyedRows("id bigint, city string", apart=["id"], operator="LastRow")

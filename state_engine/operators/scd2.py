@@ -36,7 +36,6 @@ class Event(NamedTuple):
 
     Attributes:
         ends: the end of the version, where the event is shown as one.
-        shown: whether it is.
     """
 
     at: Any

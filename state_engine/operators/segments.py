@@ -22,8 +22,6 @@ class Segments:
         keys: the number of each row's key; every number from 0 to the largest is there.
 
     Attributes:
-        order: the rows, key by key.
-        keys: of these rows.
         starts, ends: the place of the first and of the last row of each key.
 
     Example:

@@ -29,13 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class EngineCall:
-    """One call of the engine that a run of Dagster asks for.
-
-    Attributes:
-        job: its name.
-        method: of ``StateEngine``.
-        arguments: by name, but for the job and ``on_progress``.
-    """
+    """One call of the engine that a run of Dagster asks for."""
 
     job: str
     method: Literal["run", "backfill"]
@@ -61,7 +55,6 @@ class Message:
     """One thing that a launched process reports: a committed batch, or how the call ended.
 
     Attributes:
-        batch: was committed and published.
         ran, backfilled: what the call returned; the batches are those that were reported one by one.
         failure: what it raised, as ``core.errors.to_wire`` describes it.
     """
@@ -90,7 +83,6 @@ class Message:
         return cls(backfilled=replace(report, batches=[]))
 
     def to_payload(self) -> dict[str, Any]:
-        """As the payload of a custom message."""
         return {KEY: {"format": FORMAT, **_adapter(Message).dump_python(self, mode="json")}}
 
     @classmethod

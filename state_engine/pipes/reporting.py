@@ -88,12 +88,7 @@ def run_for_dagster(
 
 @dataclass(frozen=True)
 class LaunchedRun:
-    """What a run of Dagster asks of this process.
-
-    Attributes:
-        call: of the engine.
-        send: has Dagster's side receive a message.
-    """
+    """What a run of Dagster asks of this process."""
 
     call: EngineCall
     send: Callable[[Message], object]
@@ -104,13 +99,7 @@ class LaunchedRun:
         registered: RegisteredJob,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> RunReport | BackfillReport:
-        """Prepare the job's input and make the call; report every batch, and what the call returned.
-
-        Args:
-            engine: makes the call.
-            registered: the job of that name.
-            on_progress: called besides.
-        """
+        """Prepare the job's input and make the call; report every batch, and what the call returned."""
 
         def committed(report: BatchReport) -> None:
             self.send(Message.of_batch(report))

@@ -154,12 +154,7 @@ class _View:
 def names_of(
     layout: JobLayout, app: str, path: Sequence[CheckpointRow], *, catalog: str, schema: str
 ) -> list[_Table | _View]:
-    """What a catalog gets of a job: its published Delta tables, and views of all other keyed states, without timers.
-
-    Args:
-        app: application id of the job.
-        path: of the head.
-    """
+    """What a catalog gets of a job: its published Delta tables, and views of all other keyed states, without timers."""
     shown = [one for one in published_on(path) if one.kind == SinkKind.DELTA_STATE]
     given: list[_Table | _View] = [
         _Table(f"{catalog}.{schema}.{one.name}", one.name, one.place) for one in shown
@@ -181,11 +176,9 @@ def register(
     """Give names, or none of them.
 
     Args:
-        given: what the catalog gets, by job.
         dry_run: only check and report them.
 
     Raises:
-        ConfigurationError: something else has one of the names; nothing was registered.
         MissingFilesError: a file of a state is gone or was changed.
     """
     every = [(job, one) for job, names in given.items() for one in names if one.is_there(kernel)]

@@ -38,9 +38,7 @@ def state_sql(
     """A query for a state: key columns, ``map_key`` for maps, ``value``, and ``METADATA`` where that is wanted.
 
     Args:
-        files: which files the rows are from.
         source: the rows of these files, as SQL names them, with ``ORDER``.
-        metadata, shown: see ``state_reader.read_state``.
     """
     names = zip(declared.key_type, declared.key.shown, declared.key_names(metadata=metadata), strict=True)
     columns = [

@@ -24,11 +24,6 @@ MOST_BYTES = 256 * 2**20
 def answer(views: Sequence[SqlView], text: str, *, most_bytes: int = MOST_BYTES) -> pa.Table | None:
     """The answer to a query; None where Spark is to give it.
 
-    Args:
-        views: of the job.
-        text: the query, in Spark's dialect.
-        most_bytes: of files that it may read.
-
     Raises:
         MissingFilesError: files that the views need are gone or changed.
     """

@@ -91,14 +91,10 @@ class PortableQuery:
     """A query by which both engines mean the same.
 
     Args:
-        node: its one statement.
         tables: names of those that it may read.
 
     Attributes:
         names: of the columns of the answer, as Spark has them; None where they are those of a table.
-
-    Raises:
-        NotPortableError: they may not.
     """
 
     def __init__(self, node: Node, tables: Collection[str]) -> None:
@@ -117,11 +113,7 @@ class PortableQuery:
         return sorted(named - self._aliases)
 
     def check_types(self, schemas: Sequence[pa.Schema]) -> None:
-        """Whether all columns are of types that both treat alike; what has parts may be shown, and taken apart.
-
-        Raises:
-            NotPortableError: they are not.
-        """
+        """Whether all columns are of types that both treat alike; what has parts may be shown, and taken apart."""
         leaves = [one for schema in schemas for field in schema for one in _leaves(field)]
         if any(pa.types.is_decimal(kind) or pa.types.is_float32(kind) for _, kind in leaves):
             raise NotPortableError

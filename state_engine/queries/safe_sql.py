@@ -43,11 +43,7 @@ def check_safe(session: SparkSession, plan: Any) -> None:
     """Refuse a query that reaches the JVM or files.
 
     Args:
-        session: that is to run it.
         plan: as parsed, in the JVM; nothing of it was looked up.
-
-    Raises:
-        ConfigurationError: says what it uses, and how to allow that.
     """
     known = _functions(session)
     for node in _nodes(session, plan):

@@ -23,11 +23,7 @@ def query(
     """The answer to a query over views, of which only those are made that it names.
 
     Args:
-        session: of its own, for views stay in it.
         unrestricted: whether it may reach Java methods, files and programs.
-
-    Raises:
-        ConfigurationError: it is no query, or cannot be understood; says why and what there is.
     """
     text = text.strip().removesuffix(";")
     names = set(re.findall(r"\w+", text.lower()))
@@ -49,11 +45,7 @@ def query(
 
 
 def fetched(frame: DataFrame) -> pa.Table:
-    """All rows of the answer to a query.
-
-    Raises:
-        ConfigurationError: it failed; says why.
-    """
+    """All rows of the answer to a query."""
     try:
         with quiet():
             return frame.toArrow()

@@ -22,13 +22,7 @@ _GONE, _ENTRY = "_gone", "_entry"
 
 
 def taken_away(entries: DataFrame, forms: Sequence[StateForm], gone: Column) -> DataFrame:
-    """Entries of which some are deleted.
-
-    Args:
-        entries: as ``stored_entries`` gives them.
-        forms: of their states, timers included.
-        gone: which of them; null is no.
-    """
+    """Entries of which some are deleted."""
     gone = F.coalesce(gone, F.lit(False))
     lists = [f.name for f in forms if f.shape == "list"]
     deletion = (
@@ -52,12 +46,7 @@ def taken_away(entries: DataFrame, forms: Sequence[StateForm], gone: Column) -> 
 
 
 def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
-    """What must be written so that one state is the new one.
-
-    Args:
-        old: its entries, as ``stored_entries`` gives them.
-        new: its rows, as ``state_rows`` gives them.
-    """
+    """What must be written so that one state is the new one."""
     name = form.column_name
     kind = old.schema[name].dataType
     both = [KEY, KEY_HASH, *([_ENTRY] if form.shape == "map" else [])]
@@ -113,12 +102,7 @@ def difference(old: DataFrame, new: DataFrame, form: StateForm) -> DataFrame:
 
 
 def keys_without_state(changes: DataFrame, others: DataFrame | None) -> DataFrame:
-    """Keys of which something was deleted and nothing is left, timers aside.
-
-    Args:
-        changes: of all states that change, or all of one.
-        others: entries of states that do not.
-    """
+    """Keys of which something was deleted and nothing is left, timers aside."""
     real = changes.where((F.col(STATE) != TIMERS) & F.col(KIND).isNotNull())
     sides = real.select(KEY, KEY_HASH, (F.col(KIND) != DELETED).alias("_left"))
     if others is not None:
@@ -131,7 +115,6 @@ def keys_without_state(changes: DataFrame, others: DataFrame | None) -> DataFram
 
 
 def marked(entries: DataFrame, keys: DataFrame) -> tuple[DataFrame, Column]:
-    """Entries, and which of them are of some keys."""
     right = keys.select(F.col(KEY).alias("_key"), F.col(KEY_HASH).alias("_hash"), F.lit(True).alias(_GONE))
     same = (F.col(KEY_HASH) == F.col("_hash")) & F.col(KEY).eqNullSafe(F.col("_key"))
     return entries.join(F.broadcast(right), same, "left").drop("_key", "_hash"), F.col(_GONE)

@@ -19,14 +19,7 @@ from state_engine.core.types.type_text import shown_storage
 
 @dataclass(frozen=True)
 class StatePair:
-    """A state at the ends of two paths; None where it is not there.
-
-    Attributes:
-        operator: uid.
-        state: its name on the new side, where it is there.
-        old, new: how it is declared.
-        inherited: whether both have it from a common ancestor.
-    """
+    """A state at the ends of two paths; None where it is not there."""
 
     operator: str
     state: str

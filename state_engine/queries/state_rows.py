@@ -48,10 +48,7 @@ class StateForm:
     """What one state stores.
 
     Attributes:
-        schema: as a checkpoint records it.
-        column: type of its column.
         value: type of a value, list element or map value.
-        map_key: type of a map's keys; None elsewhere.
     """
 
     schema: StateSchema
@@ -61,7 +58,6 @@ class StateForm:
 
     @classmethod
     def of(cls, schema: StateSchema) -> StateForm:
-        """The form of a state that is recorded so."""
         column = type_from_text(schema.type)
         if SHAPES[schema.kind] == "value":
             return cls(schema, column, column, None)
@@ -82,7 +78,6 @@ class StateForm:
 
     @property
     def column_name(self) -> str:
-        """Name of its column in files."""
         return state_column(self.schema.column_name)
 
     @property
@@ -101,12 +96,7 @@ class StateForm:
 
 
 def key_schema_of(frame: DataFrame, names: Sequence[str], *, what: str) -> KeySchema:
-    """Names and types of a frame's key columns.
-
-    Raises:
-        ConfigurationError: a column is missing.
-        InvalidKeyError: a type cannot be a key.
-    """
+    """Names and types of a frame's key columns."""
     fields = {f.name: f.dataType for f in frame.schema.fields}
     missing = [n for n in names if n not in fields]
     if missing:
@@ -127,14 +117,8 @@ def state_rows(
     """A frame as rows of a changelog: key, hash, state, time, value, and why a row cannot be taken.
 
     Args:
-        frame: see the module docstring.
-        form: of the state.
-        keys: names of the key columns.
         clock_ms: when entries were last accessed, where the frame does not say so.
         what: names job, operator and state, for messages.
-
-    Raises:
-        ConfigurationError: a column is missing, too many, or of another type than declared.
     """
     fields = {f.name: f.dataType for f in frame.schema.fields}
     given, taken = _value_column(fields, form, keys, what)

@@ -55,13 +55,7 @@ def read_state_of_key(
     key: Mapping[str, Any],
     key_hash: int,
 ) -> pa.Table:
-    """The entries of one key, as ``read_state_table`` has them; reads the files of its key group.
-
-    Args:
-        declared: the state, at the end of the path.
-        key: as it is stored.
-        key_hash: of the key.
-    """
+    """The entries of one key, as ``read_state_table`` has them; reads the files of its key group."""
     expiry = expiry_of(declared, include_expired=False)
     group = key_hash % declared.operator.max_parallelism
     entries = _entries(layout, path, declared, expiry, KeyGroupRange(group, group))

@@ -63,14 +63,7 @@ class SqlView:
 
 @dataclass(frozen=True)
 class ViewedJob:
-    """What the views of a job are made of.
-
-    Attributes:
-        layout: where its tables are.
-        history: all checkpoints.
-        path: to the one that is looked at.
-        dead_letters: gives the job's dead letters in a session.
-    """
+    """What the views of a job are made of."""
 
     layout: JobLayout
     history: History

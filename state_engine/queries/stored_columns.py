@@ -17,11 +17,7 @@ from state_engine.core.types.type_parsing import to_type
 
 
 def as_stored(column: Column, have: DataType, want: pa.DataType, *, what: str) -> Column:
-    """A column in the stored form of its declared type: widened, fields of records put in order; null stays null.
-
-    Raises:
-        ConfigurationError: it is of another type.
-    """
+    """A column in the stored form of its declared type: widened, fields of records put in order; null stays null."""
     if pa.types.is_struct(want) and isinstance(have, StructType):
         types = {f.name: f.dataType for f in have.fields}
         if set(types) != set(want.names):
@@ -58,5 +54,4 @@ def renamed(column: Column, have: pa.DataType, want: pa.DataType) -> Column:
 
 
 def spark_data_type(kind: pa.DataType) -> DataType:
-    """The Spark type of an Arrow type."""
     return StructField.fromJson(spark_field(pa.field("c", kind))).dataType

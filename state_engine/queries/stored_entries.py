@@ -73,10 +73,6 @@ def stored_entries(
 ) -> DataFrame:
     """The entries of an operator at the end of a path; of lists one row a key, of maps one row an entry.
 
-    Args:
-        states: names; all by default.
-        key_groups: whose entries; all by default.
-
     Raises:
         MissingFilesError: a file is gone or was changed.
     """
@@ -163,9 +159,6 @@ def keys_frame(
 
     Args:
         keys: a DataFrame with the key columns, or keys: as functions see them, or dicts by column.
-
-    Raises:
-        ConfigurationError: columns are missing or too many. InvalidKeyError: a key cannot be one.
     """
     types = [spark_data_type(t) for t in schema.types]
     if not isinstance(keys, DataFrame):

@@ -62,11 +62,7 @@ class BackfillReport:
 
 
 class BackfillSteps:
-    """The steps of a backfill on its branch: the micro-batches of one partition after the other.
-
-    Args:
-        plan: what to go through.
-    """
+    """The steps of a backfill on its branch: the micro-batches of one partition after the other."""
 
     def __init__(self, plan: BackfillPlan) -> None:
         self._plan = plan
@@ -88,11 +84,7 @@ class BackfillSteps:
 def swap(
     operations: HeadOperations, plan: BackfillPlan, *, outputs: OutputsPolicy = "withdraw"
 ) -> RestoreReport:
-    """Make the branch's head that of the job; see ``HeadOperations.move``.
-
-    Raises:
-        StaleParentError: ``main`` went on since the plan was made; nothing was done.
-    """
+    """Make the branch's head that of the job; see ``HeadOperations.move``."""
     history, head = operations.published_head()
     if plan.head is None or history.may_reparent(plan.head.checkpoint_id) != head:
         raise StaleParentError(f"the head is checkpoint {head.checkpoint_id} now")

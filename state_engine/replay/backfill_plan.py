@@ -27,10 +27,7 @@ class BackfillRequest:
     """What was asked for; two calls with the same one go on with one backfill.
 
     Attributes:
-        first, last: partitions.
-        mode: what becomes of it.
         rebatch: whether partitions are read anew from what the sources hold now.
-        code_version: of the code that runs.
         branch: name; None for one that there is, or a new one.
     """
 
@@ -56,14 +53,11 @@ class BackfillPlan:
     """What is left to do.
 
     Attributes:
-        request: what was asked for.
-        head: of ``main``; None where it has none.
         branch: to run on; ``main`` where all partitions are still to be run for the first time.
         begin_id: the checkpoint that the branch begins at; None for nothing.
         todo: partitions to go through on the branch, those included that are done there.
         recorded: the micro-batches that ``main`` ran of them.
         own: the micro-batches of the branch, by partition.
-        history: all rows.
     """
 
     request: BackfillRequest
@@ -88,7 +82,6 @@ def plan_backfill(
     """Find where a backfill begins, what it goes through, and on which branch.
 
     Raises:
-        PartitionOrderError: partitions in front of the first were not run yet.
         ConfigurationError: it cannot begin there, or the branch is none that it can have.
     """
     head = history.head

@@ -36,22 +36,14 @@ from state_engine.storage.layout import JobLayout
 
 @dataclass(frozen=True)
 class OutputDifference(RowDifference):
-    """Outputs of one sink.
-
-    Attributes:
-        sink: name.
-    """
+    """Outputs of one sink."""
 
     sink: str
 
 
 @dataclass(frozen=True)
 class OutputComparison(RowDifference):
-    """Two outputs, each of a job of its own.
-
-    Attributes:
-        keys_differing: number of keys with any differing row.
-    """
+    """Two outputs, each of a job of its own."""
 
     keys_differing: int
 
@@ -61,8 +53,6 @@ class OperatorStateDifference:
     """One state of an operator that belongs to subtasks.
 
     Attributes:
-        operator, state: names.
-        old_elements, new_elements: over all subtasks.
         same: whether every subtask has the same elements in the same order.
     """
 
@@ -190,11 +180,7 @@ def compare_outputs(old: DataFrame, new: DataFrame, keys: Sequence[str]) -> Outp
     into sinks of their own, and switch when nothing differs.
 
     Args:
-        old, new: with the same columns.
         keys: columns that identify what a row is about, for the count of keys that differ.
-
-    Raises:
-        ConfigurationError: the columns are not the same, or a key is none of them.
     """
     columns = old.columns
     if sorted(columns) != sorted(new.columns):

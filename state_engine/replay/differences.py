@@ -37,7 +37,6 @@ class RowDifference:
 
     Attributes:
         only_old, only_new: rows that are there more often on the one side, and in COUNT how much more often.
-        rows_only_old, rows_only_new: sums of those.
     """
 
     only_old: DataFrame
@@ -97,10 +96,8 @@ class StateDifference:
     """One keyed state.
 
     Attributes:
-        operator, state: names.
         changes: columns of the key, ``map_key`` for maps, ``change`` (added, removed, changed), and structs ``old`` and
             ``new`` with the field ``value``, null where there is none.
-        added, removed, changed: number of keys, or of entries of maps.
     """
 
     operator: str

@@ -154,10 +154,6 @@ class KeyExplainer:
     """Explains keys of one job.
 
     Attributes:
-        spark: session.
-        layout: of the job's tables.
-        history: its checkpoints.
-        outputs: reads staged outputs.
         inputs: reads recorded slices; None where the job's code is not known.
         limit: so many rows of a list are given.
     """

@@ -45,7 +45,6 @@ class KeyInputs:
 
     Attributes:
         job: the code, which parses rows and makes keys as the run did where it is the same.
-        planner: knows what micro-batches read.
         executor: runs the code in front of operators.
     """
 
@@ -105,7 +104,6 @@ class KeyInputs:
 
 
 def _operators_before(one: OperatorInput) -> list[str]:
-    """Operators whose outputs an input has."""
     return sorted({place[0] for node in upstream(one.parent) if (place := output_of(node)) is not None})
 
 

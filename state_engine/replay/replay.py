@@ -55,13 +55,8 @@ class Recording:
     """What a replay goes through.
 
     Attributes:
-        job: name.
-        branch: that runs.
         begin_id: the checkpoint that the branch begins at; None for nothing.
-        main_head_id: head of ``main``.
         batches: the recorded micro-batches after it, oldest first.
-        wanted: how many of them to replay.
-        history: all rows.
     """
 
     job: str
@@ -85,12 +80,7 @@ def recording(
     from_checkpoint: int | None = None,
     to_checkpoint: int | None = None,
 ) -> Recording:
-    """Find what to replay, on a new branch or on one that there is.
-
-    Raises:
-        ConfigurationError: the branch, the checkpoint that it begins at, or the one that it shall end at is none that a
-            replay can have; says why, and which are.
-    """
+    """Find what to replay, on a new branch or on one that there is."""
     head = history.head
     if head is None:
         raise ConfigurationError(f"job '{job}' has no checkpoint yet: run it first")
@@ -150,7 +140,6 @@ class ReplaySteps:
     """The steps of a replay: the recorded micro-batches, one by one or cut anew.
 
     Args:
-        recorded: what to go through.
         rebatch: whether sources cut the recorded input anew, by their own bounds; all batches then have the recorded
             last clock, and timers that a recorded batch fired without input fire at the end.
     """
@@ -206,7 +195,6 @@ def was_drained(history: History, batch: CheckpointRow) -> bool:
 
 
 def _begin_of(job: str, history: History, branch: str, asked: int | None) -> int | None:
-    """Where a branch begins that there is."""
     if branch not in history.open_branches:
         raise ConfigurationError(
             f"job '{job}': branch '{branch}' was promoted or dropped: choose another name"
@@ -222,7 +210,6 @@ def _begin_of(job: str, history: History, branch: str, asked: int | None) -> int
 
 
 def _new_begin(job: str, history: History, main: Sequence[CheckpointRow], asked: int | None) -> int | None:
-    """Where a new branch begins."""
     if not asked:
         return None
     refusal = restore_refusal(history, asked)

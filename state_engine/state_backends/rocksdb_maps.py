@@ -184,11 +184,9 @@ class RocksMaps(TrackedEntries):
     # -- rows of one map --------------------------------------------------------------------------------------------
 
     def row(self, entries: RocksMap, coded: bytes) -> bytes | None:
-        """The row of an entry."""
         return self.store.get(slot_key(entries.slot, _ENTRY, coded))
 
     def item(self, row: bytes) -> Any:
-        """The item in the row of an entry."""
         return self._read_item(row[_PLACE.size :])
 
     def put_row(self, entries: RocksMap, coded: bytes, was: bytes | None, row: bytes) -> None:
@@ -201,7 +199,6 @@ class RocksMaps(TrackedEntries):
                 self.store.put(slot_key(entries.slot, _ORDER, row[: _PLACE.size]), coded)
 
     def delete_row(self, entries: RocksMap, coded: bytes, row: bytes) -> None:
-        """Delete the row of an entry."""
         self._remember(entries, coded, row)
         self.store.delete(slot_key(entries.slot, _ENTRY, coded))
         entries.size -= 1

@@ -51,12 +51,7 @@ class Reader:
 
 
 class RocksStore:
-    """A database that lives as long as one micro-batch.
-
-    Attributes:
-        path: its directory.
-        writes: how many rows were written.
-    """
+    """A database that lives as long as one micro-batch."""
 
     def __init__(self, options: Options, directory: str | None) -> None:
         from rocksdict import Rdict, WriteOptions
@@ -85,7 +80,6 @@ class RocksStore:
         return value
 
     def put(self, key: bytes, row: bytes) -> None:
-        """Write a row."""
         self._db[key] = row
         self.writes += 1
 

@@ -72,7 +72,6 @@ class SnapshotTask:
         return self._parts is None
 
     def cancelled(self) -> bool:
-        """Whether it was cancelled."""
         return self._cancelled
 
 

@@ -50,8 +50,6 @@ class KeyedStateBackend(ABC):
 
     Attributes:
         store: the states by name, for the operator that runs the function.
-        operator: uid of the operator.
-        key_groups: the key groups that the subtask owns.
     """
 
     def __init__(self, operator: str, key_groups: KeyGroupRange, context: KeyContext, load: Loader) -> None:
@@ -70,7 +68,6 @@ class KeyedStateBackend(ABC):
         The synchronous part is this call. State may be written to at once; the snapshot stays as it was.
 
         Args:
-            checkpoint_id: the checkpoint to be, for messages.
             write: what writes the changes out when the task runs; it gets (descriptor, changes) pairs and its result
                 is the task's. Without it the result is a list of (descriptor, list of changes).
         """

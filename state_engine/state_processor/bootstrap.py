@@ -85,14 +85,7 @@ class BootstrapReport:
 
 @dataclass(frozen=True)
 class Given:
-    """What a job is to begin with, by operator, and by source what that holds already.
-
-    Attributes:
-        states: DataFrames of keyed states.
-        timers: DataFrames of timers, by domain.
-        operator_state: elements, by state.
-        positions: in the terms of each source.
-    """
+    """What a job is to begin with, by operator, and by source what that holds already."""
 
     states: Mapping[str, States] = field(default_factory=dict)
     timers: Mapping[str, Timers] = field(default_factory=dict)
@@ -105,11 +98,7 @@ class Bootstrap:
     """One bootstrap of one job.
 
     Attributes:
-        spark: session.
-        layout: of the job's tables.
-        job: that begins.
         clock_ms: of its first row; entries without a time of their own were accessed then.
-        requested_by: recorded with the row.
     """
 
     spark: SparkSession

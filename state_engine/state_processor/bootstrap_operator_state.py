@@ -34,19 +34,13 @@ Elements = Mapping[Any, Any]
 
 @dataclass(frozen=True)
 class GivenOperatorState:
-    """Checked elements of one operator.
-
-    Attributes:
-        uid: of the operator.
-        snapshot: as a subtask would leave them.
-    """
+    """Checked elements of one operator."""
 
     uid: str
     snapshot: SubtaskSnapshot
 
     @property
     def counts(self) -> dict[str, int]:
-        """Elements by state."""
         return {state.name: len(state.elements) for state in self.snapshot.states}
 
     def write(self, *, uri: str, write_id: str) -> tuple[OperatorStateRef, list[DataFile]]:
@@ -64,7 +58,6 @@ def given_operator_state(job: StatefulJob, operators: Mapping[str, Elements]) ->
     """What a user gives, as it is stored.
 
     Raises:
-        ConfigurationError: there is no such operator or state.
         ValueTypeError: an element is not of the declared type.
     """
     unknown = sorted(set(operators) - set(job.operators))

@@ -34,14 +34,7 @@ def first_row(
     """The row without keyed state; the files that it lists are in place and in the log of their table.
 
     Args:
-        job: that begins.
-        attempt: that writes the files.
-        clock_ms: of the row.
-        operator_state: as it is given.
         consumed: by source, what the state holds of it already.
-        tables: of the job.
-        positions: of the job's sources.
-        requested_by: recorded with the row.
     """
     refs, files = list[OperatorStateRef](), list[DataFile]()
     for state in operator_state:

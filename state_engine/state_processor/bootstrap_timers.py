@@ -27,15 +27,7 @@ SCHEMA = recorded_schema(TimersDescriptor())
 
 
 def timer_entries(timers: Timers, keys: Sequence[str], *, what: str) -> DataFrame:
-    """Timers as entries of a map state: key columns, ``map_key`` and ``value``.
-
-    Args:
-        keys: names of the key columns.
-        what: names job and operator, for messages.
-
-    Raises:
-        ConfigurationError: another kind of timer, or columns other than those of the key and a time.
-    """
+    """Timers as entries of a map state: key columns, ``map_key`` and ``value``."""
     unknown = sorted(set(timers) - {EVENT, PROCESSING})
     if unknown or not timers:
         raise ConfigurationError(f"{what}: timers are given as '{EVENT}' and '{PROCESSING}', not {unknown}")

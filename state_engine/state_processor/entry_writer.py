@@ -73,7 +73,6 @@ class OperatorEntries:
         operator: as the row to commit records it, but for the files that are still to be written.
         rows: ``key``, ``key_hash``, ``state``, ``op``, ``updated_at``, ``why`` a row is refused, a column for each
             state, and what ``check`` needs; of all entries also ``place``, their order.
-        check: of the producer.
         is_base: whether the rows are all entries of the operator; else they are changes of those at the head.
         expired_at_ms: clock by which expired entries are left out of a base; by default all stay.
     """
@@ -103,9 +102,7 @@ class WrittenEntries:
     """Files that no reader sees yet.
 
     Attributes:
-        entries: what they hold.
         base_files, changelog: in order of key groups; none of the other kind, and none at all in a dry run.
-        counts: by name of the state, and kind.
     """
 
     entries: OperatorEntries
@@ -119,8 +116,6 @@ class EntryWriter:
     """Writes entries of one job.
 
     Attributes:
-        spark: session.
-        layout: of the job's tables.
         dry_run: check and count only.
     """
 
@@ -134,15 +129,7 @@ class EntryWriter:
         return StoreClock(self.layout.root).attempt()
 
     def write(self, entries: OperatorEntries, *, what: str, doing: str) -> WrittenEntries:
-        """Check the rows of an operator, and write their files; one Spark job.
-
-        Args:
-            what: names job and operator, for messages.
-            doing: names the operation, for the Spark UI.
-
-        Raises:
-            InvalidKeyError, ValueTypeError, ConfigurationError: a row is refused; names an example.
-        """
+        """Check the rows of an operator, and write their files; one Spark job."""
         operator, tasks = entries.operator, entries.tasks
         group = key_group_column(F.col(KEY_HASH), operator.max_parallelism)
         task = subtask_column(group, operator.max_parallelism, tasks)
@@ -200,14 +187,6 @@ class EntryWriter:
         head: CheckpointRow,
     ) -> CheckpointRow:
         """List what was written, and commit it as a transform of the head.
-
-        Args:
-            written: of each operator.
-            updates: that the row makes besides.
-            operations: commit the row.
-            tables: of the job.
-            history: that ``head`` is the head of.
-            head: what the row continues.
 
         Raises:
             StaleParentError: the job went on meanwhile; nothing was done.

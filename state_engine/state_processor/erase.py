@@ -72,7 +72,6 @@ class Purge:
     """How far a purge goes.
 
     Attributes:
-        drop_branches: replays that are dropped.
         sinks: whether rows are deleted from Delta sinks, too.
         now_ms: time of the vacuum, in milliseconds since 1970.
     """
@@ -88,12 +87,7 @@ class Erasure:
 
     Attributes:
         traces: looks for keys; of the rows as they are by then.
-        transform: takes them out of the state.
-        tables: takes them out of tables that show it.
-        operations: commits the rows.
-        compact: makes new bases of operators.
         vacuum: deletes files, as of a time in milliseconds since 1970.
-        load: reads the rows again.
     """
 
     traces: Callable[[History], KeyTraces]
@@ -235,7 +229,6 @@ def _delete_rows(look: KeyTraces, uri: str, condition: Any) -> None:
 
 
 def _by_hash(stored: StoredKeys) -> Wanted:
-    """The keys as they are stored, by operator and hash."""
     by_operator: dict[str, dict[int, list[Any]]] = {}
     for uid, keys in stored.items():
         by_hash = by_operator.setdefault(uid, {})

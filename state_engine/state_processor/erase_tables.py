@@ -51,7 +51,6 @@ class KeysOfTables:
     """The tables of one job.
 
     Attributes:
-        tables: of the job.
         declared: the sinks of today's code; None where it is not known.
     """
 
@@ -59,11 +58,7 @@ class KeysOfTables:
     declared: Declared
 
     def held(self, history: History, keys: StoredKeys) -> dict[SinkKey, KeysInTable]:
-        """What the tables that show states of these operators hold of the keys, by name and place; looks only.
-
-        Raises:
-            TableChangedError, SinkIdentityError: see ``TableTarget.shown``.
-        """
+        """What the tables that show states of these operators hold of the keys, by name and place; looks only."""
         return {
             one.state.key: one.target.keys_in(one.table, one.form.columns, self._keys(one, keys))
             for one in self.tables.standing(history, self.declared)
@@ -71,17 +66,12 @@ class KeysOfTables:
         }
 
     def erase(self, history: History, keys: StoredKeys) -> None:
-        """Take the keys out of them.
-
-        Raises:
-            TableChangedError, SinkIdentityError: see ``TableTarget.erase``.
-        """
+        """Take the keys out of them."""
         for one in self.tables.standing(history, self.declared):
             if one.state.operator in keys:
                 one.target.erase(one.table, one.form.columns, self._keys(one, keys))
 
     def following(self, history: History) -> dict[SinkKey, PublishedState]:
-        """All tables that follow the head."""
         return {state.key: state for state in self.tables.states(history, self.declared)}
 
     def _keys(self, one: ExistingTable, keys: StoredKeys) -> pa.Table:

@@ -80,11 +80,6 @@ class KeyTypeChange:
     """One change of the key of one operator.
 
     Attributes:
-        job: name.
-        tables: the job's tables.
-        kernel: knows which columns tables have.
-        operations: commits the row.
-        spark: session.
         dry_run: check and count only.
     """
 

@@ -44,10 +44,7 @@ def converted(
     """Rows of a changelog with new keys and hashes; why one cannot be taken; the old key, and the order of the rows.
 
     Args:
-        entries: as ``stored_entries`` gives them.
-        old, new: keys.
         convert: gives a key for a key, and what it gives; None for a cast.
-        what: names job and operator, for messages.
 
     Raises:
         ConfigurationError: a cast could lose something.
@@ -89,7 +86,6 @@ def _check_lossless(old: KeySchema, new: KeySchema, what: str) -> None:
 
 
 def _declared(column: Column, declared: pa.DataType) -> Column:
-    """A stored column as a column of the type that was declared."""
     types = pa.types
     if types.is_struct(declared):
         parts = [_declared(column.getField(f.name), f.type).alias(f.name) for f in declared]
@@ -115,13 +111,7 @@ def _made(key: DeclaredKey) -> pa.Schema:
 def key_maker(
     old: KeySchema, convert: Convert, key: DeclaredKey
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Adds the new key of every row, or why there is none.
-
-    Args:
-        old: of the rows.
-        convert: gives the new key.
-        key: what it gives.
-    """
+    """Adds the new key of every row, or why there is none."""
     sent = shipped((convert, key), [convert, key], what="change_key_type")
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -46,9 +46,6 @@ class Trace:
     Attributes:
         kind: ``checkpoint``, ``branch``, ``savepoint``, ``waiting`` (files of state that nothing needs any more),
             ``exchange``, ``dead_letters``, ``sink`` or ``table`` (that shows another state, or showed one).
-        name: id of the checkpoint, or name.
-        rows: that hold them.
-        remedy: what takes them away there.
     """
 
     kind: str
@@ -59,14 +56,7 @@ class Trace:
 
 @dataclass(frozen=True)
 class KeyTraces:
-    """Looks for keys in one job.
-
-    Attributes:
-        job: name.
-        layout: of the job's tables.
-        rows: its checkpoints.
-        spark, kernel: read tables.
-    """
+    """Looks for keys in one job."""
 
     job: str
     layout: JobLayout
@@ -75,11 +65,7 @@ class KeyTraces:
     kernel: DeltaKernel
 
     def operators(self, columns: Sequence[str], only: str | None = None) -> list[str]:
-        """Operators, of any checkpoint, that are keyed by these columns.
-
-        Raises:
-            ConfigurationError: there is none; says what operators are keyed by.
-        """
+        """Operators, of any checkpoint, that are keyed by these columns."""
         keyed: dict[str, tuple[str, ...]] = {}
         for row in self.history.values():
             keyed |= {o.uid: key_schema(o).names for o in row.operators}
@@ -126,7 +112,6 @@ class KeyTraces:
         return traces, roots
 
     def of_savepoints(self, wanted: Wanted) -> list[Trace]:
-        """What savepoints hold."""
         traces = []
         for name, pin in sorted(self.history.pins.items()):
             held = [self._holding(join(pin.path, operator_directory(uid)), wanted[uid], {}) for uid in wanted]
@@ -178,7 +163,6 @@ class KeyTraces:
 
         Args:
             erased: name and place of those that the keys were taken out of.
-            following: all that a state is published to now.
         """
         traces, unseen = [], []
         for (name, path), kind in sorted(self._sinks(shows_state=True).items()):
@@ -257,7 +241,6 @@ class KeyTraces:
 
 
 def row_condition(table: DataFrame, keys: Sequence[Key]) -> Column:
-    """Which rows have one of the keys in their columns."""
     types = {f.name: f.dataType for f in table.schema.fields}
     one = (
         reduce(and_, (F.col(quoted(c)).eqNullSafe(F.lit(v).cast(types[c])) for c, v in key.items()))

@@ -42,9 +42,6 @@ def known_key(
     Args:
         key_type: as a user gives it, where there is no input yet that would show it: a type, or of several columns a
             record of them.
-
-    Raises:
-        ConfigurationError: the stream has no key, or nothing gives its type.
     """
     what, names = f"job '{job.name}', operator '{operator.uid}'", operator.key_columns
     if not operator.keyed:

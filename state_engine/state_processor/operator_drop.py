@@ -41,10 +41,7 @@ class OperatorDrop:
     """Drops operators of one job.
 
     Attributes:
-        job: name.
-        operations: commits the row.
         in_code: uids of operators and names of sources that the job's code has, as far as it is known.
-        dry_run: only report.
     """
 
     job: str

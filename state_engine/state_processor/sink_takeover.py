@@ -72,14 +72,7 @@ def unknown_sinks(job: StatefulJob, head: CheckpointRow) -> list[PublishedNode]:
 
 @dataclass(frozen=True)
 class SinkTakeover:
-    """Takes over the tables of one job.
-
-    Attributes:
-        job: its code of today.
-        tables: of the job.
-        publication: publishes its rows.
-        spark: session.
-    """
+    """Takes over the tables of one job."""
 
     job: StatefulJob
     tables: JobTables
@@ -91,7 +84,6 @@ class SinkTakeover:
 
         Args:
             history: all rows of the job; what the head staged is published.
-            operations: gives what commits the row.
 
         Raises:
             ConfigurationError: a sink has another key than it had.

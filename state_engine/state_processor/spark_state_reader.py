@@ -60,9 +60,6 @@ class SparkQuery:
     """The checkpoint of a query.
 
     Attributes:
-        spark: session.
-        location: of the checkpoint.
-        batch_id: the last committed batch.
         offsets: after that batch, by source in the order of the query.
     """
 
@@ -73,11 +70,7 @@ class SparkQuery:
 
     @classmethod
     def at(cls, spark: SparkSession, location: str) -> SparkQuery:
-        """Open a checkpoint.
-
-        Raises:
-            ConfigurationError: there is none, or no batch was committed.
-        """
+        """Open a checkpoint."""
         uri = normal_uri(location)
         committed = [int(n) for n in _names(join(uri, "commits")) if n.isdigit()]
         if not committed:
@@ -89,11 +82,7 @@ class SparkQuery:
         return cls(spark, uri, batch_id, tuple(None if o == "-" else json.loads(o) for o in lines[2:]))
 
     def state(self, wanted: SparkState, keys: tuple[str, ...], *, what: str) -> DataFrame:
-        """One state as ``state_rows`` takes it.
-
-        Raises:
-            ConfigurationError: there is no such state, or a column cannot be made; names what Spark's reader gives.
-        """
+        """One state as ``state_rows`` takes it."""
         options = {"batchId": str(self.batch_id), "operatorId": str(wanted.operator_id)}
         if wanted.variable is not None:
             options |= {"stateVarName": wanted.variable, "flattenCollectionTypes": "true"}
@@ -113,10 +102,6 @@ class SparkQuery:
 
         Args:
             sources: of the job, in the order of the query's.
-            given: by name of the source.
-
-        Raises:
-            ConfigurationError: an offset says nothing to the source.
         """
         by_source = dict(given)
         if set(sources) <= set(given):

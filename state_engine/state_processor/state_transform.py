@@ -72,9 +72,7 @@ class StateChange:
     """What a transform did to one state, in entries: values, lists, or entries of maps.
 
     Attributes:
-        operator, state: names; timers are the state ``_timers``.
         before, after: of all that was looked at: of keys that are taken away, only what their key groups hold.
-        added, changed, deleted: of these.
     """
 
     operator: str
@@ -113,10 +111,6 @@ class StateTransform:
     """One transform of one job.
 
     Attributes:
-        job: name.
-        tables: the job's tables.
-        operations: commits the row.
-        spark: session.
         dry_run: only show what would change.
     """
 

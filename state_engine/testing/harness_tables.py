@@ -22,16 +22,7 @@ from state_engine.storage.state.changelog_write import changelog_table
 def table_of(
     state: MemoryState, name: str, key: TypeInformation | None, *, map_key: str, operator: str
 ) -> list[Any]:
-    """The rows of one state.
-
-    Args:
-        key: type of its columns.
-        map_key: name of the column of a map's keys.
-        operator: for messages.
-
-    Raises:
-        ConfigurationError: the type of the keys is not known, the state is not one by key, or its columns clash.
-    """
+    """The rows of one state."""
     if name not in state.entries:
         known = sorted(state.entries.keys() - {TIMERS})
         raise ConfigurationError(f"there is no keyed state '{name}' yet; states by key: {known}")

@@ -52,9 +52,7 @@ class GivenRows(Source):
     """A source that gives the rows that a test hands to the next micro-batch.
 
     Args:
-        name: of the source, for messages.
         kind: type of its elements; None where nobody says.
-        changing: whether elements have kinds.
     """
 
     name: str
@@ -67,7 +65,6 @@ class GivenRows(Source):
         """Have rows wait for the next micro-batch, in place of those that waited.
 
         Raises:
-            ConfigurationError: nobody says of what type they are.
             ValueTypeError: a row does not fit.
         """
         if not rows:
@@ -104,7 +101,6 @@ class MemoryJob:
 
     Attributes:
         job: a copy of the user's graph, whose sinks write below a directory.
-        given: the sources that wait for rows, by name.
     """
 
     job: StatefulJob
@@ -117,12 +113,7 @@ class MemoryJob:
         """Copy a job.
 
         Args:
-            directory: for what sinks collect.
             types: of the rows of sources that do not declare theirs, by name.
-            transforms: what stands for DataFrame code.
-
-        Raises:
-            ConfigurationError: the job has DataFrame code for which nothing stands, or ``types`` names no source of it.
         """
         if unknown := sorted(set(types) - set(job.sources)):
             raise ConfigurationError(

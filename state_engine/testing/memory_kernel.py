@@ -46,12 +46,6 @@ def check_commit(
 
     Args:
         taken: the highest version that each application committed.
-        remove: files that the commit removes.
-        active: files that the table lists.
-
-    Raises:
-        TransactionTakenError: the transaction's version is taken.
-        InactiveFilesError: a file to be removed is not in the table.
     """
     if transaction is not None and taken.get(transaction.app, -1) >= transaction.version:
         raise TransactionTakenError(f"{uri}: {transaction} is taken")

@@ -35,12 +35,7 @@ from state_engine.testing.memory_job import type_in_memory
 
 
 def shown(job: StatefulJob, sink: str, checkpoints: Collection[int] | None = None) -> list[Any]:
-    """What a sink shows, by checkpoint and subtask: elements as functions see them.
-
-    Args:
-        job: the copy whose sinks are directories.
-        checkpoints: that published it; all by default.
-    """
+    """What a sink shows, by checkpoint and subtask: elements as functions see them."""
     node = job.sinks[sink]
     assert isinstance(node.sink, FileSink)
     at, rows = open_location(node.sink.path), list[Any]()
@@ -63,11 +58,7 @@ def _attempt_and_subtask(name: str) -> tuple[str, str]:
 
 
 def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], uid: str, name: str) -> Any:
-    """A state as a harness gives it: keyed state by key, of operator state what each subtask holds.
-
-    Raises:
-        ConfigurationError: there is no such operator, or it has no such state yet.
-    """
+    """A state as a harness gives it: keyed state by key, of operator state what each subtask holds."""
     if uid not in job.operators:
         raise ConfigurationError(
             f"job '{job.name}' has no operator '{uid}'; its operators: {sorted(job.operators)}"

@@ -41,7 +41,6 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
 
 
 def asset_of(dagster_job: DagsterJob, suite: Suite) -> dg.AssetKey:
-    """The asset that a suite is about."""
     if isinstance(suite.of, OfState):
         return dagster_job.key(state_key(dagster_job.name, suite.of.operator, suite.of.state))
     return dagster_job.key(sink_key(dagster_job.name, suite.of.sink))

@@ -15,7 +15,6 @@ from state_engine.monitoring.job_history import read_history
 
 
 def late_rows_check(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
-    """The check ``late_rows`` of the checkpoint."""
     job = dagster_job.job
     assert job.partitions is not None
     tolerated = {

@@ -32,7 +32,6 @@ class SavepointConfig(dg.Config):
 
 
 def savepoint_partitions(job: str) -> dg.DynamicPartitionsDefinition:
-    """The names of a job's savepoints."""
     return dg.DynamicPartitionsDefinition(name=f"{job}_savepoints")
 
 

@@ -31,13 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ExternalRunner:
-    """A ``JobRunner`` that launches a process for each call.
-
-    Attributes:
-        context: of the run.
-        dagster_job: the job.
-        launch: how.
-    """
+    """A ``JobRunner`` that launches a process for each call."""
 
     context: dg.AssetExecutionContext
     dagster_job: DagsterJob
@@ -65,7 +59,6 @@ class ExternalRunner:
         """``StateEngine.run`` in the process.
 
         Raises:
-            StatelakeError: what it raised there; or, where the process says nothing, whatever the client raises.
             ConfigurationError: what was launched is not ours, or another version of it.
         """
         arguments = {
