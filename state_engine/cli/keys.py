@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 
 def key_columns(text: str) -> dict[str, Any]:
-    """The columns of a key."""
     try:
         key = parsed_json(text)
     except ValueError as error:

@@ -72,11 +72,7 @@ def sql(
 
 
 def job_as_of(job: str, *, checkpoint_id: int | None = None, as_of: str | None = None) -> ViewedJob:
-    """What a job remembers as of a checkpoint; read without Spark, so Spark's own views cannot be made of it.
-
-    Raises:
-        ConfigurationError: the job never ran, or there is no such checkpoint.
-    """
+    """What a job remembers as of a checkpoint; read without Spark, so Spark's own views cannot be made of it."""
     history = history_of(job)
     root = history.layout.root
     path = path_as_of(history.checkpoints, job=job, root=root, checkpoint_id=checkpoint_id, as_of=as_of)

@@ -174,7 +174,6 @@ def look_for_modules_here() -> None:
 
 
 def declared(name: str) -> RegisteredJob:
-    """A job by its name."""
     settings = loaded_settings().settings
     jobs = registered(settings)
     if name not in jobs:

@@ -85,7 +85,6 @@ def from_wire(wire: Mapping[str, Any], *, prefix: str = "") -> StatelakeError:
     """The error that ``to_wire`` described; of a class that is not the engine's, its name begins the message.
 
     Args:
-        wire: what ``to_wire`` returned.
         prefix: begins the message, but for that of a ``UserFunctionError``, which names its job itself.
 
     Example:

@@ -45,7 +45,6 @@ class IncrementalFold(Generic[Element, Result]):
         self._last: deque[tuple[Sequence[Any], Result]] = deque(maxlen=most)
 
     def of(self, elements: Sequence[Element]) -> Result:
-        """The result of all elements, in order."""
         known, result = self._beginning(elements)
         new = elements[len(known) :]
         if new:

@@ -53,7 +53,6 @@ def now_ms() -> int:
 
 
 def status_of(dagster_job: DagsterJob) -> JobStatus:
-    """The health of a job now."""
     job, history = dagster_job.job, read_history(dagster_job.root, dagster_job.name)
     patience = stuck_after(dagster_job.registered)
     return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=patience)

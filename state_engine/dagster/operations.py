@@ -51,7 +51,6 @@ class OperationRun:
         return self.engine.checkpoints(self.job)
 
     def history(self) -> History:
-        """All rows of the job."""
         return History(self.rows())
 
     def path(self) -> list[CheckpointRow]:
@@ -104,7 +103,6 @@ def operation_spec(
     metadata: Mapping[str, Any] | None = None,
     partitions: dg.PartitionsDefinition[str] | None = None,
 ) -> dg.AssetSpec:
-    """The asset of one operation."""
     job = dagster_job.job
     spec = dg.AssetSpec(
         operation_key(job.name, name),

@@ -78,7 +78,6 @@ class JobBackfill:
             return replace(report, move=move, rows_withdrawn=move.rows_withdrawn, rows_added=move.rows_added)
 
     def _run(self, plan: BackfillPlan) -> None:
-        """Run what is left of a plan, on its branch."""
         begin_id = None if plan.branch == MAIN else plan.begin_id
         steps = self._steps(plan)
         clock = self.options.clock

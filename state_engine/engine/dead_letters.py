@@ -59,7 +59,6 @@ def replay_dead_letters(
     dry_run: bool,
     on_progress: OnBatch,
 ) -> DeadLetterReport:
-    """See ``StateEngine.replay_dead_letters``."""
     tables = context.ran(job.name)
     known = _letters(context, tables, job)
     wanted = [one for one in chosen(known, ids) if operator in (None, one.operator)]

@@ -26,7 +26,6 @@ def explain(
     limit: int,
     on_progress: OnEvent | None,
 ) -> KeyHistory:
-    """See ``StateEngine.explain``."""
     tables = context.ran(name)
     layout = tables.layout
     inputs = None

@@ -53,7 +53,6 @@ class PastOf:
         )
 
     def read_state(self, operator: str, state: str, *, include_expired: bool, metadata: bool) -> DataFrame:
-        """See ``StateEngine.read_state``."""
         try:
             rows = read_state_of(
                 self._context.spark,

@@ -23,7 +23,6 @@ def register(
     *,
     dry_run: bool = False,
 ) -> RegistrationReport:
-    """See ``StateEngine.register``."""
     check_table_name(f"{catalog}.{schema}.name")
     if isinstance(jobs, str | StatefulJob):
         raise ConfigurationError(f"jobs= takes a list of jobs: jobs=[{job_name(jobs)!r}]")

@@ -28,7 +28,6 @@ def replay(
     repeats_times: bool,
     on_progress: OnBatch,
 ) -> ReplayReport:
-    """See ``StateEngine.replay``."""
     tables = context.tables(code.name)
     steps = ReplaySteps(recorded, rebatch=rebatch)
     script = context.planner(code, steps, options.clock, repeats_times=repeats_times)
@@ -62,7 +61,6 @@ def replay(
 def drop_branch(
     context: EngineContext, job: StatefulJob | str, branch: str, *, requested_by: str | None, dry_run: bool
 ) -> list[int]:
-    """See ``StateEngine.drop_branch``."""
     name = job_name(job)
     history = context.ran(name).log.load()
     if branch == MAIN:

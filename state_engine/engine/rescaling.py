@@ -40,7 +40,6 @@ def rescale(
     dry_run: bool,
     requested_by: str | None,
 ) -> RescaleReport:
-    """See ``StateEngine.rescale``."""
     operations = context.operations(job, requested_by)
     change = None
     if max_parallelism is not None:

@@ -89,7 +89,6 @@ def take_over_sinks(context: EngineContext, job: StatefulJob, history: History, 
 def publish_pending(
     context: EngineContext, job: StatefulJob | str, *, from_checkpoint: int | None, dry_run: bool
 ) -> list[int]:
-    """See ``StateEngine.publish_pending``."""
     tables = context.tables(job.name) if isinstance(job, StatefulJob) else context.ran(job_name(job))
     history = tables.log.load()
     path = history.main_path

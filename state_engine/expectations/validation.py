@@ -73,18 +73,13 @@ _UNJUDGED = Outcome(met=False, error="Great Expectations did not take it: check 
 
 
 def frame_of(engine: StateEngine, job: StatefulJob, suite: Suite) -> DataFrame:
-    """The rows that a suite is about.
-
-    Raises:
-        ConfigurationError: the job has no such sink or state, or the sink cannot be read back.
-    """
+    """The rows that a suite is about."""
     if isinstance(suite.of, OfState):
         return _flat(engine.read_state(job, suite.of.operator, suite.of.state))
     return sink_frame(engine, job, suite.of.sink, asked_by=f"suite '{suite.name}'")
 
 
 def sink_frame(engine: StateEngine, job: StatefulJob, name: str, *, asked_by: str) -> DataFrame:
-    """All rows that a sink has published."""
     from state_engine.spark.engine_session import handed_out  # PySpark is imported on first use
 
     node = job.sinks.get(name)

@@ -22,7 +22,6 @@ Key = tuple[str, ...] | SelectedKey
 
 
 def declared_aggregates(aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool) -> TypedByInput:
-    """The function of declared aggregates."""
     for name, aggregate in aggregates.items():
         if not isinstance(aggregate, Aggregate):
             raise ConfigurationError(

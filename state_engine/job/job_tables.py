@@ -166,7 +166,6 @@ class JobTables:
         return uri not in self._in_use
 
     def _columns_of(self, uri: str) -> pa.DataType:
-        """The columns of a table, as a struct."""
         if uri not in self._columns:
             facts = self._kernel.facts(uri)
             assert facts is not None

@@ -55,9 +55,6 @@ def last_rows(
     Args:
         declared: type of its stream; None where only rows show it.
         of_feeds: the column that orders the changes of the stream's sources.
-
-    Raises:
-        ConfigurationError: rows do not have these columns, as far as the stream declares its type.
     """
     function = TypedByInput(partial(_function, name, sink, of_feeds), accepts_changes=True)
     if declared is not None:

@@ -158,7 +158,6 @@ class Stream:
         uid: str | None,
         output_type: TypeLike,
     ) -> DataStream:
-        """A new operator, and the stream that it makes."""
         job = self._job
         named = job.new_uid(method) if uid is None else uid
         check_stream(function, operator=named, keyed=inputs[0].key is not None)
@@ -189,7 +188,6 @@ _NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate"
 
 
 def column_names(given: Any, *, what: str) -> tuple[str, ...]:
-    """Names of columns, as a list or one by one."""
     names = tuple(given) if isinstance(given, list | tuple) else (given,)
     for name in names:
         if not isinstance(name, str):
@@ -224,12 +222,7 @@ def key_of(key: Sequence[Any], key_type: TypeLike | None) -> tuple[str, ...] | S
 
 
 def _check_key(given: OperatorInput, *, operator: str) -> None:
-    """Refuse a key that cannot be one, as far as code shows its type.
-
-    Raises:
-        InvalidKeyError: it has another type; names the operator.
-        ConfigurationError: the stream does not have its columns.
-    """
+    """Refuse a key that cannot be one, as far as code shows its type."""
     what, key = f"operator '{operator}'", given.key
     try:
         if isinstance(key, SelectedKey):

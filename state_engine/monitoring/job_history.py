@@ -79,11 +79,7 @@ class JobHistory:
         return {one.name: one.path for one in left} | {k[0]: k[1] for k in tables if k not in shown}
 
     def tables(self, job: StatefulJob | None = None) -> list[TableStatus]:
-        """What published tables show: those of a job's code, where that is known, or of the newest micro-batch.
-
-        Raises:
-            SinkError: one cannot be looked at.
-        """
+        """What published tables show: those of a job's code, where that is known, or of the newest micro-batch."""
         code = tables_of(self._at_known_places(job)) if job is not None else {}
         states = published_states(self.checkpoints, code.keys() if job is not None else None)
         return statuses(self.checkpoints, [code.get(one.key, one) for one in states], self._places)
@@ -140,11 +136,7 @@ def tables_of(job: StatefulJob) -> dict[SinkKey, PublishedState]:
 
 
 def read_history(root: str, job: str) -> JobHistory | None:
-    """The history of a job; None where it never ran there.
-
-    Raises:
-        RootError: the root or the table is not this engine's, or is damaged.
-    """
+    """The history of a job; None where it never ran there."""
     uri = normal_uri(root)
     root_id, layout = open_root(uri, create=False), JobLayout(uri, job)
     log = DeltaLog(layout.checkpoints).newest() if root_id is not None else None
@@ -158,11 +150,7 @@ def read_history(root: str, job: str) -> JobHistory | None:
 
 
 def has_new_data(source: Source, elements: list[Element]) -> bool | None:
-    """Whether a source has new data after a position; None where only running it would show that.
-
-    Raises:
-        SourceError: the source cannot be looked at.
-    """
+    """Whether a source has new data after a position; None where only running it would show that."""
     if isinstance(source, FileSource | CollectionSource):
         return source.plan(NO_SPARK, elements) is not None  # both look at what there is, without a session
     if isinstance(source, DecodedSource):

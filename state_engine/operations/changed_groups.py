@@ -30,11 +30,7 @@ _MOST_RANGES = 256
 def groups_to_write(
     path: Sequence[CheckpointRow], operator: OperatorCheckpoint, files: Sequence[StateFile]
 ) -> list[KeyGroupRange]:
-    """The key groups of a new base, as ranges in order; empty where nothing is to be done.
-
-    Raises:
-        MissingFilesError: a file is gone or was changed.
-    """
+    """The key groups of a new base, as ranges in order; empty where nothing is to be done."""
     everything = KeyGroupRange(0, operator.max_parallelism - 1)
     bases = [(KeyGroupRange(b.key_group_start, b.key_group_end), b.base_id) for b in operator.bases]
     wanted = {g for r in remaining(everything, [own for own, _ in bases]) for g in r}

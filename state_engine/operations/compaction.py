@@ -79,9 +79,6 @@ def write_base(
         clock_ms, watermark_ms: of the checkpoint; what has expired by them is left out.
         savepoint: directory for the files of a savepoint; by default they are for the operator's own table.
         listing: names of states of which the entries that are left out are listed.
-
-    Raises:
-        MissingFilesError: a file is gone or was changed.
     """
     operator = path[-1].operator(uid) if path else None
     if operator is None:
@@ -136,9 +133,6 @@ def compacted(
         expired: files with the entries of published states that it leaves out.
         unchanged: of the others, those that did not change between their bases and ``checkpoint_id``: these bases stand
             for it, too, from now on.
-
-    Raises:
-        ConfigurationError: a part of the key groups is given while their number changes.
 
     Example:
         >>> sums = OperatorCheckpoint("sums", 2, 128, "struct<`k`: string>", [], [], [], 0)

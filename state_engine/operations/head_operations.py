@@ -158,7 +158,6 @@ class HeadOperations:
 
         Raises:
             StaleParentError: something was committed in between; nothing was done.
-            SinkError: a sink cannot let go of its outputs.
         """
         policy = outputs_of(outputs)
         self._check_sinks(policy, history)
@@ -188,12 +187,7 @@ class HeadOperations:
     def _policies_of_tables(
         self, history: History, target: CheckpointRow, policy: OutputsOfSinks
     ) -> list[StagedSink]:
-        """Tables that do something else than to follow, as the row that moves the head records them.
-
-        Raises:
-            ConfigurationError: a table is to follow to a checkpoint that does not know its state; or one that a sink
-                of an earlier version wrote is to show the state of a branch that never read it.
-        """
+        """Tables that do something else than to follow, as the row that moves the head records them."""
         self._check_taken_over(history, target)
         states = self._publication.tables.states(history, self._declared)
         for state in states:

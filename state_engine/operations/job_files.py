@@ -108,7 +108,6 @@ class JobFiles:
         return [uri for uri in uris if self._kernel.exists(uri)]
 
     def _names(self, *inside: str) -> list[str]:
-        """Names of the directories in a directory of the job."""
         at = open_location(join(self._directory, *inside))
         infos = at.listing(missing_ok=True)
         return sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)

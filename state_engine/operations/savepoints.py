@@ -206,9 +206,6 @@ def savepoint_of(tables: JobTables | None, wanted: str | os.PathLike[str]) -> in
 
     Args:
         tables: of the job; None where it never ran.
-
-    Raises:
-        MissingFilesError: it is damaged, or there is none.
     """
     history = tables.log.load() if tables else History()
     known = history.pins
@@ -233,12 +230,7 @@ def described(path: str, manifest: SavepointManifest) -> SavepointReport:
 
 
 def verified(path: str) -> SavepointManifest:
-    """The manifest of the savepoint in a directory, all of whose files are what was written.
-
-    Raises:
-        MissingFilesError: there is none, or it is damaged, or no savepoint is written like that.
-        RootError: it was written by a newer version.
-    """
+    """The manifest of the savepoint in a directory, all of whose files are what was written."""
     manifest = read_manifest(path)
     manifest.check_form()
     _refuse_links(path, [MANIFEST, *(f.path for f in manifest.files)])

@@ -66,7 +66,6 @@ class Accumulator(AggregateFunction):
         self.what = what
 
     def never_added(self, value: Any) -> RetractionError:
-        """The error that a value which is to be taken back was never added."""
         return never_added(value, what=self.what)
 
 
@@ -259,9 +258,6 @@ End = Literal["min", "max"]
 
 class Extreme(Accumulator):
     """The least or greatest value of a stream that never takes one back. NaN is greater than all numbers, as in SQL.
-
-    Raises:
-        InvalidKeyError: such values have no order.
 
     Example:
         >>> least = Extreme("min", DOUBLE, what="min_('x')")

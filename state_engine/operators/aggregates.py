@@ -185,9 +185,6 @@ def plan(
     Args:
         scalar: whether its elements are bare values of the one column.
 
-    Raises:
-        ConfigurationError: a field is not there, or has not the type for the aggregate.
-
     Example:
         >>> from state_engine.core.types.type_parsing import to_type
         >>> payments = to_type("user string, amount bigint", parameter="payments")

@@ -45,13 +45,11 @@ class VectorizedAggregates(StandsForElements):
         return cls(plan, running) if len(running) == len(plan.steps) else None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the state."""
         runtime_context.get_state(self._plan.state)
 
     def process_batch(
         self, rows: pa.Table, state: pa.Table, ctx: VectorizedKeyedFunction.Context
     ) -> VectorizedResult:
-        """The aggregates after each row."""
         name, kind = self._plan.state.name, self._plan.state.value_type.arrow
         key_of, kept = rows[KEY].to_numpy(), one_chunk(state[name])
         segments = Segments(key_of)

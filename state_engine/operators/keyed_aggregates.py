@@ -51,7 +51,6 @@ class KeyedAggregates(ResultOfKey):
         return None if self.emits_changes else VectorizedAggregates.of(self._plan)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Get the states."""
         self._state = runtime_context.get_state(self._plan.state)
         self._values: list[SortedMapState | None] = [
             None if step.values is None else runtime_context.get_sorted_map_state(step.values)

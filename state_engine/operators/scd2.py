@@ -269,5 +269,4 @@ def _before(entries: SortedMapState, at: Any) -> Entry | None:
 
 
 def _after(entries: SortedMapState, at: Any) -> Entry | None:
-    """The entry after a time."""
     return next((entry for entry in entries.tail_items(at) if entry[0] != at), None)

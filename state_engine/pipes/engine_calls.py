@@ -36,16 +36,11 @@ class EngineCall:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
     def to_extras(self) -> dict[str, Any]:
-        """As extras of a Pipes context."""
         return {KEY: {"format": FORMAT, **asdict(self)}}
 
     @classmethod
     def from_extras(cls, extras: Mapping[str, Any]) -> EngineCall | None:
-        """Back from extras; None where something else launched this process.
-
-        Raises:
-            ConfigurationError: the other side has another version of Statelake.
-        """
+        """Back from extras; None where something else launched this process."""
         given = extras.get(KEY)
         return None if given is None else _checked(cls, given)
 
@@ -87,11 +82,7 @@ class Message:
 
     @classmethod
     def from_payload(cls, payload: Any) -> Message | None:
-        """Back from the payload of a custom message; None where it is not ours.
-
-        Raises:
-            ConfigurationError: the other side has another version of Statelake.
-        """
+        """Back from the payload of a custom message; None where it is not ours."""
         ours = isinstance(payload, Mapping) and KEY in payload
         return _checked(cls, payload[KEY]) if ours else None
 

@@ -117,12 +117,7 @@ class LaunchedRun:
 
 @contextmanager
 def launched_run() -> Iterator[LaunchedRun | None]:
-    """What a run of Dagster asks of this process; None where none launched it. What is raised inside is reported.
-
-    Raises:
-        ConfigurationError: Dagster has another version of Statelake.
-        MissingPackageError: Dagster launched this process, and dagster-pipes is not installed.
-    """
+    """What a run of Dagster asks of this process; None where none launched it. What is raised inside is reported."""
     if not _is_launched():
         yield None
         return

@@ -177,9 +177,6 @@ def register(
 
     Args:
         dry_run: only check and report them.
-
-    Raises:
-        MissingFilesError: a file of a state is gone or was changed.
     """
     every = [(job, one) for job, names in given.items() for one in names if one.is_there(kernel)]
     _check_apart(one.name for _, one in every)
@@ -194,11 +191,7 @@ def register(
 
 
 def list_files(kernel: DeltaKernel, at: str, declared: DeclaredState, files: Sequence[StateFile]) -> None:
-    """Make a table whose log lists files of a state where they are, each with its place in the fold.
-
-    Raises:
-        MissingFilesError: a file is gone or was changed.
-    """
+    """Make a table whose log lists files of a state where they are, each with its place in the fold."""
     check_files([f.listed for f in files])
     columns = changelog_schema(declared.key_type, {declared.schema.column_name: declared.column_type})
     schema = columns.append(pa.field(ORDER, pa.int32()))

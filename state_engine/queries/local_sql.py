@@ -22,11 +22,7 @@ MOST_BYTES = 256 * 2**20
 
 
 def answer(views: Sequence[SqlView], text: str, *, most_bytes: int = MOST_BYTES) -> pa.Table | None:
-    """The answer to a query; None where Spark is to give it.
-
-    Raises:
-        MissingFilesError: files that the views need are gone or changed.
-    """
+    """The answer to a query; None where Spark is to give it."""
     import duckdb  # here: it takes a fifth of a second, and nothing else needs it
 
     text = text.strip().removesuffix(";")

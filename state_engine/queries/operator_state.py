@@ -30,11 +30,7 @@ _PARTS = pa.schema(
 def operator_state_frame(
     session: SparkSession, layout: JobLayout, path: Sequence[CheckpointRow]
 ) -> DataFrame:
-    """The elements of operator state at the end of a path; source positions are another view.
-
-    Raises:
-        MissingFilesError: a file is gone or was changed.
-    """
+    """The elements of operator state at the end of a path; source positions are another view."""
     refs = path[-1].operator_state
     held = [
         dict(zip(_PARTS.names, (ref.operator, state.name, part.subtask, part.write_id), strict=True))

@@ -210,7 +210,6 @@ def _entries_of(node: Node) -> list[Node]:
 
 
 def _leaves(field: pa.Field) -> Iterator[tuple[str, pa.DataType]]:
-    """A field and those inside it."""
     yield field.name, field.type
     for i in range(field.type.num_fields):
         yield from _leaves(field.type.field(i))

@@ -50,10 +50,6 @@ def read_state(
         metadata: also ``updated_at`` and ``expires_at``, null without a time to live (of a list: of the element that
             lives longest), and ``key_group``.
         shown: type of the state's column, with other names of fields than those that were declared.
-
-    Raises:
-        ConfigurationError: there is no such operator or state; names those that are.
-        MissingFilesError: a file is gone or was changed.
     """
     declared = declared_state(path, uid, state)
     expiry, files = expiry_of(declared, include_expired=include_expired), state_files(layout, path, uid)

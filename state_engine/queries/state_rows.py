@@ -96,7 +96,6 @@ class StateForm:
 
 
 def key_schema_of(frame: DataFrame, names: Sequence[str], *, what: str) -> KeySchema:
-    """Names and types of a frame's key columns."""
     fields = {f.name: f.dataType for f in frame.schema.fields}
     missing = [n for n in names if n not in fields]
     if missing:

@@ -71,11 +71,7 @@ def stored_entries(
     states: Collection[str] | None = None,
     key_groups: Collection[int] | None = None,
 ) -> DataFrame:
-    """The entries of an operator at the end of a path; of lists one row a key, of maps one row an entry.
-
-    Raises:
-        MissingFilesError: a file is gone or was changed.
-    """
+    """The entries of an operator at the end of a path; of lists one row a key, of maps one row an entry."""
     operator = path[-1].operator(uid)
     assert operator is not None
     schema = entry_schema(operator)
@@ -185,11 +181,7 @@ def keys_frame(
 
 
 def key_table(keys: Iterable[Any], schema: KeySchema, *, what: str) -> pa.Table:
-    """Keys as a user gives them, and as functions see them, as columns.
-
-    Raises:
-        ConfigurationError: columns are missing or too many. InvalidKeyError: a value is of no type that a key has.
-    """
+    """Keys as a user gives them, and as functions see them, as columns."""
     rows = [_fields(key, schema, what) for key in keys]
     columns = [list(map(_stored, c)) for c in zip(*rows, strict=True)] or [[]] * len(schema.names)
     try:

@@ -44,7 +44,6 @@ class BackfillRequest:
         return f"{self.first.key}..{self.last.key} {self.mode}{' recut' if self.rebatch else ''}"
 
     def owns(self, row: CheckpointRow) -> bool:
-        """Whether a row belongs to it."""
         return row.backfill == self.text and row.code_version == self.code_version
 
 
@@ -79,11 +78,7 @@ class BackfillPlan:
 def plan_backfill(
     job: str, partitions: TimePartitions, history: History, request: BackfillRequest
 ) -> BackfillPlan:
-    """Find where a backfill begins, what it goes through, and on which branch.
-
-    Raises:
-        ConfigurationError: it cannot begin there, or the branch is none that it can have.
-    """
+    """Find where a backfill begins, what it goes through, and on which branch."""
     head = history.head
     path = history.main_path
     last = partition_of(head) if head else None

@@ -190,7 +190,6 @@ class RocksMaps(TrackedEntries):
         return self._read_item(row[_PLACE.size :])
 
     def put_row(self, entries: RocksMap, coded: bytes, was: bytes | None, row: bytes) -> None:
-        """Write the row of an entry."""
         self._remember(entries, coded, was)
         self.store.put(slot_key(entries.slot, _ENTRY, coded), row)
         if was is None:

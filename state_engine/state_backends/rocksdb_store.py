@@ -75,7 +75,6 @@ class RocksStore:
         return next(self._slots)
 
     def get(self, key: bytes) -> bytes | None:
-        """The row of a key, None where there is none."""
         value: bytes | None = self._db.get(key)
         return value
 
@@ -84,7 +83,6 @@ class RocksStore:
         self.writes += 1
 
     def delete(self, key: bytes) -> None:
-        """Delete a row, if it is there."""
         del self._db[key]
 
     def drop(self, slot: int) -> None:
@@ -124,5 +122,4 @@ class RocksStore:
 
 
 def slot_key(slot: int, tag: bytes = b"", rest: bytes = b"") -> bytes:
-    """The key of a row under a slot."""
     return _LONG.pack(slot) + tag + rest

@@ -55,11 +55,7 @@ class GivenOperatorState:
 
 
 def given_operator_state(job: StatefulJob, operators: Mapping[str, Elements]) -> list[GivenOperatorState]:
-    """What a user gives, as it is stored.
-
-    Raises:
-        ValueTypeError: an element is not of the declared type.
-    """
+    """What a user gives, as it is stored."""
     unknown = sorted(set(operators) - set(job.operators))
     if unknown:
         raise ConfigurationError(

@@ -45,9 +45,6 @@ def converted(
 
     Args:
         convert: gives a key for a key, and what it gives; None for a cast.
-
-    Raises:
-        ConfigurationError: a cast could lose something.
     """
     if convert is None:
         _check_lossless(old, new, what)

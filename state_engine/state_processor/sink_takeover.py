@@ -86,8 +86,6 @@ class SinkTakeover:
             history: all rows of the job; what the head staged is published.
 
         Raises:
-            ConfigurationError: a sink has another key than it had.
-            SinkError: a table cannot show the state, or holds a value that the state cannot have.
             StaleParentError: the job went on meanwhile; nothing was done.
         """
         head = history.head

@@ -22,7 +22,6 @@ from state_engine.storage.state.changelog_write import changelog_table
 def table_of(
     state: MemoryState, name: str, key: TypeInformation | None, *, map_key: str, operator: str
 ) -> list[Any]:
-    """The rows of one state."""
     if name not in state.entries:
         known = sorted(state.entries.keys() - {TIMERS})
         raise ConfigurationError(f"there is no keyed state '{name}' yet; states by key: {known}")

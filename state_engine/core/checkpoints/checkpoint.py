@@ -219,11 +219,7 @@ class StagedSink:
 
     Attributes:
         kind: how outputs wait and become visible, see ``SinkKind``.
-        path: where the sink is.
         identity: of the table or directory when the files were staged; another one is never written to.
-        schema: columns that were checked, as JSON.
-        withdrawn: files published before that leave the sink in the same commit, because the checkpoint moves the
-            head to another path.
     """
 
     name: str
@@ -241,7 +237,6 @@ class StagedSink:
 
     @property
     def changes_sink(self) -> bool:
-        """Whether anything comes or leaves, or the sink shows that nothing does."""
         return bool(self.files or self.withdrawn) or SinkKind(self.kind).shows_every_checkpoint
 
 
@@ -262,12 +257,6 @@ class PinnedCheckpoint:
 
 @dataclass(frozen=True)
 class RescaledOperator:
-    """The parallelism that an operation gave to an operator, until the job declares another one than it did then.
-
-    Attributes:
-        declared: what the job declared when it was rescaled.
-    """
-
     uid: str
     parallelism: int
     declared: int
@@ -363,7 +352,6 @@ class CheckpointRow:
         return next((s for s in self.sources if s.name == name), None)
 
     def state_names(self, uid: str) -> set[str]:
-        """The names of all states of an operator, keyed and of subtasks."""
         keyed, own = self.operator(uid), (ref for ref in self.operator_state if ref.operator == uid)
         names = {state.name for ref in own for state in ref.states}
         return names | {state.name for state in (keyed.states if keyed else ())}

@@ -60,7 +60,6 @@ def entries_after(
     """What the row of a micro-batch records: entries by column name, of the states that are counted.
 
     Args:
-        path: to the parent of the row.
         added: by column name, how many more entries there are of the states that the code declares; None where that is
             not known.
     """

@@ -138,7 +138,6 @@ class SavepointManifest:
 
 
 def parse_manifest(text: str, *, where: str) -> SavepointManifest:
-    """The manifest that ``to_text`` wrote."""
     try:
         content = parsed_json(text)
     except ValueError as error:

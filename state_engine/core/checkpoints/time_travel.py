@@ -141,7 +141,6 @@ class DeclaredState:
 
 
 def declared_state(path: Sequence[CheckpointRow], uid: str, state: str) -> DeclaredState:
-    """A state at the end of a path."""
     last = path[-1] if path else None
     operator = last.operator(uid) if last else None
     if last is None or operator is None:

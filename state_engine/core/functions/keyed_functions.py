@@ -50,7 +50,6 @@ class MapWithState(KeyedProcessFunction):
         self._state = runtime_context.get_state(self._descriptor)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """One output, and the new state."""
         result = self._function(value, self._state.value())
         if not isinstance(result, tuple) or len(result) != 2:
             raise ValueTypeError(
@@ -91,7 +90,6 @@ class RollingReduce(ResultOfKey):
         self.accepts_changes, self.emits_changes = inverse is not None, emits_changes
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the user's functions, and get the state."""
         self._function.open(runtime_context)
         self._state = runtime_context.get_state(self._descriptor)
         if self._inverse is not None:
@@ -99,7 +97,6 @@ class RollingReduce(ResultOfKey):
             self._rows = RetainedRows(runtime_context, self._descriptor.name, what="reduce")
 
     def close(self) -> None:
-        """Close the user's functions."""
         self._function.close()
         if self._inverse is not None:
             self._inverse.close()
@@ -165,7 +162,6 @@ class RunningAggregate(ResultOfKey):
         self.accepts_changes, self.emits_changes = defines_retract(function), emits_changes
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        """Open the user's function, and get the state."""
         self._function.open(runtime_context)
         self._state = runtime_context.get_aggregating_state(self._descriptor)
         if self.accepts_changes:
@@ -174,7 +170,6 @@ class RunningAggregate(ResultOfKey):
             )
 
     def close(self) -> None:
-        """Close the user's function."""
         self._function.close()
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:

@@ -65,7 +65,6 @@ class VectorizedElements:
         return StateColumn(column, None if at_ms is None else pa.array(at_ms, pa.int64()))
 
     def changes(self, change: ChangedColumn) -> list[Change]:
-        """The changes of a state, key by key."""
         made = []
         for key, value in zip(
             change.keys.tolist(), change.descriptor.value_type.from_arrow(change.values), strict=True

@@ -104,9 +104,6 @@ def hash_columns(columns: Sequence[pa.Array]) -> np.ndarray:
 
     For canonical columns it is the hash of the key. Text need not be UTF-8.
 
-    Raises:
-        InvalidKeyError: a column is of a type that has no order and cannot be a key.
-
     >>> hash_columns([pa.array([1, None]), pa.array(["a", "a"])]).tolist() == [
     ...     hash_bytes(b"a", hash_long(1)), hash_bytes(b"a")]
     True

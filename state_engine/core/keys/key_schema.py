@@ -119,7 +119,6 @@ class KeySchema:
         return decoded[0] if len(decoded) == 1 else list(zip(*decoded, strict=True))
 
     def decode_struct(self, keys: pa.Array) -> list[Any]:
-        """A stored key column as keys."""
         return self.decode(keys.flatten())
 
     def __str__(self) -> str:

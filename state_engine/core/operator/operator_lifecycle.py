@@ -152,7 +152,6 @@ class OperatorLifecycle:
         self.list_state().update(elements or [])
 
     def list_state(self) -> Any:
-        """The list of a ``ListCheckpointed`` function."""
         declared = self.function.state_type
         kind = PlainType() if declared is None else to_type(declared, parameter="state_type")
         return self.store.list_checkpointed(kind)

@@ -52,11 +52,7 @@ class SideOutputWriter:
         self._normalise: dict[str, Callable[[Any], Any]] = {}
 
     def write(self, tagged: tuple[OutputTag, Any], origin: Origin, out: ElementOutputs) -> None:
-        """Append one value.
-
-        Raises:
-            ConfigurationError: nobody reads this side output, or it was declared with another type.
-        """
+        """Append one value."""
         tag, value = tagged
         normalise = self._known(tag)
         try:

@@ -60,20 +60,13 @@ class Evolution:
         return self.type.storage
 
     def read(self, column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        """A stored column of the recorded type, or of one before it, as the declared type's ``from_arrow`` takes it.
-
-        Raises:
-            StateMigrationError: the column is of another kind than was recorded.
-        """
+        """A stored column of the recorded type, or of one before it, as the declared type's ``from_arrow`` takes it."""
         return conform(column, self.storage)
 
     def table_type(self, column: pa.DataType) -> pa.DataType:
         """The type that the table's column must get: with the new fields, and with all that were ever dropped.
 
         The same type where the table need not grow; ``stored_form.added_fields`` names what to add.
-
-        Raises:
-            StateMigrationError: the column has a field of a new one's name and of another type.
         """
         return grown(column, self.storage)
 
@@ -203,9 +196,6 @@ def _bound(
 
     Args:
         earlier: what was stored in the same place before; types of another kind are none of its.
-
-    Raises:
-        StateMigrationError: a change is not supported.
     """
     if isinstance(new, MapEntryType) and isinstance(old, StructType):
         _compare_key(old.types[0], new.types[0], _inside(at, "key"), changes)

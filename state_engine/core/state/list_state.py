@@ -134,17 +134,14 @@ class TtlListState(ListState):
         return [item.value for item in (items if ttl.shows_expired else alive)]
 
     def add_all(self, values: Iterable[Any]) -> None:
-        """Append elements that live from now on."""
         self._ttl.accessed()
         super().add_all([self._stamped(v) for v in values])
 
     def update(self, values: Iterable[Any]) -> None:
-        """Replace the whole list; an empty one clears, and None is an error, as in Flink."""
         self._ttl.accessed()
         self._replace([self._stamped(v) for v in self._given(values)])
 
     def clear(self) -> None:
-        """Clear the list of the current key."""
         self._ttl.accessed()
         super().clear()
 

@@ -173,12 +173,10 @@ class TtlMapState(MapState):
         self._ttl = TtlRule(table, context)
 
     def get(self, key: Any) -> Any:
-        """The value of a map key; None where it is missing."""
         item = self._seen(key)
         return None if item is None else item.value
 
     def put(self, key: Any, value: Any) -> None:
-        """Store one entry that lives from now on."""
         self._ttl.accessed()
         before = super().get(key)
         if before is not None and self._ttl.expired(before):
@@ -202,7 +200,6 @@ class TtlMapState(MapState):
         )
 
     def clear(self) -> None:
-        """Remove all entries of the current key."""
         self._ttl.accessed()
         super().clear()
 

@@ -41,11 +41,7 @@ class MemoryState:
     descriptors: dict[str, StateDescriptor] = field(default_factory=dict)
 
     def load(self, descriptor: StateDescriptor, keys: Iterable[Any], *, operator: str) -> Entries:
-        """The entries of some keys, as a copy, in the form of a declaration that may be a later one.
-
-        Raises:
-            StateMigrationError: what is stored cannot become what is declared; ``operator`` is named.
-        """
+        """The entries of some keys, as a copy, in the form of a declaration that may be a later one."""
         known = self._known(descriptor, operator)[0]
         if known is None:
             return {}

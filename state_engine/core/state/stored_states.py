@@ -56,11 +56,7 @@ class StoredStates:
     _known: dict[str, RecordedState] = field(default_factory=dict)
 
     def of(self, descriptor: StateDescriptor) -> RecordedState:
-        """How a state is stored; the same answer for the same name.
-
-        Raises:
-            StateMigrationError: what is stored cannot become what is declared, or two states would become one.
-        """
+        """How a state is stored; the same answer for the same name."""
         if descriptor.name not in self._known:
             self._known[descriptor.name] = self._of(descriptor)
         return self._known[descriptor.name]

@@ -105,7 +105,6 @@ class TtlValueState(ValueState):
             super().update(self._ttl.stamp(value, super().value()))
 
     def clear(self) -> None:
-        """Clear the value of the current key."""
         self._ttl.accessed()
         self._forget()
 

@@ -288,7 +288,6 @@ def order_refusal(
 
 
 def instant(at_ms: int) -> str:
-    """An instant in UTC, as text."""
     return (_EPOCH + timedelta(milliseconds=at_ms)).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

@@ -154,7 +154,6 @@ class TimerQueue:
             heappush(self._of_all_keys, (entry, next(self._pushed), key))
 
     def delete(self, time: int, domain: TimeDomain) -> None:
-        """Delete a timer of the current key."""
         self._state.remove(Timer(time, _STORED[domain]))
 
     def may_be_due(self, key: Any, watermark_ms: int) -> bool:

@@ -73,9 +73,6 @@ def avro_writer(
     Args:
         columns: types of the row's columns; those that the record has no field for are passed over.
 
-    Raises:
-        ValueTypeError: of the result: a value does not fit into its field.
-
     Example:
         >>> text = '{"type": "record", "name": "Click", "fields": [{"name": "n", "type": ["null", "long"]}]}'
         >>> avro_writer(text, {"n": pa.int64()}, of="KafkaSink")({"n": -1}).hex()

@@ -57,9 +57,6 @@ def in_form(
         by_name: whether fields of records are found by their names, where these are those of the type; else, as where
             they have the names of storage, by position.
 
-    Raises:
-        ValueTypeError: a value does not fit.
-
     Example:
         >>> in_form(pa.array([1, 2], pa.int16()), IntegerType(pa.int32()), stored=True).type
         DataType(int64)

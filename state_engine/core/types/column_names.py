@@ -44,15 +44,7 @@ def unused(name: str, taken: Collection[str], other: Callable[[str, int], str]) 
 
 
 def check_there(names: Iterable[str], columns: Sequence[str], *, what: str) -> None:
-    """Refuse names of columns that a stream does not have.
-
-    Args:
-        columns: of the stream.
-        what: names them, for messages.
-
-    Raises:
-        ConfigurationError: says which, and which there are.
-    """
+    """Refuse names of columns that a stream does not have."""
     missing = [name for name in names if name not in columns]
     if missing:
         raise ConfigurationError(

@@ -222,7 +222,6 @@ class StructType(TypeInformation):
         return rows
 
     def from_columns(self, columns: list[list[Any]]) -> list[Any]:
-        """Records of decoded columns."""
         rows = list(zip(*columns, strict=True))
         return rows if self._class is tuple else list(map(self._make, rows))
 

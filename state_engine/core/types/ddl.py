@@ -188,7 +188,6 @@ def list_text(element: str) -> str:
 
 
 def map_text(key: str, value: str) -> str:
-    """DDL of a map, from that of its keys and values."""
     return f"map<{key}, {value}>"
 
 

@@ -154,9 +154,6 @@ def to_milliseconds(span: Span) -> int:
     Args:
         span: a Time, a Duration, a timedelta, milliseconds, or a number with a unit as text: ms, s, min, h or d.
 
-    Raises:
-        ConfigurationError: a text is none of that form.
-
     Example:
         >>> to_milliseconds("30 min"), to_milliseconds(timedelta(seconds=2)), to_milliseconds(7)
         (1800000, 2000, 7)

@@ -45,9 +45,6 @@ def to_json(kind: TypeInformation, values: Sequence[Any]) -> tuple[str, ...]:
 def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
     """The values of texts that ``to_json`` made, as declared.
 
-    Raises:
-        ValueTypeError: a value does not fit into the type, because it is narrower than the one it was written with.
-
     Example:
         >>> from state_engine.core.types.type_parsing import to_type
         >>> from_json(to_type(list[float], parameter="p"), ['[1.5, null, "NaN"]'])

@@ -69,11 +69,9 @@ class PlainType(TypeInformation):
         return [None if text is None else self.from_text(text) for text in array.to_pylist()]
 
     def to_text(self, value: Any) -> str:
-        """A normal value as JSON text."""
         return json.dumps(_tagged(value), ensure_ascii=False, allow_nan=False)
 
     def from_text(self, text: str) -> Any:
-        """The value of a JSON text."""
         return _untagged(json.loads(text))
 
     def __str__(self) -> str:

@@ -97,9 +97,6 @@ def type_to_text(kind: TypeInformation) -> str:
 def type_from_text(text: str) -> TypeInformation:
     """The type of a recorded text; ``.storage`` is the type of its column. Records come back as Rows, pickles as bytes.
 
-    Raises:
-        ConfigurationError: the text cannot be read.
-
     Example:
         >>> type_from_text("struct<`opened`: time_of_day, `visits`: smallint>").storage
         StructType(struct<opened: int64, visits: int64>)

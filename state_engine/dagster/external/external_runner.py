@@ -56,11 +56,7 @@ class ExternalRunner:
         accept_clock: bool = False,
         on_progress: OnBatch = None,
     ) -> RunReport:
-        """``StateEngine.run`` in the process.
-
-        Raises:
-            ConfigurationError: what was launched is not ours, or another version of it.
-        """
+        """``StateEngine.run`` in the process."""
         arguments = {
             "partition": partition,
             "max_batches": max_batches,
