@@ -36,12 +36,7 @@ def checkpoints(
 
 
 def history(rows: Sequence[CheckpointRow], *, last: int) -> Table:
-    """One line a checkpoint; columns in which nothing happened are left out.
-
-    Args:
-        rows: all of a job, oldest first.
-        last: how many to show, the newest ones.
-    """
+    """One line a checkpoint; columns in which nothing happened are left out."""
     now = standing(History(rows))
     lines = [_cells(row, now.get(row.checkpoint_id, "")) for row in rows[-last:]]
     return table(_NAMES, lines, folds=_NAMES[-1:], right=_NUMBERS, usual=_USUAL)

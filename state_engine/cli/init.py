@@ -96,9 +96,6 @@ def init(
 def project_files(template: Template, project: str) -> dict[str, str]:
     """The files of a new project, by name.
 
-    Args:
-        project: name of the project, as a distribution may be called.
-
     Example:
         >>> sorted(project_files(Template.MINIMAL, "shop"))[:4]
         ['.gitignore', 'README.md', 'arrive.py', 'definitions.py']

@@ -33,12 +33,7 @@ _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
 
 
 def show(records: Sequence[Record], table: Callable[[], Table], *, columns: Sequence[str] = ()) -> None:
-    """Print records, or the table that shows them to people.
-
-    Args:
-        records: names and plain values; all have the same names.
-        columns: names, for the header of a CSV without records.
-    """
+    """Print records, or the table that shows them to people."""
     if for_people():
         print_table(console, table())
     else:

@@ -25,7 +25,6 @@ class DagsterJob:
     """A job, and how Dagster shows it.
 
     Attributes:
-        translator: decides on keys, groups and the like.
         upstream: the asset that makes what a source reads, by name of the source; others get an asset of their own.
     """
 

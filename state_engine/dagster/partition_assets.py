@@ -68,11 +68,7 @@ class PartitionConfig(dg.Config):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the engine did.
-
-    Attributes:
-        partitions: that have new outputs, in order.
-    """
+    """What the engine did."""
 
     partitions: list[str] = field(default_factory=list)
     shown: Mapping[str, Any] = field(default_factory=dict)

@@ -109,11 +109,7 @@ class PartitionEvents:
     def finish(
         self, partitions: Sequence[str], whole_run: Mapping[str, Any], states: Sequence[PartitionStatus]
     ) -> Iterator[dg.MaterializeResult[None]]:
-        """Show partitions, and beside the one that was asked for, or the last one, what is true of the whole run.
-
-        Args:
-            partitions: that have new outputs, in order; those that were shown already are left out.
-        """
+        """Show partitions, and beside the one that was asked for, or the last one, what is true of the whole run."""
         self._held, path = None, self.path()
         runs = by_partition(path)
         left = [p for p in partitions if p in runs and not self._is_shown(p, runs[p])]

@@ -36,7 +36,6 @@ class JobBackfill:
     Attributes:
         code: the job to run, under the same name.
         repeats_times: whether recorded times of processing are those of the replay, too.
-        on_progress: called after every committed batch.
     """
 
     context: EngineContext

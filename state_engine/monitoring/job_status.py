@@ -130,9 +130,6 @@ def status_of(
 
     Args:
         path: rows from the first one to the head, oldest first; empty where the job never ran.
-        unpublished: ids of the checkpoints that a sink has not seen.
-        lag: whether each source has new data; None where the job is not known here.
-        now_ms: in milliseconds since 1970.
         stuck_after: how old the newest micro-batch may get while a source has new data, and how long timers may be due.
     """
     if not path:

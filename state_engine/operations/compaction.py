@@ -133,17 +133,6 @@ def compacted(
         expired: files with the entries of published states that it leaves out.
         unchanged: of the others, those that did not change between their bases and ``checkpoint_id``: these bases stand
             for it, too, from now on.
-
-    Example:
-        >>> sums = OperatorCheckpoint("sums", 2, 128, "struct<`k`: string>", [], [], [], 0)
-        >>> sums = compacted(sums, [], base_id="a", checkpoint_id=3, max_parallelism=128)
-        >>> few = [KeyGroupRange(0, 9)]
-        >>> rest = [KeyGroupRange(10, 99)]
-        >>> sums = compacted(
-        ...     sums, [], base_id="b", checkpoint_id=5, max_parallelism=128, key_groups=few, unchanged=rest
-        ... )
-        >>> [(b.key_group_start, b.key_group_end, b.base_id, b.checkpoint_id) for b in sums.bases]
-        [(0, 9, 'b', 5), (10, 99, 'a', 5), (100, 127, 'a', 3)]
     """
     _check_groups(operator, key_groups, max_parallelism)
     new = list(key_groups) if key_groups is not None else [KeyGroupRange(0, max_parallelism - 1)]

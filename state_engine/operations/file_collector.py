@@ -89,7 +89,6 @@ class Collector:
     Args:
         publication: knows what sinks have not seen yet.
         sinks: that the job declares now; those that its checkpoints know are looked at anyway.
-        declared: where these sinks are; None where the code is not known.
     """
 
     def __init__(

@@ -153,7 +153,6 @@ class HeadOperations:
 
         Args:
             outputs: sinks that keep theirs show old outputs beside the new ones.
-            dry_run: only say what would be done.
             kept: checkpoints that are left, and whose outputs stay in all sinks for now.
 
         Raises:

@@ -119,7 +119,6 @@ class Maintenance:
 
         Args:
             policy: pass over the operators that it sees no reason for; None to fold all that changed.
-            dry_run: only say how many key groups would be written.
         """
         history, head = self._head()
         path = history.path(head.checkpoint_id)

@@ -74,12 +74,7 @@ class _InForce:
 
 
 class MaxParallelismChange:
-    """One change of the number of key groups of one job.
-
-    Args:
-        job: that runs on the state; it may declare the old number or the new one.
-        kernel: lists the files of bases in their tables.
-    """
+    """One change of the number of key groups of one job."""
 
     def __init__(
         self,

@@ -54,12 +54,7 @@ def wanted_parallelism(job: StatefulJob, parallelism: int | Mapping[str, int] | 
 def plan_rescaling(
     job: StatefulJob, head: CheckpointRow, wanted: Mapping[str, int], *, max_parallelism: int | None = None
 ) -> Rescaling:
-    """What becomes of each operator, and whether anything does.
-
-    Args:
-        wanted: number of subtasks by uid; operators that are not in it keep theirs.
-        max_parallelism: number of key groups from then on; by default each operator keeps its own.
-    """
+    """What becomes of each operator, and whether anything does."""
     in_force = dict(parallelism_in_force(job, head))
     after, recorded = in_force | dict(wanted), {o.uid: o for o in head.operators}
     # one that keeps its number is only looked at where the key groups change under it

@@ -39,7 +39,6 @@ class ImportOptions:
 
     Attributes:
         allow_non_restored_state: whether state that the job has no operator for may be left behind.
-        dry_run: only show what would happen.
     """
 
     allow_non_restored_state: bool = False

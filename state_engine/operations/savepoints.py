@@ -70,7 +70,6 @@ class Savepoints:
 
     Args:
         publication: publishes the head before it is copied, so that its outputs are not left to the old root.
-        declared: the sinks of the job's code; None where it is not known.
     """
 
     def __init__(

@@ -52,9 +52,6 @@ _MORE_DIGITS = 4
 class Accumulator(AggregateFunction):
     """Base of the accumulators.
 
-    Args:
-        what: the aggregate as the user wrote it, for messages.
-
     Attributes:
         result_type: of ``get_result``, which is None where there is no value.
     """
@@ -194,16 +191,6 @@ class SumDoubles(Accumulator):
     """The sum of doubles: that of ``math.fsum``, whatever was added and taken back before.
 
     NaN, or both infinities, make it NaN, and one infinity makes it that, for as long as they are there.
-
-    Example:
-        >>> total = SumDoubles(what="sum_('x')")
-        >>> accumulator = total.create_accumulator()
-        >>> for value in (0.1, math.inf, 1e300, 0.2):
-        ...     accumulator = total.add(value, accumulator)
-        >>> total.get_result(accumulator), total.get_result(total.retract(math.inf, accumulator))
-        (inf, 1e+300)
-        >>> total.get_result(total.retract(1e300, total.retract(math.inf, accumulator)))
-        0.30000000000000004
     """
 
     accumulator_type, result_type = _SUM_OF_DOUBLES, DOUBLE

@@ -130,7 +130,6 @@ class AggregateStep:
     """What is kept of one field, for one aggregate or several.
 
     Attributes:
-        accumulator: adds such values, and takes them back.
         values: the state that holds all different values with their numbers; None where none does.
     """
 
@@ -163,7 +162,6 @@ class AggregatePlan:
 
     Attributes:
         steps: the accumulators that are kept; aggregates of one field share those that are the same.
-        results: the columns, in the order of the declaration.
     """
 
     steps: tuple[AggregateStep, ...]

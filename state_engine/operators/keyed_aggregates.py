@@ -29,16 +29,6 @@ class KeyedAggregates(ResultOfKey):
     Args:
         plan: of the aggregates; one for rows that change where some will be taken back.
         record_key: whether the key is a record, or of several columns, whose fields come out side by side.
-
-    Example:
-        >>> from state_engine.core.types.type_parsing import to_type
-        >>> from state_engine.operators.aggregates import count, plan, sum_
-        >>> from state_engine.testing import KeyedHarness
-        >>> columns = to_type("user string, amount bigint", parameter="payments")
-        >>> aggregates = plan({"n": count(), "total": sum_("amount")}, columns, changing=False)
-        >>> harness = KeyedHarness(KeyedAggregates(aggregates), key_by=lambda payment: payment[0])
-        >>> harness.process([("ada", 3), ("bob", 1), ("ada", 4)])
-        [('ada', 1, 3), ('bob', 1, 1), ('ada', 2, 7)]
     """
 
     accepts_changes = True

@@ -23,13 +23,6 @@ class Segments:
 
     Attributes:
         starts, ends: the place of the first and of the last row of each key.
-
-    Example:
-        >>> segments = Segments(np.array([1, 0, 1]))
-        >>> segments.running(np.array([5, 7, 2]), np.array([100, 0])).tolist()
-        [105, 7, 9]
-        >>> segments.in_rows(np.array([105, 7, 9])).tolist()
-        [7, 105, 9]
     """
 
     def __init__(self, keys: Column) -> None:

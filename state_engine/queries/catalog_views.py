@@ -173,11 +173,7 @@ def names_of(
 def register(
     kernel: DeltaKernel, given: Mapping[str, Sequence[_Table | _View]], *, dry_run: bool = False
 ) -> RegistrationReport:
-    """Give names, or none of them.
-
-    Args:
-        dry_run: only check and report them.
-    """
+    """Give names, or none of them."""
     every = [(job, one) for job, names in given.items() for one in names if one.is_there(kernel)]
     _check_apart(one.name for _, one in every)
     refused = [problem for _, one in every if (problem := one.check(kernel))]

@@ -155,7 +155,6 @@ class KeyExplainer:
 
     Attributes:
         inputs: reads recorded slices; None where the job's code is not known.
-        limit: so many rows of a list are given.
     """
 
     spark: SparkSession

@@ -45,7 +45,6 @@ class KeyInputs:
 
     Attributes:
         job: the code, which parses rows and makes keys as the run did where it is the same.
-        executor: runs the code in front of operators.
     """
 
     job: StatefulJob

@@ -56,7 +56,6 @@ class Recording:
 
     Attributes:
         begin_id: the checkpoint that the branch begins at; None for nothing.
-        batches: the recorded micro-batches after it, oldest first.
     """
 
     job: str

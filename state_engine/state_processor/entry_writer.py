@@ -113,11 +113,7 @@ class WrittenEntries:
 
 @dataclass(frozen=True)
 class EntryWriter:
-    """Writes entries of one job.
-
-    Attributes:
-        dry_run: check and count only.
-    """
+    """Writes entries of one job."""
 
     spark: SparkSession
     layout: JobLayout

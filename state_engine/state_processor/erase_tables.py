@@ -48,11 +48,7 @@ class ErasedTable:
 
 @dataclass(frozen=True)
 class KeysOfTables:
-    """The tables of one job.
-
-    Attributes:
-        declared: the sinks of today's code; None where it is not known.
-    """
+    """The tables of one job."""
 
     tables: PublishedTables
     declared: Declared

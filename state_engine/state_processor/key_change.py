@@ -77,11 +77,7 @@ class KeyTypeReport:
 
 @dataclass(frozen=True)
 class KeyTypeChange:
-    """One change of the key of one operator.
-
-    Attributes:
-        dry_run: check and count only.
-    """
+    """One change of the key of one operator."""
 
     job: str
     tables: JobTables

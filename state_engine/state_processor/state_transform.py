@@ -108,11 +108,7 @@ class TransformReport:
 
 @dataclass(frozen=True)
 class StateTransform:
-    """One transform of one job.
-
-    Attributes:
-        dry_run: only show what would change.
-    """
+    """One transform of one job."""
 
     job: str
     tables: JobTables

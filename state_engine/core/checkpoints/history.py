@@ -25,10 +25,6 @@ class History(Mapping[int, CheckpointRow]):
 
     Args:
         rows: in any order; a mapping by id, or the rows themselves.
-
-    Example:
-        >>> History().next_id, History().main_path
-        (1, [])
     """
 
     def __init__(self, rows: Mapping[int, CheckpointRow] | Iterable[CheckpointRow] = ()) -> None:

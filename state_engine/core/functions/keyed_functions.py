@@ -31,12 +31,6 @@ class MapWithState(KeyedProcessFunction):
 
     Args:
         state_type: type of the state, as a descriptor would take it.
-
-    Example:
-        >>> from state_engine.testing import KeyedHarness
-        >>> count = MapWithState(lambda pair, seen: ((pair[0], seen or 0), (seen or 0) + pair[1]), int)
-        >>> KeyedHarness(count, key_by=lambda pair: pair[0]).process([("a", 2), ("a", 3), ("b", 1)])
-        [('a', 0), ('a', 2), ('b', 0)]
     """
 
     def __init__(
@@ -67,12 +61,6 @@ class RollingReduce(ResultOfKey):
     Args:
         inverse: takes an element back: called with the reduction and the element, gives the reduction of the others.
             None where rows are only added. With it the number of a key's rows is kept, too.
-
-    Example:
-        >>> from state_engine.testing import KeyedHarness
-        >>> harness = KeyedHarness(RollingReduce(lambda a, b: a + b, int), key_by=lambda value: value % 2)
-        >>> harness.process([1, 2, 3])
-        [1, 2, 4]
     """
 
     def __init__(
@@ -133,20 +121,6 @@ class RunningAggregate(ResultOfKey):
     Args:
         function: gives the result of an accumulator. With ``retract`` it takes elements back, and the number of a key's
             rows is kept, too.
-
-    Example:
-        >>> from state_engine.core.state.aggregate_functions import AggregateFunction
-        >>> from state_engine.testing import KeyedHarness
-        >>> class Average(AggregateFunction):
-        ...     def create_accumulator(self):
-        ...         return (0, 0)
-        ...     def add(self, value, accumulator):
-        ...         return accumulator[0] + value, accumulator[1] + 1
-        ...     def get_result(self, accumulator):
-        ...         return accumulator[0] / accumulator[1]
-        >>> harness = KeyedHarness(RunningAggregate(Average(), tuple[int, int]), key_by=lambda value: value % 2)
-        >>> harness.process([1, 2, 4, 3])
-        [1.0, 2.0, 3.0, 2.0]
     """
 
     def __init__(
@@ -203,12 +177,6 @@ class RollingAggregate(RollingReduce):
 
     Args:
         field: name or position of the field; of bare values, 0.
-
-    Example:
-        >>> from state_engine.testing import KeyedHarness
-        >>> most = RollingAggregate("max", 1, tuple[str, int])
-        >>> KeyedHarness(most, key_by=lambda pair: pair[0]).process([("a", 2), ("a", 1), ("a", 3)])
-        [('a', 2), ('a', 2), ('a', 3)]
     """
 
     def __init__(

@@ -25,10 +25,6 @@ class KeySchema:
 
     Attributes:
         stored: what the columns are called in storage, where they are called otherwise there; see ``columns``.
-
-    Example:
-        >>> KeySchema(("origin", "day"), (pa.string(), pa.date32())).storage
-        StructType(struct<origin: string, day: int64>)
     """
 
     names: tuple[str, ...]

@@ -41,20 +41,6 @@ class OperatorLifecycle:
         restored_checkpoint_id: the parent checkpoint; None where there is none.
         keyed_store: keyed states; None outside of keyed streams.
         context: the current element, whose refusal also takes back its writes to operator state.
-
-    Example:
-        >>> class Counter(ListCheckpointed):
-        ...     offset = 0
-        ...     def snapshot_state(self, checkpoint_id, timestamp):
-        ...         return [self.offset]
-        ...     def restore_state(self, state):
-        ...         self.offset = sum(state)
-        >>> counter = Counter()
-        >>> run = OperatorLifecycle(counter, info=TaskInfo("counter"), restored=None, checkpoint_id=1, clock_ms=0)
-        >>> run.initialize()
-        >>> counter.offset += 5
-        >>> run.snapshot().states[0].elements
-        ('5',)
     """
 
     def __init__(

@@ -46,14 +46,6 @@ def trial_open(
     Args:
         loader: asked for the entries of each state that the function declares; what it raises is the problem.
         keyed: whether its stream has a key, so that there is keyed state.
-
-    Example:
-        >>> from state_engine import KeyedProcessFunction, ValueStateDescriptor
-        >>> class Count(KeyedProcessFunction):
-        ...     def open(self, context):
-        ...         self.count = context.get_state(ValueStateDescriptor("count", "bigint"))
-        >>> [state.name for state in trial_open(Count(), TaskInfo("count")).states]
-        ['count']
     """
     store = KeyedStateStore(info.task_name, KeyContext(), loader)
     problem: Exception | None = None

@@ -75,13 +75,6 @@ def assign(
         snapshots: by subtask; only the copy of subtask 0 counts for broadcast state.
         parallelism, max_parallelism: of the operator now; max parallelism is the one the snapshots were made with.
         restored: whether the job was restored or imported since the snapshots were made.
-
-    Example:
-        >>> two = [SubtaskSnapshot((StateElements("s", "union", "bigint", (n,)),)) for n in ("1", "2")]
-        >>> [s.states[0].elements for s in assign(two, 2, operator="o", max_parallelism=128, restored=False)]
-        [('1',), ('2',)]
-        >>> [s.states[0].elements for s in assign(two, 2, operator="o", max_parallelism=128, restored=True)]
-        [('1', '2'), ('1', '2')]
     """
     declared = declared_states(operator, dict(enumerate(snapshots)))
     one_copy = {s.name: s for s in snapshots[0].states if s.scheme == BROADCAST} if snapshots else {}

@@ -15,15 +15,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange
 
 
 class RawOperatorOutput:
-    """Where ``snapshot_state`` writes the raw state of its subtask.
-
-    Example:
-        >>> stream = RawOperatorOutput("sink")
-        >>> stream.write(b"ab")
-        >>> stream.write(b"c")
-        >>> stream.finish()
-        b'abc'
-    """
+    """Where ``snapshot_state`` writes the raw state of its subtask."""
 
     def __init__(self, operator: str) -> None:
         self._operator = operator
@@ -41,15 +33,7 @@ class RawOperatorOutput:
 
 
 class RawKeyedOutput:
-    """Where ``snapshot_state`` writes the raw state of its key groups, one group after the other.
-
-    Example:
-        >>> stream = RawKeyedOutput("sink", 0, KeyGroupRange(0, 63))
-        >>> stream.start_key_group(7)
-        >>> stream.write(b"ab")
-        >>> stream.finish()
-        ((7, b'ab'),)
-    """
+    """Where ``snapshot_state`` writes the raw state of its key groups, one group after the other."""
 
     def __init__(self, operator: str, subtask: int, key_groups: KeyGroupRange | None) -> None:
         """``key_groups``: of this subtask; None where the operator is not on a keyed stream."""
@@ -102,10 +86,6 @@ class RawOperatorInput:
     """The raw state that the subtask's last snapshot wrote.
 
     Iterating gives one ``bytes`` object, or nothing where nothing was written.
-
-    Example:
-        >>> list(RawOperatorInput(b"abc")), list(RawOperatorInput(b""))
-        ([b'abc'], [])
     """
 
     def __init__(self, data: bytes) -> None:
@@ -120,12 +100,7 @@ class RawOperatorInput:
 
 
 class RawKeyedInput:
-    """The raw state of the subtask's key groups; iterating gives (key group, bytes) in key group order.
-
-    Example:
-        >>> list(RawKeyedInput(((7, b"ab"),)))
-        [(7, b'ab')]
-    """
+    """The raw state of the subtask's key groups; iterating gives (key group, bytes) in key group order."""
 
     def __init__(self, groups: tuple[tuple[int, bytes], ...]) -> None:
         self._groups = groups

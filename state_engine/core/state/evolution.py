@@ -84,13 +84,7 @@ class MapEntryType(StructType):
 
 
 def column_type_of(descriptor: StateDescriptor) -> TypeInformation:
-    """The declared type of a state's whole column; its storage is the descriptor's ``column_type``.
-
-    Example:
-        >>> from state_engine.core.state.descriptors import ListStateDescriptor
-        >>> type_to_text(column_type_of(ListStateDescriptor("recent", "smallint")))
-        'array<struct<`value`: smallint, `updated_at`: timestamp>>'
-    """
+    """The declared type of a state's whole column; its storage is the descriptor's ``column_type``."""
     if isinstance(descriptor, MapStateDescriptor):
         return MapEntryType(descriptor.key_type, descriptor.value_type)
     if descriptor.shape == "list":
@@ -109,14 +103,7 @@ def value_type_of(column: TypeInformation, shape: str) -> TypeInformation:
 
 
 def recorded_schema(descriptor: StateDescriptor) -> StateSchema:
-    """How a state is recorded in checkpoints: its primitive, its declared type, its time to live.
-
-    Example:
-        >>> from datetime import time
-        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
-        >>> recorded_schema(ValueStateDescriptor("opened", time))
-        StateSchema(name='opened', kind='value', type='time_of_day', ttl='', stored_as=None)
-    """
+    """How a state is recorded in checkpoints: its primitive, its declared type, its time to live."""
     ttl, name, stored_as = (
         descriptor.ttl.to_json() if descriptor.ttl else "",
         descriptor.name,
@@ -129,15 +116,7 @@ def recorded_schema(descriptor: StateDescriptor) -> StateSchema:
 def evolve_state(
     recorded: StateSchema, descriptor: StateDescriptor, *, operator: str, earlier: Iterable[StateSchema] = ()
 ) -> Evolution:
-    """How a state that a checkpoint recorded is read by what a function declares now.
-
-    Example:
-        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
-        >>> was = recorded_schema(ValueStateDescriptor("last", "struct<delay: int>"))
-        >>> now = ValueStateDescriptor("last", "struct<delay: bigint, origin: string>")
-        >>> evolve_state(was, now, operator="delays").changes
-        ("'delay' is widened from int to bigint", "'origin' is added")
-    """
+    """How a state that a checkpoint recorded is read by what a function declares now."""
     what = f"operator '{operator}': state '{descriptor.name}'"
     if recorded.kind != descriptor.kind:
         raise StateMigrationError(
@@ -157,13 +136,6 @@ def evolve(
     Args:
         recorded: what ``type_to_text`` said of the type before.
         earlier: older recorded texts: names of their fields are not used for other fields.
-
-    Example:
-        >>> from state_engine.core.types.type_parsing import to_type
-        >>> old = pa.array([{"a": 1, "b": 2}])
-        >>> found = evolve("struct<a: int, b: int>", to_type("a bigint, c date", parameter="p"))
-        >>> found.read(old).to_pylist(), str(found.table_type(old.type))
-        ([{'a': 1, 'c': None}], 'struct<a: int64, b: int64, c: date32[day]>')
     """
     text = type_to_text(declared)
     if recorded == text:

@@ -24,18 +24,7 @@ Entries = dict[Any, Any]
 
 @dataclass
 class MemoryState:
-    """Entries by state and key, with the descriptors they were written with.
-
-    Example:
-        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
-        >>> from state_engine.core.state.state_table import PUT
-        >>> stored, seen = MemoryState(), ValueStateDescriptor("seen", int)
-        >>> stored.load(seen, {"a"}, operator="counter")
-        {}
-        >>> stored.fold(seen, [Change("a", PUT, 1)])
-        >>> stored.load(seen, {"a", "b"}, operator="counter")
-        {'a': 1}
-    """
+    """Entries by state and key, with the descriptors they were written with."""
 
     entries: dict[str, Entries] = field(default_factory=dict)
     descriptors: dict[str, StateDescriptor] = field(default_factory=dict)

@@ -40,13 +40,6 @@ class StoredStates:
     Args:
         recorded: states as of the parent checkpoint, by name, those included that are dropped.
         earlier: what was ever stored under a name, on the path to the parent, by name of storage.
-
-    Example:
-        >>> from state_engine.core.state.descriptors import ValueStateDescriptor
-        >>> states = StoredStates("delays", {"sum": StateSchema("sum", "value", "int")})
-        >>> found = states.of(ValueStateDescriptor("total", int).renamed_from("sum"))
-        >>> found.descriptor.stored_as, found.changes
-        ('sum', ("state 'sum' is renamed to 'total'", "'value' is widened from int to bigint"))
     """
 
     operator: str
@@ -110,14 +103,7 @@ class StoredStates:
 def kept_states(
     recorded: Iterable[StateSchema], declared: Iterable[StateSchema], *, dropped: Iterable[str] = ()
 ) -> list[StateSchema]:
-    """The states that a checkpoint holds: those declared, and those that its parent held and nobody dropped.
-
-    Example:
-        >>> old = [StateSchema("sum", "value", "int"), StateSchema("seen", "value", "int")]
-        >>> new = [StateSchema("total", "value", "int", stored_as="sum")]
-        >>> [s.name for s in kept_states(old, new, dropped=["seen"])]
-        ['total']
-    """
+    """The states that a checkpoint holds: those declared, and those that its parent held and nobody dropped."""
     now = {schema.name: schema for schema in declared}
     stored, dropped_names = {schema.column_name for schema in now.values()}, set(dropped)
     before = {s.name: s for s in recorded if s.column_name not in stored and s.name not in dropped_names}
