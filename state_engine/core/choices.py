@@ -25,9 +25,18 @@ def check_choice(given: object, choices: Sequence[str], *, what: str) -> Any:
 
 
 def check_mapping(given: object, *, what: str) -> None:
-    """Refuse options that are no mapping of names."""
+    """Refuse options that are no mapping of names, and names that differ by case only."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
         raise ConfigurationError(f"{what}: options must be a dict such as {{'name': 'value'}}, not {given!r}")
+    names: dict[str, str] = {}
+    for name in given:
+        check_once(names.setdefault(name.lower(), name), name, what=what)
+
+
+def check_once(first: str, second: str, *, what: str) -> None:
+    """Refuse two names of one option: which of the two values counts, nobody says."""
+    if first != second:
+        raise ConfigurationError(f"{what}: {first!r} and {second!r} are one option: leave one of them out")
 
 
 def unknown_option(name: str, known: Iterable[str], *, what: str) -> ConfigurationError:

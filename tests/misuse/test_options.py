@@ -59,6 +59,11 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             ("pathGlobFilter", "*.x", "use pattern= of FileSource"),
         ]
     },
+    "csv: two names": (text("csv", sep=";", delimiter="|"), "'delimiter' and 'sep' are one option: leave one"),
+    "json: two names": (text("json", charset="UTF-8", Encoding="UTF-8"), "'Encoding' and 'charset' are one option"),
+    "csv: two cases": (text("csv", header="true", HEADER="false"), "'header' and 'HEADER' are one option"),
+    "parquet: two cases": (parquet(mergeSchema="true", mergeschema="false"), "are one option: leave one of them out"),
+    "data source: two cases": (lambda: PythonDataSource(Readings, {"a": "1", "A": "2"}), "'a' and 'A' are one option"),
     "csv: sep": (text("csv", sep=""), "separates nothing"),
     "csv: an option of json": (text("csv", allowUnquotedControlChars="true"), "has no option"),
     "json: an option of csv": (text("json", sep=";"), "has no option 'sep'"),
@@ -78,8 +83,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "kafka: a secret's slip": (
         records({}, options_env={"sasl.jas.config": "X"}), "did you mean 'sasl.jaas.config'",
     ),
-    "kafka: a choice": (records({"security.protocol": "TLS"}), "must be 'PLAINTEXT', .* or 'SASL_SSL', not 'TLS'"),
+    "kafka: a choice": (records({"security.protocol": "TLS"}), "must be 'SASL_SSL', .* or 'SASL_PLAINTEXT', not 'TLS'"),
     "kafka: a number": (records({"fetch.max.bytes": "many"}), "'fetch.max.bytes' must be a whole number, not 'many'"),
+    "kafka: too small": (records({"max.poll.records": "0"}), "'max.poll.records' must be at least 1, not '0'"),
+    "kafka: too large": (
+        records({"sasl.login.refresh.window.factor": 2}), "refresh.window.factor' must be 0.5 to 1.0, not 2",
+    ),
+    "kafka: a flag": (records({"check.crcs": "yes"}), "'check.crcs' must be 'true' or 'false', not 'yes'"),
     "kafka sink: a slip": (sent({"compresion.type": "zstd"}), "KafkaSink: .* did you mean 'compression.type'"),
     "kafka sink: compression": (sent({"compression.type": "brotli"}), "must be 'none', .* or 'zstd', not 'brotli'"),
     "kafka sink: a number": (sent({"max.request.size": "1MB"}), "must be a whole number, not '1MB'"),
@@ -87,10 +97,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 }  # fmt: skip
 TAKEN: dict[str, Callable[[], Any]] = {
     "csv": text("csv", SEP="\t", header=True, nullValue="NA", encoding="UTF-16"),
+    "csv: other names": text("csv", Delimiter=";", charset="latin-1"),
     "json": text("json", multiLine="true", timeZone="Europe/Rome"),
     "parquet": parquet(mergeschema="true", datetimeRebaseMode="legacy"),
     "parquet: of Hadoop": parquet(**{"parquet.encryption.kms.client.class": "x.Kms"}),
     "kafka": records({"security.protocol": "SSL", "fetch.max.bytes": 1000, "my.plugin.setting": "x"}),
+    "kafka: two names alike": records({"sasl.oauthbearer.jwks.endpoint.url": "https://here"}),
+    "kafka: in any case": records({"security.protocol": "ssl", "check.crcs": True, "client.rack": "r1"}),
     "kafka sink": sent({"compression.type": "zstd", "linger.ms": "5"}),
     "data source": lambda: PythonDataSource(Readings, {"host": "here"}),
 }

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from state_engine.core.choices import unknown_option
+from state_engine.core.choices import check_once, unknown_option
 from state_engine.core.errors import ConfigurationError
 from state_engine.sources.text.date_patterns import date_pattern, zone_of
 from state_engine.sources.text.text_values import Missing, TextRules
@@ -71,17 +71,21 @@ def text_options(format_: TextFormat, given: Mapping[str, Any], *, missing: Miss
         ConfigurationError: an option is unknown, has a value that it does not take, or asks for what is not done.
     """
     options = TextOptions(multi_line=format_ == "csv", rules=TextRules(missing=missing))
-    known = {name.lower(): name for name in (*_EFFECTS[format_], *_EFFECTS["both"], *_SETTLED, *_REFUSED)}
+    names = (*_EFFECTS[format_], *_EFFECTS["both"], *_SETTLED, *_REFUSED)
+    others = {other: name for other, name in _OTHER_NAMES.items() if name in names}
+    known = {name.lower(): name for name in names} | others
+    given_as: dict[str, str] = {}
     for name, value in sorted(given.items()):
         spelled = known.get(name.lower())
         if spelled is None:
-            taken = [one for one in known.values() if one not in _REFUSED]
+            taken = [one for one in (*names, *others) if one not in _REFUSED]
             raise unknown_option(name, taken, what=f"FileSource: a reader of {format_}")
         if spelled in _REFUSED:
             raise ConfigurationError(f"FileSource: the option {name!r} {_REFUSED[spelled]}")
         if spelled in _SETTLED:
             _check_settled(name, value, _SETTLED[spelled])
             continue
+        check_once(given_as.setdefault(spelled, name), name, what="FileSource")
         effect = _EFFECTS[format_].get(spelled) or _EFFECTS["both"][spelled]
         try:
             options = effect(options, value)
@@ -196,7 +200,6 @@ def _pattern(option: str, name: str) -> Callable[[TextOptions, Any], TextOptions
 _EFFECTS: dict[str, dict[str, Callable[[TextOptions, Any], TextOptions]]] = {
     "both": {
         "encoding": _sets("encoding", _encoding),
-        "charset": _sets("encoding", _encoding),
         "multiLine": _sets("multi_line", _flag),
         "lineSep": _line_end,
         "compression": _compression,
@@ -208,7 +211,6 @@ _EFFECTS: dict[str, dict[str, Callable[[TextOptions, Any], TextOptions]]] = {
     },
     "csv": {
         "sep": _sets("separator", _separator),
-        "delimiter": _sets("separator", _separator),
         "quote": _sets("quote", _character),
         "escape": _sets("escape", _character),
         "comment": _sets("comment", _character),
@@ -225,6 +227,7 @@ _EFFECTS: dict[str, dict[str, Callable[[TextOptions, Any], TextOptions]]] = {
     "json": {"allowUnquotedControlChars": _sets("control_characters", _flag)},
 }
 """By format, the options that change what is read."""
+_OTHER_NAMES = {"charset": "encoding", "delimiter": "sep"}
 _SETTLED: dict[str, tuple[str, ...]] = {
     "inferSchema": ("false",),
     "preferDate": ("true", "false"),

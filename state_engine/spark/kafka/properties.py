@@ -1,42 +1,24 @@
 """Properties of Kafka's clients: a name that is nearly one of them, or a value that none takes, is refused when given.
 
 Kafka passes over names that it does not know, and plug-ins have names of their own. So only names that look like a slip
-are refused.
+are refused. ``properties.txt`` lists what the clients declare, one property a line: its name, its type, and the numbers
+(``least..greatest``) or words that it takes. ``tests/kafka/test_kafka_properties.py`` compares it with the installed
+clients.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 
-_NUMBERS = """
-auto.commit.interval.ms batch.size buffer.memory connections.max.idle.ms default.api.timeout.ms delivery.timeout.ms
-fetch.max.bytes fetch.max.wait.ms fetch.min.bytes heartbeat.interval.ms linger.ms max.block.ms
-max.in.flight.requests.per.connection max.partition.fetch.bytes max.poll.interval.ms max.poll.records max.request.size
-metadata.max.age.ms metadata.max.idle.ms receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms
-request.timeout.ms retries retry.backoff.max.ms retry.backoff.ms send.buffer.bytes session.timeout.ms
-socket.connection.setup.timeout.max.ms socket.connection.setup.timeout.ms
-"""
-_CHOICES = {
-    "security.protocol": ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
-    "compression.type": ("none", "gzip", "snappy", "lz4", "zstd"),
-    "client.dns.lookup": ("use_all_dns_ips", "resolve_canonical_bootstrap_servers_only"),
-}
-_TEXTS = """
-allow.auto.create.topics check.crcs client.id client.rack partitioner.class sasl.client.callback.handler.class
-sasl.jaas.config sasl.kerberos.service.name sasl.login.callback.handler.class sasl.login.class sasl.mechanism
-sasl.oauthbearer.token.endpoint.url security.providers ssl.cipher.suites ssl.enabled.protocols
-ssl.endpoint.identification.algorithm ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
-ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
-ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location
-ssl.truststore.password ssl.truststore.type
-"""
-_WHOLE_NUMBERS = frozenset(_NUMBERS.split())
-_KNOWN = frozenset([*_WHOLE_NUMBERS, *_CHOICES, *_TEXTS.split()])
+LIST = Path(__file__).with_name("properties.txt")
 _ALIKE = 0.88
 """From this likeness on a name that is not known is a slip."""
 
@@ -52,21 +34,39 @@ def check_properties(given: Mapping[str, Any], *, of: str) -> None:
     """
     for name, value in given.items():
         check_name(name, of=of)
-        if name in _CHOICES:
-            check_choice(value, _CHOICES[name], what=f"{of}: the option {name!r}")
-        if name in _WHOLE_NUMBERS and not _is_whole(value):
-            raise ConfigurationError(f"{of}: the option {name!r} must be a whole number, not {value!r}")
+        kind, takes = _known().get(name, ("text", []))
+        what = f"{of}: the option {name!r}"
+        if kind == "words":
+            check_choice(value, takes, what=what)
+        elif kind == "WORDS":  # in any case
+            check_choice(str(value).upper(), takes, what=what)
+        elif kind == "flag":
+            check_choice(str(value).lower(), ("true", "false"), what=what)
+        elif kind in ("whole", "real"):
+            _check_number(value, kind, takes[0], what)
 
 
 def check_name(name: str, *, of: str) -> None:
     """Refuse a slip in a name of a property; raises ConfigurationError."""
-    close = [] if name in _KNOWN else get_close_matches(name, _KNOWN, 1, _ALIKE)
+    close = [] if name in _known() else get_close_matches(name, _known(), 1, _ALIKE)
     if close:
         raise ConfigurationError(f"{of}: Kafka has no property {name!r}; did you mean {close[0]!r}?")
 
 
-def _is_whole(value: Any) -> bool:
-    try:
-        return str(int(str(value))) == str(value)
-    except ValueError:
-        return False
+@cache
+def _known() -> dict[str, tuple[str, list[str]]]:
+    """Type of each property, and what it takes."""
+    lines = (line.split() for line in LIST.read_text().splitlines())
+    return {name: (kind, takes) for name, kind, *takes in lines}
+
+
+def _check_number(value: Any, kind: str, bounds: str, what: str) -> None:
+    least, _, most = bounds.partition("..")
+    pattern = r"-?\d+" if kind == "whole" else r"-?\d+(\.\d+)?"
+    if not re.fullmatch(pattern, str(value)):
+        raise ConfigurationError(
+            f"{what} must be a {'whole ' if kind == 'whole' else ''}number, not {value!r}"
+        )
+    if not float(least or "-inf") <= float(value) <= float(most or "inf"):
+        allowed = f"{least} to {most}" if most else f"at least {least}"
+        raise ConfigurationError(f"{what} must be {allowed}, not {value!r}")
