@@ -1,7 +1,7 @@
 """Statelake: Flink's state model for scheduled, incremental PySpark batches, kept in Delta tables.
 
 This module is the public API; everything else may change. ``__init__.pyi`` lists it. A name is imported when it is
-first asked for, so that a job is described without Spark, and a command loads what it needs. Decision 0048.
+first asked for, so that a job is described without Spark, and a command loads what it needs.
 """
 
 import ast

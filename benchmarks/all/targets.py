@@ -108,27 +108,26 @@ def rate(part: str, comparison: str, name: str) -> Figure:
 
 
 _ELEMENTS = (
-    "Two subtasks of 500,000 events take 0.9 s of processor time each, half of it in calls of Python for each element "
-    "(decisions 0087 and 0088)."
+    "Two subtasks of 500,000 events take 0.9 s of processor time each, half of it in calls for each element."
 )
 _COPIES = (
     "Each of 128 files is looked at and its local copy searched, 0.2 to 1.5 ms a file; the first micro-batches after a "
-    "compaction decode the whole base (decision 0079)."
+    "compaction decode the whole base."
 )
 _START = (
     "Two thirds of the processor time are Java's: its start, Spark's session, code compiled at every start; "
-    "Python on the driver and in workers takes the rest (decision 0076). The command imports the job and the engine, "
+    "Python on the driver and in workers takes the rest. The command imports the job and the engine, "
     "0.7 s of processor time, before it starts Java and not beside it."
 )
 _LISTINGS = (
     "A run looks at all input files before its micro-batch and after it. A thousand of them, each in a directory of "
     "its own as here, take 10 to 18 ms at first, most of it in the system, and half as much or less after that; the "
-    "rest are walks over the rows of checkpoints (decision 0090)."
+    "rest are walks over the rows of checkpoints."
 )
 _AGGREGATE = (
     "A subtask with 500,000 rows spends 24 % of its time on writing changes, 21 % on the aggregate, 15 % on reading "
     "state and 13 % on reading and routing all rows. Outputs take 10 % and numbers for keys 10 %. Two compactions take "
-    "a seventh of the processor time of the whole run (decisions 0087 and 0091)."
+    "a seventh of the processor time of the whole run (decision 0040)."
 )
 
 TARGETS = (
@@ -158,7 +157,7 @@ TARGETS = (
         "≤",
         4,
         floor="polars commits nothing and has no second process. What remains beside the function of a "
-        "micro-batch is Spark's stage, planning and commits, which do not depend on the rows (decision 0074).",
+        "micro-batch is Spark's stage, planning and commits, which do not depend on the rows.",
     ),
     Target(
         "A",
@@ -196,7 +195,7 @@ TARGETS = (
         fact("C", "memory_last", per="memory_first"),
         "≤",
         1.5,
-        floor="A worker holds its share of a micro-batch and of the state that it touches (decision 0070).",
+        floor="A worker holds its share of a micro-batch and of the state that it touches.",
     ),
     Target(
         "D",
@@ -257,7 +256,7 @@ TARGETS = (
         "≥",
         2,
         floor="The processor time of a micro-batch of 1,000 events keeps two cores busy: half of it is Java's, which "
-        "commits to four tables, runs one Spark job and compiles itself; a quarter is the driver's (decision 0084).",
+        "commits to four tables, runs one Spark job and compiles itself; a quarter is the driver's.",
     ),
     Target(
         "micro_batches",

@@ -14,8 +14,8 @@ _STATUS = re.compile(r"\n\*(\d{4}-\d\d-\d\d)\. (Accepted|Superseded(?: in part)?
 _HEADER = """# Decisions
 
 Why things are as they are. Each record says what was decided, why, and what else was considered. A record is not
-rewritten when a later one replaces it; it then names the later one. Modules and guides name the decisions that explain
-them, as "Decision 0031".
+rewritten when a later one replaces it; it then names the later one. A choice has a record if a second person might undo
+it in good faith; other reasons are in docstrings. [Performance devices](../performance_devices.md) has all about speed.
 
 | decision | date | status |
 |---|---|---|

@@ -1,6 +1,6 @@
 """How commands print: as tables and sentences for people, as JSON or CSV for programs.
 
-For programs a line is a record: one JSON object, or the cells of a CSV. So it is for each command, decision 0106. What
+For programs a line is a record: one JSON object, or the cells of a CSV. So it is for each command. What
 is for people only, such as progress or a remark about rows that are not shown, goes to standard error then. Each
 command has the options for that, see ``cli.groups``.
 """

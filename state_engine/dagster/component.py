@@ -72,6 +72,7 @@ class JobComponentScaffolder(Scaffolder[JobComponentParams]):
         return JobComponentParams
 
     def scaffold(self, request: ScaffoldRequest[JobComponentParams]) -> None:
+        """Write the files of a component."""
         named = request.params.job if request.params else None
         if named is None:
             name = re.sub(r"\W", "_", request.target_path.name)

@@ -1,4 +1,4 @@
-"""``JobOptions``: which operations, checks and automation a job brings into Dagster; few by default (decision 46)."""
+"""``JobOptions``: which operations, checks and automation a job brings into Dagster; few by default (decision 0046)."""
 
 from __future__ import annotations
 

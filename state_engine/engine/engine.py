@@ -2,7 +2,7 @@
 
 The one object that users of the engine hold. Each method says what it does and hands over to the module that does it,
 here or in the room of its concept. Works on any location that Spark can write; starts a local session where none is
-given. Decision 0032.
+given. Decision 0030.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class ConnectedStreams(Stream):
 class BroadcastConnectedStream(Stream):
     """A stream, keyed or not, beside one that every subtask sees whole: before its elements, or among them.
 
-    Made by ``connect(rules.broadcast(descriptor))``; among them with ``ordered=True``, by event time. Decision 0057.
+    Made by ``connect(rules.broadcast(descriptor))``; among them with ``ordered=True``, by event time. Decision 0060.
     """
 
     _made_by_operator = False

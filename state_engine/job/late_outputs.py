@@ -2,7 +2,7 @@
 
 An operator reads a source directly, through transforms and unions, or as one of two connected streams. The first
 operator diverts, whatever its function: what stands behind it reads its outputs and not the source. In Flink only a
-window diverts late elements, ``sideOutputLateData``. Decision 0058.
+window diverts late elements, ``sideOutputLateData``. Decision 0060.
 """
 
 from __future__ import annotations

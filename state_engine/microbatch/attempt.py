@@ -2,7 +2,7 @@
 
     Planned -> Executed -> Listed -> Staged -> Committed
 
-What a step needs, the one before it made: no step can be left out, and none can be called too early. Decision 0036.
+What a step needs, the one before it made: no step can be left out, and none can be called too early. Decision 0030.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     give_up                  in place of the rest, where the attempt has certainly failed: the files go
 
 Plays the part of Flink's ``CommittableCollector``: what the writers of a sink hand to its committer at a checkpoint.
-Decision 0037.
+Decision 0030.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A letter goes where it was refused: to the operator's input whose function refus
 or, where it could not be parsed, to its source, which parses it with today's schema. The files of the path say what
 letters there are, and the position
 ``core.checkpoints.dead_letters.LETTERS`` which of them were sent, so each is sent once along a path. A micro-batch that
-sends letters reads nothing else: they come after all rows that were read before. Decision 0023.
+sends letters reads nothing else: they come after all rows that were read before. Decision 0100.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 What is executed ahead continues the row that this micro-batch is about to commit. It is invisible, as every attempt is
 before its own row, and that is committed only after this one's outputs are published. Where this commit fails, or
-another runner's row came after it, the attempt ahead is given up. Decision 0082.
+another runner's row came after it, the attempt ahead is given up.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Spark without a query: those of a few rows are given a table each, as it is; oth
 Python processes run all of them, one micro-batch after the other.
 
 Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
-Decisions 0008, 0035 and 0087.
+Decisions 0003 and 0040.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
                                         state of the same form and not for this one, it looks like a rename
 
 Entries that are deleted or have expired do not count, nor do states that the job drops or keeps by name. Timers are
-left behind by a function without ``on_timer``. Flink leaves such state in the checkpoint without a word. Decision 0104.
+left behind by a function without ``on_timer``. Flink leaves such state in the checkpoint without a word. Decision 0015.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
 
 Each reads the head, publishes what it left unpublished, commits one row upon it, and publishes that. A micro-batch or
 another operation that commits in between makes it fail with ``StaleParentError``, and nothing has happened then. Plays
-the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescale request. Decision 0010.
+the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescale request. Decision 0033.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A declaration says what is asked for, and knows no types. ``plan`` binds it to the columns of a stream: which
 accumulators are kept of a key, in which states, and which columns come out. It runs nothing: ``keyed_aggregates`` does,
-row by row, and ``column_aggregates`` by whole columns. Plays the part of Flink's ``AggregateInfoList``. Decision 0062.
+row by row, and ``column_aggregates`` by whole columns. Plays the part of Flink's ``AggregateInfoList``. Decision 0065.
 """
 
 from __future__ import annotations

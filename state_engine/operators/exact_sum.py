@@ -4,7 +4,7 @@ Every double is a fraction whose denominator is a power of two, so sums are comp
 but what is shown. A sum is kept as its *parts*: the first is the sum rounded to a double, the second what that left
 out, rounded, and so on until nothing is left. The same sum has the same parts whatever was added and taken back on the
 way to it, so no trace of a value stays behind. Rounding is that of ``math.fsum``, to the nearest, ties to even.
-Decision 0062.
+Decision 0065.
 """
 
 from __future__ import annotations

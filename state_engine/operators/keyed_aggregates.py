@@ -2,7 +2,7 @@
 
 Emits the aggregates of the key for every element. All accumulators of a key are one value state; where rows are
 updated and deleted, ``min_`` and ``max_`` read a sorted map of all different values besides. After the last row of a
-key nothing of it is kept. Mirrors Flink's ``GroupAggFunction``. Decision 0062.
+key nothing of it is kept. Mirrors Flink's ``GroupAggFunction``. Decision 0065.
 """
 
 from __future__ import annotations

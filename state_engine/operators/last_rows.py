@@ -1,7 +1,7 @@
 """``LastRow``: the last row of each key, as a table with a primary key holds it (SCD 1).
 
 What is behind keyed sinks: the state is published as a table. Plays the part of the state in Flink's
-``SinkUpsertMaterializer``, and with a sequence that of a sink whose database compares versions. Decision 0064.
+``SinkUpsertMaterializer``, and with a sequence that of a sink whose database compares versions. Decision 0065.
 """
 
 from __future__ import annotations

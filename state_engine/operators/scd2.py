@@ -2,7 +2,7 @@
 
 The state ``versions`` is what a table shows, ready to be published: one entry a version. Flink has no counterpart; it
 is the history that a ``FOR SYSTEM_TIME AS OF`` join looks into (its ``TemporalRowTimeJoinOperator`` keeps such a map).
-Decision 0064.
+Decision 0065.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each is asked which checkpoint it shows, and gets what lies between that and the head in one transaction, however many
 checkpoints that are. It pins nothing: where files of the way are gone, or the way is not known, the whole table is
 compared with the state: so, too, where the root was put back from a backup, and the table shows a checkpoint that the
-root does not have. Decisions 0059 and 0067.
+root does not have. Decision 0059.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class PublishedTables:
         """Bring every table to the head of ``main``; what changed.
 
         A table that cannot be brought there stays behind, and holds back no other: it jumps to the head as soon as it
-        can. Decision 0101.
+        can. Decision 0059.
 
         Args:
             history: all rows of the job; outputs of the head are published.

@@ -197,7 +197,7 @@ def _drop_unused(uri: str, owner: str) -> bool:
     A table is made before the first batch runs, so that subtasks know where to write. Where that batch fails and its
     author changes what it puts out, the empty table has columns that nobody ever wrote, and would stand in the way.
     Unused means: its log has one entry, which the engine wrote and which lists no file, and all data files that lie in
-    its directory are leftovers of the sink itself. Decision 0029.
+    its directory are leftovers of the sink itself. Decision 0004.
 
     Args:
         uri: of the table.

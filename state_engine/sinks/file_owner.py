@@ -11,7 +11,7 @@ Who wants to own the sink renames that directory to a name of its own, and looks
 step of a publish or a move is a rename from the owner's directory, or to it, or a deletion in it; nothing is created in
 it, because creating a file makes the directories above it. So a runner that paused, and lost the sink meanwhile,
 changes nothing any more, however late it wakes up: its next step is refused, because the directory that it goes through
-has another name. Then it takes the sink over again and looks again, a few times. Decision 0053.
+has another name. Then it takes the sink over again and looks again, a few times. Decision 0004.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ together in a directory that readers skip as well, and renames that one to ``che
 local file systems and HDFS, see ``file_moves``. Readers that know partitions see ``checkpoint_id`` as a column: the
 checkpoint that published the rows. A consumer may move published directories away. Outputs of a path that the head
 leaves are renamed back. Runners keep out of each other's way as ``file_owner`` says. Object stores cannot rename a
-directory atomically and are refused. Mirrors Flink's ``FileSink``. Decisions 0004 and 0053.
+directory atomically and are refused. Mirrors Flink's ``FileSink``. Decision 0004.
 """
 
 from __future__ import annotations

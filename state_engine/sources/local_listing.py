@@ -4,7 +4,7 @@ A run looks for new files before every micro-batch, and for files that wait afte
 ``directories_remembered`` a look takes from memory what a directory held, where its time of change is the same, and
 only files that are not consumed are asked for their sizes and times again. Each run begins with a whole look: it sees
 consumed files that changed in place, and where a file system does not keep times of directories, a file comes one run
-later at most. Decision 0090.
+later at most.
 """
 
 from __future__ import annotations

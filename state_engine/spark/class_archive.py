@@ -1,4 +1,4 @@
-"""Java's archive of Spark's classes: with it, Spark starts in about half of the processor time. Decision 0038.
+"""Java's archive of Spark's classes: with it, Spark starts in about half of the processor time.
 
 A scheduled run starts a JVM, and the JVM reads and verifies ten thousand classes before it does anything. Java can keep
 them ready to be mapped into memory (class data sharing). ``statelake setup`` makes the archive once for a Java and a

@@ -3,7 +3,7 @@
 It shares the Spark context with the user's session, sees its views, functions and catalogs, and has options of its own:
 those that may change a row are the engine's (``OPTIONS``) or Spark's defaults, and only those of places and speed are
 taken over. So rows do not depend on the session that an engine was given, and no option of that session ever changes.
-DataFrames that are handed out go back to the user's session, see ``moved``. Decision 0098.
+DataFrames that are handed out go back to the user's session, see ``moved``. Decision 0096.
 """
 
 from __future__ import annotations

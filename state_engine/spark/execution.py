@@ -1,6 +1,6 @@
 """How the engine's own Spark jobs run: under a label for Spark's UI, and interpreted where there is little input.
 
-For little input, generating and loading code takes longer than interpreting the expressions. Decision 0098.
+For little input, generating and loading code takes longer than interpreting the expressions. Decision 0096.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The code of jobs and the engine are sent to executors (``shipping``, ``shipped_code``). Libraries are not: pyarrow and
 what else a job imports must be in their Python. Plays the part of Flink's ``NoClassDefFoundError`` of a user's JAR,
-whose message leaves the reader alone. Decision 0055.
+whose message leaves the reader alone. Decision 0020.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Code of users as bytes for subtasks; what cannot travel is refused by its place in the code.
 
 A lock, a connection, a socket, a generator, an open file or a Spark session belongs to the process that made it. The
-same refusal comes where subtasks run in this process, for they get copies there as well. Decision 0097.
+same refusal comes where subtasks run in this process, for they get copies there as well. Decision 0020.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Guarantees: a session from here, or one that passed ``check_session``, is Spark Classic (py4j reaches the
 JVM), has Delta's extension and catalog, and has Delta Kernel on its class path. Plays the part of Flink's
-``StreamExecutionEnvironment.get_execution_environment``. Decision 0018.
+``StreamExecutionEnvironment.get_execution_environment``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ COMPILED_LATER = " ".join(
     )
 )
 """Java's second compiler begins ten times later than by default: at a start it works as long as all the rest, for code
-that runs a few times. What a long run repeats reaches it all the same. Decision 0076."""
+that runs a few times. What a long run repeats reaches it all the same."""
 
 _OF_PYSPARK = "pyspark-shell"
 """The argument by which a JVM is known that PySpark starts."""

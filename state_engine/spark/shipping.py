@@ -4,7 +4,7 @@ Only pure Python packages go, each as one archive: what they import from elsewhe
 Python that the executors run. Of a package its ``*.py`` and ``*.pyi`` files go and what the settings declare as its
 data, nothing else: what happens to lie beside the code (``.env``, keys, data) stays here. An archive is named after
 its content, so changed code is sent again. Functions written in the main script or a notebook travel with the tasks
-anyway. Plays the part of the job's JAR that Flink's client uploads. Decision 0012.
+anyway. Plays the part of the job's JAR that Flink's client uploads. Decision 0020.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Who does a piece of work: a task of Spark; or, inside ``in_this_process`` and where there is no Spark, this process.
 
-What runs here writes the same files, and the driver commits and publishes them as ever. Decision 0035.
+What runs here writes the same files, and the driver commits and publishes them as ever. Decision 0040.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     list     the files go into the operator's table, and its part of the row of ``checkpoints`` says where they lie
 
 The producer commits that row. A crash before it leaves files that nobody lists. Plays the part of ``SavepointWriter``
-in Flink's State Processor API. Decision 0034.
+in Flink's State Processor API. Decision 0030.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``KeysOfTables``: takes erased keys out of the tables that show states of a job.
 
 Rows leave such a table with the publish of the checkpoint that has the keys no more. Files that still hold them then,
-as a deletion vector only hides rows, are written anew without them. Decision 0066.
+as a deletion vector only hides rows, are written anew without them. Decision 0059.
 """
 
 from __future__ import annotations

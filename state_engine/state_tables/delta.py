@@ -5,7 +5,7 @@ new rows, and for each file that held rows of their keys the same file again wit
 ``deletion_vectors=False``, rewritten without them. A second transaction id, with ``/write`` at its end, says which
 checkpoint of that number it is. The commit is made for exactly the version that was looked at. Commits of others that
 only rearrange rows are followed; any that changed rows since the last publish stops with ``TableChangedError``.
-Decisions 0059 and 0067.
+Decision 0059.
 """
 
 from __future__ import annotations

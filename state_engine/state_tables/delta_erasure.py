@@ -2,7 +2,7 @@
 
 A deletion vector hides rows and leaves them in the file; a file that left the table stays for readers of older
 versions. Both are looked for in the files themselves: by the hashes in them, and by the key where there are none.
-Decision 0066.
+Decision 0059.
 """
 
 from __future__ import annotations

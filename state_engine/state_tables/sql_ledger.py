@@ -8,7 +8,7 @@ first statement: so of two that publish, the second waits there until the first 
 SQLite for the database.
 
 It is not the ledger of ``SqlSink``, which has a row for each checkpoint of each application: there two applications
-could claim one table at once. Decision 0063.
+could claim one table at once. Decision 0059.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A location is a URI or a local path. Spark and Kernel get the URI; pyarrow gets 
 
 Parquet files are written with checksums of their pages, and whoever writes one records the checksum of its footer: a
 reader compares the footer before anything parses it, and pages as they are read, so what was damaged on the disk is an
-error and never data. Decisions 0021 and 0026.
+error and never data. Decision 0021.
 """
 
 from __future__ import annotations
@@ -311,7 +311,7 @@ def write_parquet(
     row_group: int | None = None,
     short_lived: bool = False,
 ) -> WrittenFile:
-    """Write one Parquet file, making its directory; leaves nothing where that fails. Decision 0089.
+    """Write one Parquet file, making its directory; leaves nothing where that fails.
 
     Args:
         uri: where it goes; or a function that gives it for the checksum of the footer, to be in the name of the file.

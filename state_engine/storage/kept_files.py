@@ -1,4 +1,4 @@
-"""``KeptFiles``: little files that this process has read, kept for micro-batches that read them again. Decision 0084.
+"""``KeptFiles``: little files that this process has read, kept for micro-batches that read them again.
 
 A worker runs one micro-batch after the other, and each of them reads the files of its path, which never change. To open
 and decode a little file takes a hundred times as long as to look whether it is still there, and no more is done where

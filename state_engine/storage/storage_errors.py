@@ -2,7 +2,7 @@
 
 That a file or a directory is not there passes as ``FileNotFoundError``: many callers count on it, and those who do not
 say themselves what is missing. What a library says of damaged content has no error number and passes as it is.
-Decision 0026.
+Decision 0021.
 """
 
 from __future__ import annotations

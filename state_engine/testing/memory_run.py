@@ -4,7 +4,7 @@ The engine itself runs the job: planning, routing, operators, watermarks, timers
 invariants, and restores are its own. Four things are others: there is no Spark, so subtasks run in this process, one
 after the other; logs of tables are kept in memory, in the place of Delta Kernel; every sink is a directory of files
 that is read back; and published tables are in memory. Directory and files are below ``/dev/shm`` where the system has
-it, so they never reach a disk. Decision 0041.
+it, so they never reach a disk. Decision 0040.
 """
 
 from __future__ import annotations

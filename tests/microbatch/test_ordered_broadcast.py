@@ -97,7 +97,7 @@ def test_every_stream_with_event_time_can_be_ordered(shape: str) -> None:
 
 @pytest.mark.parametrize("order", [(), ["at"]])
 def test_behind_operators_each_element_sees_the_rules_of_its_time(order: Sequence[str]) -> None:
-    """Timers are left out: between outputs of two operators the watermark is that of the last one, see decision 57."""
+    """Timers are left out: between outputs of two operators the watermark is that of the last one, see decision 27."""
     rows = random_input(11, LENGTH)
     options: dict[str, Any] = {"shapes": [mapped], "order_by": {"events": order, "rules": order}}
     expected = [row[:-1] for row in Model(2).run(rows).seen if row[0] != "timer"]

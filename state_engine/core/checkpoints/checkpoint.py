@@ -352,6 +352,7 @@ class CheckpointRow:
         return next((s for s in self.sources if s.name == name), None)
 
     def state_names(self, uid: str) -> set[str]:
+        """The names of all states of an operator, keyed and of subtasks."""
         keyed, own = self.operator(uid), (ref for ref in self.operator_state if ref.operator == uid)
         names = {state.name for ref in own for state in ref.states}
         return names | {state.name for state in (keyed.states if keyed else ())}

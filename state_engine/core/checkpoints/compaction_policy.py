@@ -4,7 +4,7 @@ Every micro-batch adds a file of changes, which each later one opens; a compacti
 costs as much as the key groups hold that changed, so it waits until there are many files, or several times as many
 changes as there are entries, or until much of a base has expired. First changes, with no base below them, are no more
 than there are entries: to fold them would save nothing. Plays the part of the triggers of RocksDB's leveled compaction
-and of its periodic compaction. Decisions 0017 and 0091.
+and of its periodic compaction. Decision 0017.
 """
 
 from __future__ import annotations

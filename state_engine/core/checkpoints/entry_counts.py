@@ -6,7 +6,7 @@
                what the files of the bases hold: of states whose entries expire without a write, and of those that a
                backend or an operation writes without reading what was there
 
-Plays the part of RocksDB's ``estimate-num-keys`` under Flink's backend, which is an estimate. Decision 0045.
+Plays the part of RocksDB's ``estimate-num-keys`` under Flink's backend, which is an estimate.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Rows of ``checkpoints`` that no micro-batch makes: restore, rescale, retention and the like.
 
 Such a row continues another one: it holds what that one stands for, and what the operation changes. It reads nothing
-and stages nothing of its own. Decision 0010.
+and stages nothing of its own. Decision 0033.
 """
 
 from __future__ import annotations

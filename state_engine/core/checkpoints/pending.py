@@ -9,7 +9,7 @@ again to publish, and a sink that was abandoned is asked for nothing.
     behind       what a sink does not show although it was published: it was put back from a backup, or emptied
     left alone   sinks that today's code does not have; what they show is not looked up
 
-Flink has no counterpart: its committers keep what they did not commit in their own state. Decision 0022.
+Flink has no counterpart: its committers keep what they did not commit in their own state. Decision 0033.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     publications(row)    what it changes in sinks once it is committed: nothing on a branch
 
 Dead letters are a sink of that name and kind. Their table moves with the root, so rows leave its path empty.
-Decision 0037.
+Decision 0030.
 """
 
 from __future__ import annotations

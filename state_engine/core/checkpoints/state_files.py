@@ -7,7 +7,7 @@
 
 Readers open these files, the collector keeps them, and status, audit and the compaction policy count them. Where the
 files lie is added outside, see ``storage.state.located_files``. Plays the part of the state handles in Flink's
-``CompletedCheckpoint``. Decision 0031.
+``CompletedCheckpoint``. Decision 0002.
 """
 
 from __future__ import annotations

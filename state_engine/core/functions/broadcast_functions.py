@@ -1,7 +1,7 @@
 """``BroadcastProcessFunction``, ``KeyedBroadcastProcessFunction``: a stream beside one that every subtask sees whole.
 
 Broadcast elements of a micro-batch are all applied before the elements of the other stream; where the streams were
-connected with ``ordered=True``, each at its place in the order of event time, see decision 0057. Broadcast state is
+connected with ``ordered=True``, each at its place in the order of event time, see decision 0060. Broadcast state is
 written while they are handled, and only read elsewhere: so it is the same on all subtasks. Mirror the classes of these
 names in ``org.apache.flink.streaming.api.functions.co``.
 """

@@ -2,7 +2,7 @@
 
 A row of kind ``DELETE`` or ``UPDATE_BEFORE`` is *taken back*: the key then has the result that the rows left would give
 alone, and after its last row it has none, and no state. Plays the part of ``RecordCounter`` and ``RowDataUtil`` of
-Flink's group aggregation. Decision 0062.
+Flink's group aggregation. Decision 0065.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ neither on where batches are cut nor on the parallelism: what was due when the b
 timer stands right after the element that moves the watermark to its time; what was due when it was set counts as output
 of the element that set it; an event-time timer that only draining fired stands behind all elements, where its time puts
 it. Timers of one place are in the order of their times and of their keys' hashes. Not in Flink, where order between
-keys is an accident of scheduling. Decision 0007.
+keys is an accident of scheduling. Decision 0003.
 
 This is the definition, which the harness sorts by. ``microbatch.subtask.order_columns`` says the same in columns.
 Random jobs (``tests/microbatch/test_random_jobs.py``) compare both, by an operator whose results depend on the order.

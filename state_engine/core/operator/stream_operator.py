@@ -4,7 +4,7 @@ The one loop that every element goes through, in the harness and on Spark alike.
 next element and the others at the end of the batch, so results do not depend on where batches are cut. An element is
 atomic, and so is a timer: where its function raises and the policy is ``dead_letter``, its changes of state and timers
 and its outputs are undone and it is set aside; otherwise the first failure ends the batch. Mirrors Flink's
-``AbstractUdfStreamOperator`` with its operators for each kind of function. Decision 0088 says what would not be faster.
+``AbstractUdfStreamOperator`` with its operators for each kind of function.
 """
 
 from __future__ import annotations

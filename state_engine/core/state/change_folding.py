@@ -8,7 +8,7 @@
 Subtasks and the harness fold decoded objects by it. Compactions fold whole columns (``storage.state.base``), queries in
 Spark's plans (``queries.fold_sql``), and subtasks that touch many keys look values up from the newest file back
 (``storage.state.newest_entries``): tests compare all three with it, value by value. Plays the part of applying Flink's
-changelog (``ChangelogStateBackend``). Decisions 0043 and 0083.
+changelog (``ChangelogStateBackend``). Decision 0043.
 """
 
 from __future__ import annotations

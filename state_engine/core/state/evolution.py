@@ -10,7 +10,7 @@ Nothing stored is written anew. A renamed field stays in the column of its old n
 it was dropped gets a column of its own, so that its old values do not come back with it: the recorded type says where
 (``type_text``). Which state is meant, where states are renamed, :mod:`.stored_states` decides. Mirrors Flink's
 ``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.
-Decisions 0015 and 0103.
+Decision 0015.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ the working copy are looked at, in turn, and what has expired in them is removed
 
 Which keys share a working copy depends on parallelism, cuts and backend, so no function may see a clean-up. It removes
 what expired by the clocks of the parent checkpoint: no element or timer of this batch has an earlier *now*. And it
-leaves a state that shows expired items alone: only a read of its own key removes those. Decision 102.
+leaves a state that shows expired items alone: only a read of its own key removes those. Decision 0102.
 """
 
 from __future__ import annotations

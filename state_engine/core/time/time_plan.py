@@ -4,7 +4,7 @@ A source that is silent for too long to be just quiet is *stale*: neither idlene
 
 It is decided when the micro-batch is planned, from the clock that its checkpoint records, and is recorded itself. So a
 replay fires the same timers in the same places. Mirrors Flink's ``WatermarksWithIdleness``, which asks the clock of the
-machine again and again, and ``StatusWatermarkValve``. Decision 0056.
+machine again and again, and ``StatusWatermarkValve``. Decision 0027.
 """
 
 from __future__ import annotations

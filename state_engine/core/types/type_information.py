@@ -3,7 +3,7 @@
 It normalises values when they are written (a value becomes its declared type, or a ``ValueTypeError`` says why not;
 overflow is an error), gives fresh copies of mutable values when they are read, and converts whole columns to and from
 Arrow. Nested values and fields may be None. Mirrors ``org.apache.flink.api.common.typeinfo.TypeInformation`` with its
-``TypeSerializer``. What users may give for one is ``TypeLike``. Decision 0039.
+``TypeSerializer``. What users may give for one is ``TypeLike``. Decision 0030.
 """
 
 from __future__ import annotations

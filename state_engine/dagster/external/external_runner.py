@@ -2,7 +2,7 @@
 
 It stands where the engine of a run's own process would stand, so what is shown of a run is decided once: reports come
 as messages, rows are read from the root. Where the process dies, the rows that it committed are shown all the same.
-Decision 54.
+Decision 0054.
 """
 
 from __future__ import annotations

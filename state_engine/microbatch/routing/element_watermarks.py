@@ -6,7 +6,7 @@ every subtask finds, for each of its rows, the last step before it. An operator 
 neither: its rows carry the watermark. Decision 0027.
 
 Where ``order_by`` names something else than the event time, it can put a row that came in time behind much newer ones.
-The watermark then waits for that row. Which rows came in time follows from their places in the source. Decision 0093.
+The watermark then waits for that row. Which rows came in time follows from their places in the source. Decision 0027.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 To read a row of a file on a disk and to hash its key takes a fraction of what it takes to send the row through Spark's
 shuffle. So as long as they are few, subtasks all read the same files; of more of them, each row is read once and
-shuffled. Plays the part of Flink's local channels, through which rows go without the network. Decision 0087.
+shuffled. Plays the part of Flink's local channels, through which rows go without the network. Decision 0040.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from state_engine.microbatch.routing.total_order import order_indices
 from state_engine.sources.base import Read
 
 MOST_READERS = 4
-"""Of so many subtasks each reads all rows. Decision 0087 has the figures."""
+"""Of so many subtasks each reads all rows. Decision 0040 has the reason."""
 _AT_ONCE = 2**16
 """Rows that are routed at a time: their columns stay in the cache of a core, and a call costs little beside them."""
 

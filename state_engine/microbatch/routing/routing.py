@@ -4,7 +4,7 @@ These read files with Arrow where that gives what Spark would; else Spark reads,
 ``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts its rows into
 blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task at all, and a
 subtask without events still has functions to open and snapshots to take; so every subtask gets a block without rows,
-too. A few subtasks read files on a disk themselves, see ``own_rows``. Decisions 0040, 0070 and 0087.
+too. A few subtasks read files on a disk themselves, see ``own_rows``. Decision 0040.
 """
 
 from __future__ import annotations

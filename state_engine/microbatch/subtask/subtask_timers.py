@@ -1,7 +1,7 @@
 """Stored timers of one subtask in one micro-batch: those that it may fire, and the first one that it leaves.
 
 The parent checkpoint records when the first timers of every subtask are due. So where none of them is reached, and
-none of the keys of the batch had the first one, no stored timer is looked at but those of these keys. Decision 0069.
+none of the keys of the batch had the first one, no stored timer is looked at but those of these keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The process that Spark forks its Python workers from, with what each of them needs already imported.
 
 PySpark's own daemon imports next to nothing, so every worker spends a second on imports before its first row. It also
-takes PySpark from an archive without compiled modules, whose directory every task reads again. Decision 0044.
+takes PySpark from an archive without compiled modules, whose directory every task reads again.
 
 Spark ends an idle worker by closing its connection. PySpark's worker takes that for an error and prints it; when Java
 is gone by then, a lone "Traceback" reaches the terminal. Ours ends silently.

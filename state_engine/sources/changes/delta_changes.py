@@ -4,7 +4,7 @@ A commit that recorded its changes has files of them (``cdc``), and these say al
 file were inserted and those of a removed file deleted; where only the deletion vector of a file is another one, the
 rows between the two were (``PROTOCOL.md`` of Delta, "Change Data Files"). Each of them is a file that ``SourceTable``
 scans: a removed file as it was before; a file with two deletion vectors by a third one that hides all other rows. So
-changes are read exactly by version and file, as a plain source reads what is added. Decision 0061.
+changes are read exactly by version and file, as a plain source reads what is added. Decision 0060.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A few rows of Parquet files, read by the driver: planning a scan of them takes Spark longer than reading them.
 
-Only what Spark would read as the very same values is read here, see ``plain_files``. Decision 0013.
+Only what Spark would read as the very same values is read here, see ``plain_files``. Decision 0040.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows of Parquet files, read where that costs least: by the driver, by tasks with Arrow, or by Spark.
 
-Whoever reads them, they are the same rows. Decisions 0013 and 0070.
+Whoever reads them, they are the same rows. Decision 0040.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which Parquet files Arrow reads as the very values that Spark would give: judged by their footers, before any row is.
 
 Anything else (a missing or misspelt column, another type, old dates, a damaged footer) is left to Spark, which converts
-it or says what is wrong. Decisions 0013 and 0070.
+it or says what is wrong. Decision 0040.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 Only what Spark would read as the very same values is read here, see ``plain_files``. The driver judges files by their
 footers and gives every task about as many bytes of row groups. Plays the part of Spark's ``FilePartition``.
-Decision 0070.
 """
 
 from __future__ import annotations

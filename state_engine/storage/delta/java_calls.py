@@ -1,4 +1,4 @@
-"""What is slow about calls of Java from Python, done once and kept: classes by name, and threads. Decision 0049."""
+"""What is slow about calls of Java from Python, done once and kept: classes by name, and threads."""
 
 from __future__ import annotations
 

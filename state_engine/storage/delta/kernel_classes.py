@@ -1,6 +1,6 @@
 """Kernel's Java classes over py4j, and how Python values get there and back.
 
-Decision 0006.
+Decision 0051.
 """
 
 from __future__ import annotations

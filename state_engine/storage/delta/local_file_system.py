@@ -3,7 +3,7 @@
 Hadoop starts a process for every local file that it creates, unless its native library is there, which no wheel brings:
 eight a micro-batch, 3 ms of processor time each. The one method that does so is replaced by a class of ten lines, which
 Janino, the compiler that Spark itself uses at run time, makes beside the first commits. Only Kernel's configuration
-names it; Spark's stays as it is. Where it cannot be made, Hadoop's own class serves. Decision 0042.
+names it; Spark's stays as it is. Where it cannot be made, Hadoop's own class serves.
 """
 
 from __future__ import annotations

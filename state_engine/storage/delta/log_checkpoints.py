@@ -2,7 +2,7 @@
 
 Kernel 4.4 reads the log while it writes the log checkpoint. Where the reading fails it closes the file, and a closed
 file is a visible one: it lacks what was not read, and whoever reads the table by it misses files, or cannot read the
-table at all. Here everything is read before the file is begun. Decision 0052.
+table at all. Here everything is read before the file is begun. Decision 0051.
 """
 
 from __future__ import annotations

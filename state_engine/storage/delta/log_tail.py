@@ -8,7 +8,7 @@ The data files of what Spark commits for a sink are synced afterwards. So such a
 where one of them is not there or not whole. A log checkpoint that is not whole is moved aside as well, where the
 entries that it stands for are there: it is a shortcut. So are checksums that Hadoop keeps beside a file at the end of
 the log, if they are cut, or if their file is gone: it would read neither that file nor the next one of its name.
-Decisions 0025 and 0086.
+Decision 0025.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``Snapshots``: the newest snapshot of each table, kept for as long as it is the newest. Decision 0050.
+"""``Snapshots``: the newest snapshot of each table, kept for as long as it is the newest.
 
 Kernel reads the end of a log for every snapshot: two milliseconds on a disk, four requests on an object store. Whether
 that is needed, the names in the log tell: the snapshot of a version is the newest one while the entry of that version

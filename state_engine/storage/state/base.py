@@ -201,7 +201,7 @@ def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
 def read_latest(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
     """As ``read_changes``, without what a later row replaces, so that the same entries follow.
 
-    Keys are read first. Of a file whose rows are all replaced, values are never read. Decision 0091.
+    Keys are read first. Of a file whose rows are all replaced, values are never read.
     """
     schema = _read_schema(spec)
     single = {s.column_name for s in spec.states if SHAPES[s.kind] == "value"}

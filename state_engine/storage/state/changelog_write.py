@@ -25,7 +25,7 @@ from state_engine.storage.layout import changelog_schema, file_name, partition_p
 _TIMESTAMP = pa.timestamp("us", "UTC")
 
 ROW_GROUP = 4096
-"""Rows of a row group of changes, and of a base: what a reader who wants a few keys decodes of each. Decision 0069."""
+"""Rows of a row group of changes, and of a base: what a reader who wants a few keys decodes of each."""
 
 
 def changelog_table(

@@ -3,7 +3,7 @@
     <directory>/<job>/<operator>/<copy>.blocks
 
 The directory belongs to the user who runs subtasks, and nobody else may write to it. Where there is no room, copies go
-that nobody has used for an hour, the longest unused first. What copies are is in ``local_copies``. Decision 0079.
+that nobody has used for an hour, the longest unused first. What copies are is in ``local_copies``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A file of a base never changes, and its name is used once. So a subtask that wan
 and in blocks, into a directory of its machine, and from then on finds the touched keys, and the timers that are due, by
 binary search. A copy is a cache: whoever cannot have one, or finds it damaged, reads the file itself, and before a copy
 is used the file is looked at as ever, so one that is gone or was changed is an error as it was. Plays the part of
-Flink's local recovery, and of the local files of its RocksDB backend. Decision 0079.
+Flink's local recovery, and of the local files of its RocksDB backend.
 
 A copy goes when no checkpoint that a micro-batch continues names its file, when keys are erased, when files of the job
 are deleted, and, the longest unused first, when there is no room.

@@ -2,7 +2,7 @@
 
 What a later file says of a key replaces what earlier ones say. So where a micro-batch touches most keys, and the one
 before it did, only the last file is read, and no row is decoded that another one replaces. Plays the part of a lookup
-in RocksDB, which also goes from the newest file back. Decision 0083.
+in RocksDB, which also goes from the newest file back.
 """
 
 from __future__ import annotations

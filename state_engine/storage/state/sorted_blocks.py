@@ -6,7 +6,7 @@
     length, CRC-32, mark     of the index; 20 bytes
 
 Everything that is read is compared with its checksum before it is parsed. Plays the part of the block-based tables
-under Flink's RocksDB backend, with their data blocks and their index block. Decision 0079.
+under Flink's RocksDB backend, with their data blocks and their index block.
 """
 
 from __future__ import annotations

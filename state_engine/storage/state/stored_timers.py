@@ -4,7 +4,7 @@ A timer is an entry of the map state ``_timers``, and its time is a column of it
 By the statistics of that column most row groups are left unread; of the others, the column is read and compared as a
 whole. Whether a timer is still there by the end of the path is asked for the few keys that this leaves, in a fold of
 columns. So what is due costs what is due, and timers that wait cost statistics. Plays the part of the queues over all
-key groups of Flink's ``InternalTimerServiceImpl``, which keep the first timer on top. Decision 0069.
+key groups of Flink's ``InternalTimerServiceImpl``, which keep the first timer on top.
 """
 
 from __future__ import annotations

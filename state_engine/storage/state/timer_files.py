@@ -1,7 +1,7 @@
 """The timers in one file of a path, in parts that are read when they may hold a timer that counts.
 
 Of a Parquet file the parts are its row groups, which statistics describe. Of a local copy, whose timers are sorted by
-time, they are stretches of time, short ones first. Decisions 0069 and 0079.
+time, they are stretches of time, short ones first.
 """
 
 from __future__ import annotations
