@@ -155,7 +155,7 @@ def vacuum(
 
 
 def moved(done: RestoreReport) -> dict[str, Any]:
-    """Where the head went, or would go, for programs: sinks with their rows in place of their files."""
+    """Where the head went, or would go, for programs: sinks with their rows instead of their files."""
     return {
         "kind": done.kind,
         "checkpoint_id": done.checkpoint_id,

@@ -2,7 +2,7 @@
 
 StatelakeError
 ├── ConfigurationError        the job, a call or a setting is written wrongly: change it
-│   ├── InvalidNameError      a job's, source's or sink's name is not ``[a-z][a-z0-9_]*``, or another is none
+│   ├── InvalidNameError      a job's, source's or sink's name is not ``[a-z][a-z0-9_]*``, or two names collide
 │   ├── MissingPackageError   a package of an extra is not installed: install the extra that the message names
 │   ├── InvalidKeyError       a key that cannot be one: null, NaN, a list, a map, too large
 │   ├── ValueTypeError        a value does not have the type that was declared for it
@@ -262,7 +262,7 @@ class RootError(StatelakeError):
 
 
 class UnsafeStoreError(RootError):
-    """A root, sink or savepoint is on a store that loses commits where two runners meet, or nobody knows of it."""
+    """A root, sink or savepoint is on a store that loses concurrent commits, or whose guarantees are unknown."""
 
 
 class MissingFilesError(StatelakeError):

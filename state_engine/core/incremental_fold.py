@@ -1,7 +1,7 @@
 """``IncrementalFold``: what a sequence that grows comes to, at the cost of what is new in it.
 
 The path of checkpoints and the positions of sources grow with every micro-batch, and each micro-batch asks again what
-they come to. Plays the part of what a job of Flink keeps between two elements: it never begins anew.
+they come to. Plays the part of what a job of Flink keeps between two elements: it never begins again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a registered job is, without Spark: what sensors and the check ``moves_on`` ask."""
+"""Health of a registered job (no Spark needed), for sensors and the check ``moves_on``."""
 
 from __future__ import annotations
 

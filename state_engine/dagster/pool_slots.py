@@ -1,4 +1,4 @@
-"""Slots of pools that dead runs hold: whoever waits for such a slot waits for ever.
+"""Frees pool slots held by dead runs, which block other runs for ever.
 
 The daemon frees the slots of runs that it launched. One that was started from a shell and killed keeps its slot: its
 process is gone, and nobody else knows.

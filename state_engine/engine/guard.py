@@ -1,4 +1,4 @@
-"""What happens around a call of the engine and is no fault of the job: raised with the job, what was kept, what to do.
+"""Translates infrastructure errors of engine calls: they name the job, what was kept, and what to do.
 
 A storage that refuses, a process of Spark that died, a host name that does not resolve: ``storage_failures`` and
 ``lost_spark`` know these errors. What nobody foresaw is an ``InternalError``, so that no exception of the engine

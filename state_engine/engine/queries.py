@@ -35,7 +35,7 @@ class PastOf:
 
     Args:
         checkpoint_id: any that is retained; None for the head.
-        as_of: in place of a checkpoint, the newest one on the head's path that was made by then.
+        as_of: instead of a checkpoint, the newest one on the head's path that was made by then.
     """
 
     def __init__(

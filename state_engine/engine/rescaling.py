@@ -1,4 +1,4 @@
-"""Rescales: another parallelism by metadata, or another number of key groups by writing state anew."""
+"""Rescales: another parallelism by metadata, or another number of key groups by writing state again."""
 
 from __future__ import annotations
 

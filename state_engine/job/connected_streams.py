@@ -26,7 +26,7 @@ from state_engine.job.stream import KeyLike, Stream, key_of
 
 
 class BroadcastStream:
-    """A stream that every subtask of what it is connected with sees whole."""
+    """A broadcast stream: every subtask of the connected operator receives all rows."""
 
     def __init__(self, job: StatefulJob, node: Node) -> None:
         self._job, self._node = job, node

@@ -38,10 +38,10 @@ class SourceNode:
 
     Attributes:
         event_time: column of the event time; where there are ``timestamps``, of the time that the source itself gives.
-        timestamps: gives the event times in place of that column.
+        timestamps: gives the event times instead of that column.
         timed_at: the stream that they were declared on; None for the source's own.
         time_policy: how its event time goes on where no row moves it.
-        late_to: tag of the side output that late elements go to, in place of the function; None where it gets them.
+        late_to: tag of the side output that late elements go to, instead of the function; None where it gets them.
     """
 
     name: str
@@ -295,7 +295,7 @@ def declared_type(node: Node, of_source: OfSource = as_declared) -> OutputType |
 
 
 def output_type_of(operator: OperatorNode, kind: OutputType) -> OutputType:
-    """What an operator puts out that declares no type, for elements of this kind in its first input."""
+    """What an operator emits that declares no type, for elements of this kind in its first input."""
     return operator.function.gives(kind) if isinstance(operator.function, TypedByInput) else kind
 
 

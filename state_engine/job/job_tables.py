@@ -67,7 +67,7 @@ class JobTables:
             self._ready.add(self.layout.checkpoints)
 
     def verify_files(self, row: CheckpointRow) -> None:
-        """Refuse to commit a row of which a file is not there, or is not whole; raises CommitFailedError."""
+        """Check that every file of a row exists with its recorded size; raises CommitFailedError."""
         try:
             for uri, files in listed_files(self.layout, row):
                 verify_files(uri, files, what=f"checkpoint {row.checkpoint_id}")

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
 
 class DataStream(StreamShortcuts):
-    """Rows on their way through a job."""
+    """An unkeyed stream of rows, like Flink's ``DataStream``."""
 
     def transform(
         self,
@@ -207,7 +207,7 @@ class DataStream(StreamShortcuts):
     def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream: ...
 
     def broadcast(self, *descriptors: MapStateDescriptor) -> BroadcastStream | BroadcastDataStream:
-        """A stream that every subtask sees whole.
+        """A broadcast stream: every subtask of the connected operator receives all rows.
 
         With descriptors a ``BroadcastStream``, to be connected with another one. Without, a stream as well: every
         subtask of the operator behind it gets all elements, so ``broadcast().map(f)`` has as many outputs for an

@@ -17,7 +17,7 @@ class TypedByInput(KeyedProcessFunction):
     """Makes a function of a keyed stream from the kind of its elements.
 
     Args:
-        gives: what it puts out for such elements, which are no bare values; None where outputs are of their kind.
+        gives: what it emits for such elements, which are no bare values; None where outputs are of their kind.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class TypedByInput(KeyedProcessFunction):
         return self._make(kind)
 
     def gives(self, kind: OutputType) -> OutputType:
-        """What it puts out for elements of this kind."""
+        """What it emits for elements of this kind."""
         return kind if self._gives is None else self._gives(kind)
 
 

@@ -6,7 +6,7 @@ download never reaches the JVM. Has no counterpart in Flink.
 Only four jars of Delta are needed. What else its pom asks for (Hadoop, Parquet, Jackson, …) ships with Spark, and the
 Unity Catalog clients are loaded only by tables that live in such a catalog. Decision 0001. Those of S3A are fetched
 where they are asked for (``statelake setup --s3``): Hadoop's module and the modules of Amazon's SDK that it uses, 13 MB
-in place of the bundle of 700. So are those of Kafka (``statelake setup --kafka``): Spark's reader, Kafka's clients and
+instead of the bundle of 700. So are those of Kafka (``statelake setup --kafka``): Spark's reader, Kafka's clients and
 Spark's Avro.
 """
 

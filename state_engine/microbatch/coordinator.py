@@ -176,7 +176,7 @@ class CheckpointCoordinator:
         return self._report(committed, time.perf_counter() - started)
 
     def close(self) -> None:
-        """Give up what was executed ahead, and is not asked for any more."""
+        """Discard the look-ahead attempt."""
         self._ahead.close()
 
     def _executed_after(self, path: list[CheckpointRow]) -> Executed | None:
@@ -403,7 +403,7 @@ class CheckpointCoordinator:
     # -- 8 commit --------------------------------------------------------------------------------------------------
 
     def commit(self, attempt: Staged) -> Committed:
-        """Step 8: the commit point; upon a newer parent where that only cleaned up.
+        """Step 8: commit the row. Retries on top of a compaction that committed first.
 
         Raises:
             StaleParentError: another runner, or an operation, came first.
@@ -450,7 +450,7 @@ class CheckpointCoordinator:
 
     @contextmanager
     def _cleaning(self, attempt: Planned, *certain: type[Exception], in_logs: bool = False) -> Iterator[None]:
-        """Run a step; where it fails with an error of which it is certain that nobody lists the files, remove these."""
+        """Run a step; if it fails before a commit was attempted, delete its files."""
         try:
             yield
         except BaseException as error:

@@ -77,7 +77,7 @@ def check_key_names(job: StatefulJob, operator: OperatorNode, key: KeySchema) ->
 
 
 def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[str, str]) -> None:
-    """Refuse a table of a state that is none of its operator's, before a micro-batch is committed without it."""
+    """Raise if a published state does not belong to its operator, before a micro-batch commits without it."""
     operator = node.operator
     function = function_for(operator.function, declared_type(operator.inputs[0].parent))
     info = TaskInfo(

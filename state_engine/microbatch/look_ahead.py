@@ -34,7 +34,7 @@ def may_look_ahead(job: StatefulJob, batch: BatchContext) -> bool:
 
 @dataclass(frozen=True)
 class _Ahead:
-    """What was executed, or why not, after the micro-batch of a ``write_id``."""
+    """Result or error of the look-ahead attempt that follows the micro-batch of a ``write_id``."""
 
     upon: str
     attempt: Executed | None
@@ -79,7 +79,7 @@ class LookAhead:
         return self._together(finish, look)
 
     def _together(self, finish: Callable[[], Committed], look: Callable[[], None]) -> Committed:
-        """Finish in a thread that is kept, for Java starts one for each that calls it; look ahead in this one."""
+        """Commit in one reused thread, because py4j opens a Java thread per Python thread; look ahead in this one."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="statelake-finish")
         finishing = self._thread.submit(finish)

@@ -66,7 +66,7 @@ class JobHistory:
         return self.checkpoints.main_path
 
     def unpublished(self, job: StatefulJob | None = None) -> list[tuple[CheckpointRow, StagedSink]]:
-        """What the sinks do not show of the head's path, in order; those of a job's code, where that is known."""
+        """Outputs committed on the main path but not published, in order; of a job's sinks, if these are known."""
         shown = self._changes(job).shown(seen_without_java(self._places))
         return [(change.row, change.staged) for change in in_order(shown)]
 

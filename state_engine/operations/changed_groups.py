@@ -1,6 +1,6 @@
-"""Which key groups a compaction has to write anew, so that its cost follows what changed and not what is there.
+"""Which key groups a compaction has to write again, so that its cost follows what changed and not what is there.
 
-A key group is written where a change lies upon its base, where it has no base yet, where entries of its base have
+A key group is written where a change lies on its base, where it has no base yet, where entries of its base have
 expired, or where the states were others when its base was written. The bases of the others go on to stand for the
 compacted checkpoint as they are. Decided by the hashes in the files of changes, and by the statistics in the footers
 of base files; no value is read.

@@ -4,7 +4,7 @@
     promote   the head goes on to the end of a replay, and the sinks with it
     rescale   another parallelism: one row, no byte of state is written (max parallelism: see ``max_parallelism``)
 
-Each reads the head, publishes what it left unpublished, commits one row upon it, and publishes that. A micro-batch or
+Each reads the head, publishes what it left unpublished, commits one row on it, and publishes that. A micro-batch or
 another operation that commits in between makes it fail with ``StaleParentError``, and nothing has happened then. Plays
 the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescale request. Decision 0033.
 """
@@ -273,7 +273,7 @@ class HeadOperations:
         *updates: Update,
         attempt: WriteAttempt | None = None,
     ) -> CheckpointRow:
-        """Commit one row upon a parent and publish it; raises StaleParentError where something came first.
+        """Commit one row on a parent and publish it; raises StaleParentError where something came first.
 
         Args:
             attempt: that wrote files for it; None for a new one.

@@ -293,7 +293,7 @@ class Maintenance:
     def _commit(
         self, kind: CheckpointKind, updates: Updates, *, write_id: str | None = None
     ) -> CheckpointRow | None:
-        """Commit a row upon the head, whatever that is by then."""
+        """Commit a row on the head, whatever that is by then."""
         name = write_id or self._tables.clock.attempt().write_id
         while True:
             history, head = self._head()

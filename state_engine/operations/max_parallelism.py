@@ -1,10 +1,10 @@
 """``MaxParallelismChange``: gives the keyed state of a job another number of key groups while micro-batches go on.
 
-The stored hash of a key gives its key group at any number of them, so keys are not read and no row is computed anew:
+The stored hash of a key gives its key group at any number of them, so keys are not read and no row is computed again:
 
     fold      the state at the head becomes new bases, one file a key group, which no reader sees yet
-    commit    one row upon that very head: from then on the bases are in force, with the new number
-    again     where the head went on first: fold the key groups that changed since, and commit upon the new head
+    commit    one row on that very head: from then on the bases are in force, with the new number
+    again     where the head went on first: fold the key groups that changed since, and commit on the new head
 
 After a few rounds it gives up, and nothing has happened. Micro-batches are not held up; one that is under way at the
 commit gets ``StaleParentError``, for its rows are in key groups that are no more. Flink needs its State Processor API

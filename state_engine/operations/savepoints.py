@@ -49,7 +49,7 @@ MANIFEST = "savepoint.json"
 
 @dataclass(frozen=True)
 class SavepointReport:
-    """A savepoint.
+    """Description of a stored savepoint.
 
     Attributes:
         name: of the savepoint.

@@ -174,7 +174,7 @@ class Scd2(KeyedProcessFunction):
     # -- of one time -----------------------------------------------------------------------------------------------
 
     def _follows(self, at: Any, row: Row, kind: RowKind) -> bool:
-        """Whether a row or an end counts in place of what its time has; puts down the sequence of a deletion."""
+        """Whether a row or an end counts instead of what its time has; puts down the sequence of a deletion."""
         sequence = self._rows.values(row, self._sequence, what="sequence")
         gone, stored = kind in GONE, self._row_at(at)
         last = self._deleted.get(at) if stored is None else tuple(stored[name] for name in self._sequence)

@@ -64,7 +64,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExistingTable:
-    """A table that is there.
+    """A published table that exists.
 
     Attributes:
         state: that it shows.

@@ -27,7 +27,7 @@ class BackfillRequest:
     """What was asked for; two calls with the same one go on with one backfill.
 
     Attributes:
-        rebatch: whether partitions are read anew from what the sources hold now.
+        rebatch: whether partitions are read again from what the sources hold now.
         branch: name; None for one that there is, or a new one.
     """
 
@@ -121,7 +121,7 @@ def _first_run_goes_on(
 
 
 def _begin(job: str, history: History, path: list[CheckpointRow], first: Partition) -> int | None:
-    """The row that the first partition was run upon; None for nothing."""
+    """The row that the first partition was run on; None for nothing."""
     at = next((i for i, row in enumerate(path) if row.partition_start_ms == first.start_ms), None)
     if at is None:
         raise ConfigurationError(

@@ -1,7 +1,7 @@
 """Replays: recorded micro-batches of ``main`` run again on a branch, usually with other code.
 
 A branch begins at a checkpoint of ``main`` (or at nothing) and goes through the micro-batches that ``main`` recorded
-after it: the same input, clock and parallelism, or the same input cut anew. It stages outputs and never publishes;
+after it: the same input, clock and parallelism, or the same input cut again. It stages outputs and never publishes;
 ``compare`` shows what differs, ``promote`` makes its head that of the job, ``drop_branch`` gives it up. How far a
 branch has come stands in its own rows, so a replay that crashed goes on where it stopped. Parallelism is the recorded
 one; parameters of the job are not recorded and must be given again. Flink has no counterpart: there, a bug fix in a
@@ -136,10 +136,10 @@ def _batches(job: str, rows: Sequence[CheckpointRow]) -> list[CheckpointRow]:
 
 
 class ReplaySteps:
-    """The steps of a replay: the recorded micro-batches, one by one or cut anew.
+    """The steps of a replay: the recorded micro-batches, one by one or cut again.
 
     Args:
-        rebatch: whether sources cut the recorded input anew, by their own bounds; all batches then have the recorded
+        rebatch: whether sources cut the recorded input again, by their own bounds; all batches then have the recorded
             last clock, and timers that a recorded batch fired without input fire at the end.
     """
 

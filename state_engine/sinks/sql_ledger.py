@@ -103,7 +103,7 @@ class Ledger:
         self.connection.execute(sa.delete(self._table).where(own.app.in_(apps), gone))
 
     def note_made(self, app: str) -> None:
-        """Keep in mind, in the transaction that is open, that the application makes the table."""
+        """Record, in the open transaction, that this application created the table."""
         row = _row(app, _MADE, self.table)
         put = insert_into(self.connection, self._table).values(row)
         self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))

@@ -1,4 +1,4 @@
-"""What happens around an operation and is no fault of the job, as errors that say what was kept and what to do.
+"""Translates infrastructure errors of operations into errors that say what was kept and what to do.
 
 A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
 ``SparkLostError``, another process has to go on. Memory that was refused: ``MemoryLimitError``. A Python of tasks that

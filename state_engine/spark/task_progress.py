@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 
 class TaskProgress(NamedTuple):
-    """How far long Spark work is.
+    """Progress of a Spark job in tasks.
 
     Attributes:
         done: tasks that are done.

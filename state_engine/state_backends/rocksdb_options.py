@@ -30,7 +30,7 @@ def rocksdict() -> Any:
 
 
 class PredefinedOptions(Enum):
-    """Settings for kinds of machines."""
+    """Presets by hardware; they change no result."""
 
     DEFAULT = 0
     SPINNING_DISK_OPTIMIZED = 1

@@ -1,7 +1,7 @@
 """``KeysOfTables``: takes erased keys out of the tables that show states of a job.
 
 Rows leave such a table with the publish of the checkpoint that has the keys no more. Files that still hold them then,
-as a deletion vector only hides rows, are written anew without them. Decision 0059.
+as a deletion vector only hides rows, are written again without them. Decision 0059.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ StoredKeys = Mapping[str, pa.Table]
 
 @dataclass(frozen=True)
 class ErasedTable:
-    """What left a table that shows a state, or in a dry run would, and what older versions of it hold.
+    """Rows erased from a state table (in a dry run, to be erased), and older versions that still hold them.
 
     Attributes:
         name: of the table in its job.

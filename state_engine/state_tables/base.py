@@ -135,7 +135,7 @@ class PublishedTable:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What a table that shows a state gets, or would get.
+    """Rows written to a state table, or to be written in a dry run.
 
     Attributes:
         name: of the table.
@@ -199,7 +199,7 @@ class StateTable(ABC):
 
     @property
     def shown(self) -> str:
-        """The table as the job names it: another table where that is another; looks at nothing."""
+        """Display name of the table, as the job names it; does not access storage."""
         return self.place
 
     @abstractmethod
@@ -230,7 +230,7 @@ class TableTarget(ABC):
         """The checkpoint that a table shows.
 
         Args:
-            changed: give it also where somebody else changed rows.
+            changed: give it even if another writer changed rows.
 
         Returns:
             None where there is no table.
@@ -273,7 +273,7 @@ class TableTarget(ABC):
             to: what it shows afterwards. Where the root was put back from a backup, that may be an earlier number.
 
         Raises:
-            TableChangedError: somebody else changed rows of it.
+            TableChangedError: another writer changed its rows.
             SinkError: it cannot take the rows.
             CommitFailedError: it shows neither of the two; nothing was written, so look at it again.
         """

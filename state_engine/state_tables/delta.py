@@ -327,7 +327,7 @@ class DeltaStateTarget(TableTarget):
         )
 
     def _check_unchanged(self, table: PublishedTable, version: int) -> str:
-        """Refuse where somebody else changed rows since our last commit; why that is not known, if it is not."""
+        """Raise TableChangedError if another writer committed since; the reason, if that cannot be determined."""
         known, entry = self._seen.get(table.place), self._kernel.newest_entry(table.place, version)
         if known is None or entry is None or known[0] != entry:
             known = self._seen[table.place] = entry, _look_back(table, DeltaLog(table.place))
@@ -423,7 +423,7 @@ def _check_owner(table: PublishedTable, properties: Mapping[str, str]) -> None:
 
 
 def _look_back(table: PublishedTable, log: DeltaLog) -> str:
-    """Refuse where somebody else changed rows since our last commit; why that is not known, if it is not."""
+    """Raise TableChangedError if another writer committed since; the reason, if that cannot be determined."""
     oldest = None
     for number in reversed(log.versions):
         try:
@@ -448,7 +448,7 @@ def _look_back(table: PublishedTable, log: DeltaLog) -> str:
 
 
 def _retried(attempt: Callable[[], None]) -> None:
-    """Make a commit anew upon each version of another writer that was faster."""
+    """Retry a commit after each conflict."""
     for left in reversed(range(_ATTEMPTS)):
         try:
             attempt()

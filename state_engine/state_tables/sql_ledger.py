@@ -79,7 +79,7 @@ class PublishedLedger:
         return self.connection.execute(sa.update(self._table).where(*there).values(values)).rowcount == 1
 
     def claim(self, app: str, *, to: ShownCheckpoint, at: datetime) -> None:
-        """Begin a transaction in which the table becomes an application's, whosever it was, and shows a checkpoint."""
+        """Begin a transaction that takes over the table from its previous owner, and shows a checkpoint."""
         row: dict[str, Any] = {
             "app": app,
             "checkpoint_id": to.checkpoint_id,

@@ -201,7 +201,7 @@ class ShownTable:
 
     @contextmanager
     def _claiming(self, to: ShownCheckpoint, at: datetime) -> Iterator[bool]:
-        """A transaction in which the table becomes ours, whosever it was, and shows a checkpoint; always True."""
+        """A transaction that takes over the table from its previous owner, and shows a checkpoint; always True."""
 
         def is_done(again: sa.Connection) -> bool:
             return self._again(again).is_written(self.published.app, at)

@@ -62,7 +62,7 @@ class GivenRows(Source):
     _kinds: list[RowKind] | None = None
 
     def give(self, rows: Sequence[Any]) -> None:
-        """Have rows wait for the next micro-batch, in place of those that waited."""
+        """Have rows wait for the next micro-batch, instead of those that waited."""
         if not rows:
             self._waiting = []
             return

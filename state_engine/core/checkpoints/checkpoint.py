@@ -169,7 +169,7 @@ class OperatorStateRef:
         elements: rows over all states and subtasks; of a source, those that this attempt appended.
         states: by name; none for a source, whose position is folded along the path of checkpoints.
         last_run: the last attempt that ran the operator, whether it changed anything or not: a restore after it hands
-            the lists out anew, and a checkpoint since it was not yet notified to listeners; empty for a source.
+            the lists out again, and a checkpoint since it was not yet notified to listeners; empty for a source.
         asked_late: names of states that the function asks for later than in ``open``.
     """
 
@@ -242,7 +242,7 @@ class StagedSink:
 
 @dataclass(frozen=True)
 class PinnedCheckpoint:
-    """A checkpoint that must stay restorable: what a savepoint is a copy of, from before it is copied.
+    """Keeps a checkpoint from expiring while a savepoint copies it, and as long as the savepoint exists.
 
     Attributes:
         name: of the savepoint.

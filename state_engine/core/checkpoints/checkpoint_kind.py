@@ -54,7 +54,7 @@ class CheckpointKind(StrEnum):
 
     @property
     def is_in_background(self) -> bool:
-        """Whether it changes no state, no position and no sink: a micro-batch that it overtook may be put upon it."""
+        """Whether it changes no state, no position and no sink: a micro-batch that it overtook may be put on it."""
         return self in (CheckpointKind.COMPACTION, CheckpointKind.RETENTION)
 
     @property
@@ -79,7 +79,7 @@ class CheckpointKind(StrEnum):
 
     @property
     def restores_state(self) -> bool:
-        """Whether operator state is handed out anew after it, union state included."""
+        """Whether operator state is handed out again after it, union state included."""
         return self.begins_job or self is CheckpointKind.RESTORE
 
     @property

@@ -66,7 +66,7 @@ class CompactionNeed:
     """What reading an operator's state takes, and whether that is a reason to fold it.
 
     Attributes:
-        files: of changes that lie upon the bases, or upon one another, at the most in any key group.
+        files: of changes that lie on the bases, or on one another, at the most in any key group.
         entries: in the bases, or in the states that are counted as of the last row, where these have more.
         reason: to compact, for people; empty where there is none.
     """

@@ -46,7 +46,7 @@ class History(Mapping[int, CheckpointRow]):
         return f"History({counted(len(self), 'row')}, newest {self.newest_id})"
 
     def with_rows(self, rows: Iterable[CheckpointRow]) -> History:
-        """The same with more rows, or with others in place of those of their ids."""
+        """The same with more rows, or with others instead of those of their ids."""
         return History({**self._rows, **{row.checkpoint_id: row for row in rows}})
 
     def before(self, checkpoint_id: int) -> History:
@@ -159,7 +159,7 @@ class History(Mapping[int, CheckpointRow]):
     # -- what may be committed -------------------------------------------------------------------------------------
 
     def may_reparent(self, parent_id: int | None, branch: str = MAIN) -> CheckpointRow | None:
-        """The row that a micro-batch begun on a parent may be committed upon now; None where its work is lost.
+        """The row that a micro-batch begun on a parent may be committed on now; None where its work is lost.
 
         Only ``compaction`` and ``retention`` may have come in between on its branch; what other branches did is no
         matter.
@@ -176,7 +176,7 @@ class History(Mapping[int, CheckpointRow]):
         return newest if parent_id in self.ids_to(newest.checkpoint_id) else None
 
     def may_apply_compaction(self, compacted_id: int, row: CheckpointRow) -> bool:
-        """Whether a compaction may be committed upon the parent that its row names; if not, its work is dropped.
+        """Whether a compaction may be committed on the parent that its row names; if not, its work is dropped.
 
         The checkpoint that it folded must be on the path of that parent and not be older than a base in force there for
         the same key groups, those included whose old base is only to stand for that checkpoint, and the max parallelism

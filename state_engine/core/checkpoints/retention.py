@@ -59,7 +59,7 @@ def plan(
     drop_branches: Collection[str] = (),
     partition_of: Callable[[CheckpointRow], str | None] = lambda row: row.partition or None,
 ) -> RetentionPlan:
-    """What to keep and what to expire. To be planned anew whenever another row was committed first.
+    """What to keep and what to expire. To be planned again whenever another row was committed first.
 
     Args:
         now_ms: time of the attempt, in milliseconds since 1970.

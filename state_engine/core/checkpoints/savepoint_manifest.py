@@ -63,7 +63,7 @@ class SavepointFile:
 
 @dataclass(frozen=True)
 class SavepointManifest:
-    """A savepoint.
+    """Description of a stored savepoint.
 
     Attributes:
         files: all files of the directory, but for the manifest itself.

@@ -67,7 +67,7 @@ class SetOperators:
     operators: Sequence[OperatorCheckpoint]
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """The row with these in place of its own, and behind them those that it does not know."""
+        """The row with these instead of its own, and behind them those that it does not know."""
         own = {o.uid: o for o in self.operators}
         kept = [own.pop(o.uid, o) for o in row.operators]
         return replace(row, operators=[*kept, *own.values()])
@@ -191,12 +191,12 @@ class Requirement(Protocol):
     """Decides whether a row may land on the rows that are there now."""
 
     def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
-        """The row as it may be committed upon these rows; None where it may not."""
+        """The row as it may be committed on these rows; None where it may not."""
 
 
 @dataclass(frozen=True)
 class NewestIs:
-    """No row came since the plan was made, of any branch. For all that was planned upon the rows as a whole.
+    """No row came since the plan was made, of any branch. For all that was planned on the rows as a whole.
 
     Attributes:
         checkpoint_id: the newest row of the plan; 0 for a job that has none.
@@ -210,7 +210,7 @@ class NewestIs:
 
 @dataclass(frozen=True)
 class OnlyBackgroundSince:
-    """On its branch only compaction and retention came since a micro-batch was planned; it goes upon the newest then.
+    """On its branch only compaction and retention came since a micro-batch was planned; it goes on the newest then.
 
     What other branches did is no matter. The bases in force are those of the row that it lands on.
 
@@ -222,7 +222,7 @@ class OnlyBackgroundSince:
     branch: str
 
     def landing(self, row: CheckpointRow, history: History) -> CheckpointRow | None:
-        """The row upon the newest row of its branch."""
+        """The row on the newest row of its branch."""
         if self.parent_id is None:  # there is nothing that it could be put upon
             return row if row.checkpoint_id > history.newest_id else None
         parent = history.may_reparent(self.parent_id, self.branch)
@@ -230,7 +230,7 @@ class OnlyBackgroundSince:
 
 
 def reparented(row: CheckpointRow, parent: CheckpointRow, *, checkpoint_id: int) -> CheckpointRow:
-    """The row upon its parent, or a newer one that only cleaned up: the bases in force are that row's."""
+    """The row on its parent, or a newer one that only cleaned up: the bases in force are that row's."""
     bases = {o.uid: o.bases for o in parent.operators}
     operators = [replace(o, bases=bases.get(o.uid, [])) for o in row.operators]
     return replace(row, checkpoint_id=checkpoint_id, parent_id=parent.checkpoint_id, operators=operators)

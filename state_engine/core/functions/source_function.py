@@ -160,7 +160,7 @@ def run_source(
         function: its state is what it was given before, and afterwards that after the last element collected.
         max_elements: at least 1; a locked section may add to it.
         normalise: makes an element what it was declared to be.
-        stateful: whether the function goes on where it was; else each batch begins anew.
+        stateful: whether the function goes on where it was; else each batch begins again.
     """
     if max_elements < 1:
         raise ValueError(f"max_elements must be at least 1, got {max_elements}")

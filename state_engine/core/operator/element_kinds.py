@@ -1,6 +1,6 @@
 """The kind of each element on its way through an operator: how it comes in, and which one an output has.
 
-``map``, ``filter`` and ``flat_map`` keep the kind of their element. What a process function puts out is an insert; one
+``map``, ``filter`` and ``flat_map`` keep the kind of their element. What a process function emits is an insert; one
 with ``emits_changes = True`` gives each output its kind: that of a Row, or of a pair ``RowKind.DELETE, value``, for an
 element that is no Row has no place for one. Plays the part of ``RowData.getRowKind`` and ``setRowKind`` of Flink's
 operators over tables, for elements of any type.

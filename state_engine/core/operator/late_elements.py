@@ -13,7 +13,7 @@ from state_engine.core.functions.output_tag import OutputTag
 
 
 class LateElement(NamedTuple):
-    """Stands among the elements of an operator in place of one that is late.
+    """Stands among the elements of an operator instead of one that is late.
 
     Attributes:
         tag: of the side output that it goes to; None where nobody reads that.

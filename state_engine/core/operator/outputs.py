@@ -94,7 +94,7 @@ class ElementOutputs:
     Attributes:
         values: normal outputs; where they have kinds, an ``ElementChange`` each.
         side: side outputs by the id of their tag; only those that got a value.
-        table: values as columns, in place of ``values``, where a function over columns gave them.
+        table: values as columns, instead of ``values``, where a function over columns gave them.
     """
 
     values: list[Any] = field(default_factory=list)

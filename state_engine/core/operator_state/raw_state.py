@@ -1,6 +1,6 @@
 """Raw state: bytes that the engine stores and gives back without looking at them.
 
-A function writes them anew in every ``snapshot_state`` and iterates over them in ``initialize_state``. Raw operator
+A function writes them again in every ``snapshot_state`` and iterates over them in ``initialize_state``. Raw operator
 state is one run of bytes a subtask; raw keyed state is one a key group, and goes where its key group goes. Mirrors
 Flink's ``OperatorStateCheckpointOutputStream`` and ``KeyedStateCheckpointOutputStream`` with their inputs.
 """

@@ -4,7 +4,7 @@ Every state is a list per subtask of elements that can be redistributed one by o
 every subtask has a copy. The handles are those of keyed state with one key for the whole subtask, so values are
 normalised when they are written, reads are fresh copies, and a refused element takes its writes back here, too. State
 that was restored and that nobody asked for stays as it is. A declared type may differ from the stored one as far as
-:mod:`.evolution` supports it; the state is then written anew. Mirrors Flink's ``OperatorStateStore`` and
+:mod:`.evolution` supports it; the state is then written again. Mirrors Flink's ``OperatorStateStore`` and
 ``DefaultOperatorStateBackend``.
 """
 

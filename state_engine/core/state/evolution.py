@@ -6,7 +6,7 @@ scale), and any of these inside of records, lists and the values of maps. Keys o
 is no part of the type: it may be switched on and off. Anything else is refused. Which class a record has, and the order
 of its fields, may change freely: fields are known by name.
 
-Nothing stored is written anew. A renamed field stays in the column of its old name, and a field that comes back after
+Nothing stored is written again. A renamed field stays in the column of its old name, and a field that comes back after
 it was dropped gets a column of its own, so that its old values do not come back with it: the recorded type says where
 (``type_text``). Which state is meant, where states are renamed, :mod:`.stored_states` decides. Mirrors Flink's
 ``TypeSerializerSchemaCompatibility`` and the evolution of its POJO serializer.

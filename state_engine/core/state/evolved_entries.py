@@ -1,4 +1,4 @@
-"""Entries of keyed state in memory, brought to a later declaration: what reading stored files anew does on the engine.
+"""Entries of keyed state in memory, brought to a later declaration: what reading stored files again does on the engine.
 
 Values go the way they go there: into the stored column of the type they were written with, and from it into the
 declared type. Which changes are supported, :mod:`.evolution` decides. Plays the part of a Flink serializer that reads

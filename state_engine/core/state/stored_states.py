@@ -1,7 +1,7 @@
 """Which stored state a declared one is: by its name, or by the name that it had before it was renamed.
 
 Rows of a state and its column bear the name that it was stored under first. A rename keeps that name, so it writes
-nothing; and a state that is declared anew after it was dropped gets another one, so that its old entries, which older
+nothing; and a state that is declared again after it was dropped gets another one, so that its old entries, which older
 checkpoints still read, do not come back. Names of storage that users cannot give (they begin with a digit) keep the two
 apart. What may change in a state's type, :mod:`.evolution` decides. Flink finds states by name only. Decision 0015.
 """

@@ -105,7 +105,7 @@ def _within_python(column: pa.Array) -> bool:
 
 
 def _counted(kind: pa.DataType) -> pa.DataType:
-    """The type with numbers in place of dates and timestamps."""
+    """The type with numbers instead of dates and timestamps."""
     return walked(
         kind,
         leaf=lambda part: _NUMBERS[_unit(part)] if _unit(part) else part,

@@ -55,7 +55,7 @@ class TypeInformation:
 
     @property
     def completes(self) -> bool:
-        """Whether reading a stored column gives values in place of nulls, see ``StructType``."""
+        """Whether reading a stored column gives values instead of nulls, see ``StructType``."""
         return False
 
     def to_plain(self, value: Any) -> Any:

@@ -105,7 +105,7 @@ def type_from_text(text: str) -> TypeInformation:
 
 
 def shown_storage(text: str, *, like: str | None = None) -> pa.DataType:
-    """The type of a recorded text's column, with the names that fields were declared with in place of those stored.
+    """The type of a recorded text's column, with the names that fields were declared with instead of those stored.
 
     Args:
         like: a later or earlier text of the same state: fields that are stored under the same name are called as there.

@@ -36,7 +36,7 @@ from state_engine.core.types.type_parsing import to_type
 
 
 class Types:
-    """Makers of all types of PyFlink; None is a value of nested types and fields of each of them.
+    """Factory of type information, as PyFlink's ``Types``; nested types and fields accept None.
 
     Example:
         >>> Types.ROW_NAMED(["carrier", "delays"], [Types.STRING(), Types.LIST(Types.INT())])

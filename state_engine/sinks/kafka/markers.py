@@ -54,12 +54,12 @@ class Marker:
 
     @property
     def seen(self) -> int:
-        """The newest checkpoint that is there whole."""
+        """The newest checkpoint that was sent completely."""
         return self.checkpoint_id if self.rows == self.of else self.checkpoint_id - 1
 
     @staticmethod
     def before(staged: StagedSink, target: KafkaTarget, checkpoint_id: int) -> Marker:
-        """Of a checkpoint of which nothing was sent."""
+        """The marker of a checkpoint before its first record."""
         return Marker(checkpoint_id, 0, 0, staged.rows, note_of(staged), target.topic)
 
     def frame(self, app: str) -> bytes:

@@ -347,8 +347,8 @@ class DeltaKernel:
 
         Args:
             actions: see ``CommitActions.rows``.
-            transactions: what applications have committed with this, be it less than before: as nothing comes in
-                between, the caller has compared.
+            transactions: by application, the version committed with this; may go down, because the caller compared it
+                with the version that it looked at.
             properties: of the table, that change.
             schema: makes the table anew with these columns: all of its files go, without actions for that.
             written: new files that the actions name, relative to the table.
