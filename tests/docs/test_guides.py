@@ -143,7 +143,9 @@ def test_backfills(site: Site, spark: SparkSession) -> None:
 
 
 def test_evolution() -> None:
-    states, drop = code_blocks(GUIDES / "evolution.md", "python")
+    _, states, drop = code_blocks(
+        GUIDES / "evolution.md", "python"
+    )  # engine/test_evolution_on_spark runs the first
     names: dict[str, Any] = vars(state_engine) | {
         "ValueStateDescriptor": ValueStateDescriptor, "dataclass": dataclass, "field": field,
     }  # fmt: skip

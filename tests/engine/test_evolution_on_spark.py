@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from state_engine import (
     DataStream,
+    DeltaStateTable,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -27,9 +29,13 @@ from state_engine import (
     VectorizedResult,
 )
 from state_engine.core.errors import StateMigrationError
+from tests.support.guides import GUIDES, code_blocks
 from tests.support.pipelines import Pipeline
 
 pytestmark = pytest.mark.spark
+CALLED = {'"unknown"': "7", "runway": "late", '"planes"': '"records"', "(job)": '("pipeline")'}
+"""What the guide's example of a default is called here."""
+STATES = ["one", "many", "by_number"]
 ELEMENTS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
 
 
@@ -207,6 +213,46 @@ def test_what_was_stored_before_a_field_was_added_has_the_default_of_then(
         "{'number': 3, 'many': [3], 'late': 7}",
     ]  # fmt: skip
     assert [r.late for r in dict(pipeline.state("records", "many"))["a"]] == [None, 7, 8]
+
+
+def test_old_records_are_written_with_the_default_as_the_guide_says(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    def built(job: StatefulJob) -> dict[str, DataStream]:
+        streams = keeping(WithDefault)(job)
+        streams["out"].publish_state("one", DeltaStateTable(str(tmp_path / "one"), deletion_vectors=False))
+        return streams
+
+    def shown() -> dict[str, list[Any]]:
+        late = {state: [row[-1] for row in pipeline.state("records", state)] for state in STATES}
+        late["many"] = [record for records in late["many"] for record in records]
+        return {state: [one.late for one in records] for state, records in late.items()} | {
+            "table": DeltaTable(str(tmp_path / "one")).to_pyarrow_table()["late"].to_pylist()
+        }
+
+    Pipeline(tmp_path, spark, keeping(Before)).run(max_batches=2)
+    pipeline = Pipeline(tmp_path, spark, built)
+    pipeline.run(max_batches=1)
+    assert {state: late.count(None) for state, late in shown().items()} == {
+        "one": 1, "many": 2, "by_number": 2, "table": 1,
+    }  # fmt: skip
+    example, *_ = code_blocks(GUIDES / "evolution.md", "python")
+    for there, here in {
+        '"unknown"': "7",
+        "runway": "late",
+        '"planes"': '"records"',
+        "job": '"pipeline"',
+    }.items():
+        assert there in example
+        example = example.replace(there, here)
+    by_state = {state: example.replace('"last"', f'"{state}"') for state in STATES}
+    by_state["many"] = by_state["many"].replace('filled(F.col("value"))', 'F.transform("value", filled)')
+    for state in STATES:
+        with pipeline.engine() as engine:
+            exec(by_state[state], {"F": F, "engine": engine})
+    assert {late for lates in shown().values() for late in lates} == {7}
+    pipeline.run()
+    assert pipeline.outputs()["out"][-1][1] == "{'number': 3, 'many': [3], 'late': 7}"
 
 
 class Columns(VectorizedKeyedFunction):
