@@ -21,27 +21,13 @@ from state_engine.storage.parquet_reading import SPARK_VERIFIES
 
 
 class OutputReader:
-    """Reads staged outputs of one job.
-
-    Args:
-        spark: session.
-        layout: of the job.
-        staging: finds outputs that wait in the job's root.
-    """
+    """Reads staged outputs of one job."""
 
     def __init__(self, spark: SparkSession, layout: JobLayout, staging: Staging) -> None:
         self._spark, self._layout, self._staging = spark, layout, staging
 
     def read(self, sink: StagedSink, files: Sequence[DataFile]) -> DataFrame:
-        """The rows of staged files, without the lineage column, which no two attempts share.
-
-        Args:
-            sink: as the attempt recorded it that staged the files.
-            files: one or more of those that were staged for it.
-
-        Raises:
-            MissingFilesError: a file is gone or has another size.
-        """
+        """The rows of staged files, without the lineage column, which no two attempts share."""
         uri = self._directory(sink)
         current = _located(uri, files) if sink.kind == SinkKind.FILES else list(files)
         verify_files(uri, current, what=f"sink '{sink.name}'", footers=True)

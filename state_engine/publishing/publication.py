@@ -42,8 +42,6 @@ class Publication:
     """Publishes what a job's checkpoints staged.
 
     Args:
-        kernel: commits.
-        tables: the job's tables.
         targets: writes published tables, by kind; None for what really writes them.
     """
 
@@ -59,11 +57,7 @@ class Publication:
         self._asked: set[SinkKey] = set()
 
     def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
-        """All sinks that rows name, but for those of some names: where the code is not at hand.
-
-        Raises:
-            ConfigurationError: there is no sink of such a name; names those that there are.
-        """
+        """All sinks that rows name, but for those of some names: where the code is not at hand."""
         kept = list(rows)
         sinks = {(one.name, one.path) for row in kept for one in self.staged(row)}
         sinks |= {one.key for row in kept for one in published_in(row)}
@@ -110,12 +104,6 @@ class Publication:
         Args:
             declared: the sinks of today's code; others are left alone.
             again_from: publish what a sink does not show of this checkpoint and later ones, although it did before.
-
-        Raises:
-            SinkBehindError: a sink shows less than was published to it, and that is not to be published again.
-            SinkIdentityError: what a sink has seen under the id of a row is not that row's.
-            SinkError: a sink cannot take the outputs any more.
-            MissingFilesError: staged files are gone.
         """
         newest_id, known = newest_in_foreground(path), (declared or frozenset()) <= self._asked
         if not newest_id:
@@ -144,7 +132,7 @@ class Publication:
         return sorted(done)
 
     def _lost(self, path: Sequence[CheckpointRow], declared: Declared) -> bool:
-        """Whether a sink does not show any more what this process published to it: then it is looked at anew.
+        """Whether a sink does not show any more what this process published to it: then it is looked at again.
 
         Topics and functions are not asked: their publishers look for themselves.
         """
@@ -235,7 +223,6 @@ class Publication:
 
         Args:
             declared: the sinks of today's code; None for those of the newest micro-batch.
-            raises_at_once: see ``publish_pending``.
         """
         commits = 0
         for staged in self.staged(row):
@@ -278,7 +265,6 @@ class Publication:
         return sink in self._known
 
     def publisher(self, kind: str) -> Publisher:
-        """Of one kind of sink."""
         return self._publishers[kind]
 
     def seen(self, staged: StagedSink) -> int:

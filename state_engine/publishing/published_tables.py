@@ -64,14 +64,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ExistingTable:
-    """A published table that exists.
-
-    Attributes:
-        state: that it shows.
-        target: writes it.
-        table: as the target knows it.
-        form: of the state as of the head.
-    """
+    """A published table that exists."""
 
     state: PublishedState
     target: TableTarget
@@ -95,9 +88,6 @@ class PublishedTables:
     """Of one job.
 
     Args:
-        kernel: commits.
-        tables: the job's tables.
-        places: of its sinks.
         targets: writes tables, by kind; None for what really writes them.
     """
 
@@ -149,8 +139,6 @@ class PublishedTables:
 
         Raises:
             TableChangedError: somebody else changed a table.
-            SinkIdentityError: a table belongs to another job.
-            SinkError: a table cannot take the rows.
         """
         if self.refusal is not None:
             raise self.refusal
@@ -197,7 +185,7 @@ class PublishedTables:
     def rebuild(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
     ) -> tuple[PublishedState, TableReport]:
-        """Make a table anew from the state as of the head, whoever wrote it; what it holds then.
+        """Make a table again from the state as of the head, whoever wrote it; what it holds then.
 
         Where a restore led to a head that does not know the state, the table is empty, as with the policy ``rebuild``.
         A dry run compares instead: rows that would come, or come in the place of others, and rows that would go.
@@ -216,7 +204,7 @@ class PublishedTables:
             return state, _new(state, content, "it is damaged")
 
     def _rebuilt(self, state: PublishedState, content: _Content) -> TableReport:
-        """What a table would get that is made anew."""
+        """What a table would get that is made again."""
         target, table = self._table(state)
         try:
             is_there = self.is_there(state)
@@ -282,11 +270,7 @@ class PublishedTables:
         )
 
     def standing(self, history: History, declared: Declared = None) -> Iterator[ExistingTable]:
-        """The tables that are there, and whose state the head knows.
-
-        Raises:
-            TableChangedError, SinkIdentityError: see ``TableTarget.shown``.
-        """
+        """The tables that are there, and whose state the head knows."""
         head = history.head
         for state in self.states(history, declared) if head is not None else ():
             target, table = self._table(state)
@@ -296,11 +280,7 @@ class PublishedTables:
             yield ExistingTable(state, target, table, self._reader(history, head.checkpoint_id, state).form)
 
     def states(self, history: History, declared: Declared) -> list[PublishedState]:
-        """The tables that follow the head; a job whose code has none is not looked through.
-
-        Args:
-            history, declared: see ``follow``.
-        """
+        """The tables that follow the head; a job whose code has none is not looked through."""
         if self.code is None:
             return published_states(history, declared)
         wanted = None if declared is None else self.code.keys() & declared
@@ -329,11 +309,7 @@ class PublishedTables:
         yield from target.content(table, columns)
 
     def is_there(self, state: PublishedState) -> bool:
-        """Whether there is a table that belongs to the job, whoever changed its rows since.
-
-        Raises:
-            SinkIdentityError: it belongs to another, or to nobody.
-        """
+        """Whether there is a table that belongs to the job, whoever changed its rows since."""
         target, table = self._table(state)
         return target.shown(table, changed=True) is not None
 
@@ -563,7 +539,7 @@ def _move(state: PublishedState, change: TableChange, whole: str) -> TableReport
 
 
 def _other_columns(target: TableTarget, table: PublishedTable, columns: TableColumns, way: StateWay) -> str:
-    """Why a table that is compared as a whole is made anew instead: the state has other columns by now."""
+    """Why a table that is compared as a whole is made again instead: the state has other columns by now."""
     if way.whole == OTHER_FORM:
         return target.check_columns(table, columns)
     if way.whole:

@@ -24,12 +24,7 @@ Declared = frozenset[SinkKey] | None
 
 @dataclass(frozen=True)
 class SinkPlaces:
-    """The places of one job's sinks.
-
-    Attributes:
-        layout: of the job.
-        app: its application id, ``<root id>/<job>``.
-    """
+    """The places of one job's sinks."""
 
     layout: JobLayout
     app: str

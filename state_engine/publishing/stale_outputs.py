@@ -23,7 +23,6 @@ def stale_outputs(history: History, head_id: int | None) -> dict[int, list[Stage
 
 
 def stale_of(history: History, head_id: int | None, partitions: Collection[str]) -> list[StagedSink]:
-    """What is stale of some partitions."""
     outputs = stale_outputs(history, head_id).items()
     return [sink for i, sinks in outputs if history[i].partition in partitions for sink in sinks]
 
@@ -46,9 +45,6 @@ def replacing_stale(
 
     In a sink that never lets go of outputs nothing is stale: what is there was kept by the policy of a restore, and a
     backfill that would leave stale outputs there was refused.
-
-    Raises:
-        SinkError: a sink cannot let go of them.
     """
     outputs = stale_of(history, row.parent_id, [row.partition])
     declared_ones = (sink for sink in outputs if publication.places.is_declared(sink, declared))
