@@ -39,7 +39,6 @@ class TableColumns:
 
     Attributes:
         schema: all of them, in order, with the types in which they are stored.
-        key: those of the operator's key.
         entry: those that, with the key, identify a row: the key of a map's entry; none for other states.
     """
 
@@ -61,7 +60,6 @@ class TableChange:
 
     Attributes:
         cleared: keys, as columns ``TableColumns.key``, all of whose rows go.
-        deleted: rows that go, as columns ``TableColumns.identity``.
         rows: rows that come, each in the place of the one with its identity; no identity comes twice.
     """
 
@@ -105,9 +103,6 @@ class PublishedTable:
     """A table as checkpoints record it: all that following the head needs, without the job's code.
 
     Attributes:
-        name: of the table in its job.
-        kind: of the target, ``delta_state`` or ``sql_state``.
-        place: where the table is; one text a table.
         app: application id of its transactions, ``<root id>/<job>/<name>``.
         options: of the target, without secrets.
     """
@@ -129,7 +124,7 @@ class PublishedTable:
 
     @property
     def rebuild(self) -> str:
-        """The command that makes the table anew from the state, for messages."""
+        """The command that makes the table again from the state, for messages."""
         return f"`statelake rebuild-table {self.app.split('/')[1]} {self.name}`"
 
 
@@ -172,7 +167,6 @@ class KeysInTable:
     """What a table holds of some keys.
 
     Attributes:
-        rows: that readers of the table see.
         files: data files of its newest version that hold any row of the keys, also one that no reader sees.
         older_files: other files in its directory that hold any: of older versions, and of writers that crashed.
         kept_until: until when ``VACUUM`` keeps the last of all these files, once the newest version is without; None
@@ -333,18 +327,11 @@ class TableTarget(ABC):
 
     @abstractmethod
     def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
-        """What a table still holds of some keys, as readers see them and physically; looks only.
-
-        Args:
-            keys: as columns ``TableColumns.key``.
-        """
+        """What a table still holds of some keys, as readers see them and physically; looks only."""
 
     @abstractmethod
     def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
         """Take all rows of some keys out of a table and out of its files; it shows the checkpoint that it showed.
-
-        Args:
-            keys: see ``keys_in``.
 
         Raises:
             TableChangedError, SinkIdentityError: see ``shown``; nothing was written.

@@ -498,12 +498,7 @@ def _check_fits(table: PublishedTable, facts: TableFacts, columns: TableColumns)
 
 
 def changed_columns(table: PublishedTable, old: Action, columns: TableColumns, *, is_ours: bool) -> str:
-    """What a replace changes in the columns of a table; raises SinkError where it cannot.
-
-    Args:
-        old: its schema, as Delta has it.
-        is_ours: whether the table belongs to the job.
-    """
+    """What a replace changes in the columns of a table; raises SinkError where it cannot."""
     if _has_columns(old, columns):
         return ""
     new = spark_schema(columns.schema)

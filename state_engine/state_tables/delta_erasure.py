@@ -29,13 +29,7 @@ from state_engine.storage.state.changelog import KeyHashes
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys that are looked for in data files.
-
-    Attributes:
-        columns: of the table.
-        rows: the keys, as its key columns.
-        hashes: of these.
-    """
+    """Keys that are looked for in data files."""
 
     columns: TableColumns
     rows: pa.Table
@@ -43,7 +37,6 @@ class WantedKeys:
 
     @classmethod
     def of(cls, columns: TableColumns, rows: pa.Table) -> WantedKeys:
-        """These keys."""
         return cls(columns, rows, KeyHashes(key_hashes(rows, columns.key)))
 
     def places(self, file: OpenParquet) -> BitMap64:

@@ -26,7 +26,6 @@ class FileHits:
     """Rows of one file that are to go.
 
     Attributes:
-        add: what the log says of the file.
         gone: positions of rows that went before.
         positions: of the rows; of keys that are erased, also of those that went before.
     """

@@ -55,17 +55,7 @@ PORTIONS = 32
 
 
 class StateReader:
-    """Entries of one state of a job, as rows of a table.
-
-    Args:
-        layout: of the job.
-        path: to the checkpoint whose form the rows have.
-        uid, state: of the state, which that checkpoint knows.
-        map_key: see ``TableForm``.
-
-    Attributes:
-        form: of the state.
-    """
+    """Entries of one state of a job, as rows of a table."""
 
     def __init__(
         self, layout: JobLayout, path: Sequence[CheckpointRow], uid: str, state: str, *, map_key: str
@@ -86,14 +76,7 @@ class StateReader:
                 yield rows
 
     def change(self, way: StateWay, before: Sequence[CheckpointRow]) -> TableChange:
-        """What a known way changes.
-
-        Args:
-            before: path to where the way begins.
-
-        Raises:
-            MissingFilesError, DamagedFileError: files of the way are gone, or not what was written.
-        """
+        """What a known way changes."""
         if way.back or self.form.shape == "list":
             return self._compared(way, before)
         return self._forth(self._changes(way))

@@ -2,7 +2,7 @@
 
 Data files of a published table hold the hash of each row's key in a column that is not in the table's schema, so
 readers of the table never see it, and are sorted by it. A file without it, because somebody rewrote the table, is
-hashed anew.
+hashed again.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ that in the ledger and does nothing. As both lie in one database, a backup of it
 put back, the table shows an earlier checkpoint, and the next publish brings it from there to the head.
 
 Others should only read the table. A row that somebody inserted has no ``_checkpoint_id``, and stops the publish that
-comes upon its key; so does a table that was emptied. What else changes or deletes rows, and leaves ``_checkpoint_id``
+comes on its key; so does a table that was emptied. What else changes or deletes rows, and leaves ``_checkpoint_id``
 alone, is seen by a full comparison only (``statelake verify-table``).
 
 Flink's JDBC connector writes upserts by key at least once, and cannot go back.
@@ -120,9 +120,6 @@ class SqlStateTarget(TableTarget):
         """Refuse a table that cannot hold these columns; one that lacks some that no row is identified by gets them.
 
         They are added by the next write.
-
-        Raises:
-            SinkError: shows both sides, and the ways out.
         """
         with _opened(table) as there:
             there.check(columns)
@@ -143,8 +140,6 @@ class SqlStateTarget(TableTarget):
 
         Raises:
             TableChangedError: a row has another one, or none; or the table was emptied.
-            SinkIdentityError: the table belongs to another root, job or state.
-            SinkError: it cannot take the rows.
             CommitFailedError: another publisher, or the connection, was in the way; nothing was written.
             CommitUnknownError: the connection broke while committing, and the ledger cannot be read.
         """
@@ -172,9 +167,6 @@ class SqlStateTarget(TableTarget):
         """The rows that a table holds now, from one statement.
 
         Read them all before the table is written to: SQLite lets nobody write while a query goes on.
-
-        Raises:
-            SinkError: a value cannot be one of the state.
         """
         with _opened(table) as there:
             yield from there.content(columns)
@@ -190,7 +182,6 @@ class SqlStateTarget(TableTarget):
             there.adopt(columns, own=own)
 
     def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
-        """See ``TableTarget.keys_in``; what of deleted rows is left in files of the database is not known."""
         with _opened(table) as there:
             return there.keys_in(columns, keys)
 
@@ -199,7 +190,6 @@ class SqlStateTarget(TableTarget):
 
         Raises:
             TableChangedError: somebody else wrote one of them.
-            SinkIdentityError: the table belongs to another root, job or state.
             CommitFailedError: another publisher, or the connection, was in the way; nothing was written.
         """
         with _opened(table) as there:

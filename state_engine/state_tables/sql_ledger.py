@@ -32,7 +32,6 @@ class ShownState:
 
     Attributes:
         app: application that the table belongs to, ``<root id>/<job>/<name>``.
-        checkpoint: that the table shows.
         has_rows: whether it held any row after that.
     """
 
@@ -43,13 +42,7 @@ class ShownState:
 
 @dataclass(frozen=True)
 class PublishedLedger:
-    """The row of one table, over one connection; all but ``prepare`` belong to the caller's transaction.
-
-    Attributes:
-        connection: to the database.
-        schema: of the table; None for the default.
-        table: its name.
-    """
+    """The row of one table, over one connection; all but ``prepare`` belong to the caller's transaction."""
 
     connection: sa.Connection
     schema: str | None

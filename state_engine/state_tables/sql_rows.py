@@ -32,7 +32,6 @@ class RowWriter:
     Attributes:
         connection: with an open transaction that nobody else publishes beside.
         table: with the types that the columns are made with.
-        identity: columns that identify a row.
         since: the checkpoint that the table showed; its rows were written by this or an earlier one.
         checkpoint_id: that it shows afterwards.
         changed: the error for a row that somebody else wrote, given what is wrong with it.

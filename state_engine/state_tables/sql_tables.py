@@ -345,7 +345,7 @@ class ShownTable:
         return made
 
     def _make_room(self, columns: TableColumns, table: sa.Table, *, is_ours: bool) -> None:
-        """Empty the table; one of ours whose columns do not fit any more is made anew."""
+        """Empty the table; one of ours whose columns do not fit any more is made again."""
         if self._is_there():
             try:
                 self._check(columns, is_ours=is_ours)
@@ -380,7 +380,6 @@ class ShownTable:
         return sa.inspect(self.connection).has_table(self.target.table, self.target.schema)
 
     def _names(self) -> set[str]:
-        """The columns that the table has."""
         columns = sa.inspect(self.connection).get_columns(self.target.table, self.target.schema)
         return {column["name"] for column in columns}
 

@@ -32,10 +32,6 @@ class PublishedState:
 
     Attributes:
         name: of the table, among the sinks of its job.
-        kind: ``delta_state`` or ``sql_state``.
-        place: where the table is.
-        operator, state: uid of the operator, and name of its state.
-        map_key: name of the column of a map's keys.
         options: of the target, without secrets.
         policy: at a row that moves the head; of a table that was settled, what was done: ``rebuild`` or ``keep``.
         sink_key: of a keyed sink, the columns of its key; empty of other tables.
@@ -62,11 +58,7 @@ class PublishedState:
         return self.name, self.place
 
     def table(self, app: str) -> PublishedTable:
-        """The table, for what writes it.
-
-        Args:
-            app: see ``PublishedTable``.
-        """
+        """The table, for what writes it."""
         return PublishedTable(self.name, self.kind, self.place, app, dict(self.options))
 
     def staged(self) -> StagedSink:
@@ -83,7 +75,6 @@ class PublishedState:
 
     @staticmethod
     def of(staged: StagedSink) -> PublishedState:
-        """What ``staged`` recorded."""
         said = json.loads(staged.schema)
         sink_key = tuple(said.pop("sink_key", ()))
         return PublishedState(staged.name, staged.kind, staged.path, **said, sink_key=sink_key)

@@ -35,13 +35,7 @@ VALUE = "value"
 
 @dataclass(frozen=True)
 class TableForm:
-    """See the module docstring.
-
-    Attributes:
-        key: names and types of its columns.
-        schema: of the state.
-        map_key: name of the column of a map's keys.
-    """
+    """See the module docstring."""
 
     key: KeySchema
     schema: StateSchema
@@ -49,11 +43,7 @@ class TableForm:
 
     @classmethod
     def of(cls, operator: OperatorCheckpoint, schema: StateSchema, *, map_key: str) -> TableForm:
-        """The form of a state that a checkpoint declares.
-
-        Raises:
-            ConfigurationError: columns would have the same name.
-        """
+        """The form of a state that a checkpoint declares."""
         form = cls(KeySchema.recorded(operator.key_schema, operator.key_type), schema, map_key)
         return form.checked(operator.uid)
 
@@ -80,7 +70,6 @@ class TableForm:
 
     @property
     def columns(self) -> TableColumns:
-        """Of the table."""
         fields = dict(self._value_fields)
         declared = zip(self.key.names, self.key.types, strict=True)
         given = [(name, fields.get(name, kind)) for name, kind in declared]
@@ -109,7 +98,6 @@ class TableForm:
         return parts
 
     def identity_rows(self, entries: pa.Table, *, key_only: bool = False) -> pa.Table:
-        """Entries by what identifies their rows."""
         columns = self.columns
         names = columns.key if key_only else columns.identity
         schema = pa.schema([columns.schema.field(name) for name in names])
