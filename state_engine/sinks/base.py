@@ -55,12 +55,8 @@ class SinkRequest:
     """What an attempt asks of a sink before it writes.
 
     Attributes:
-        kernel: of the engine.
-        staging: outputs that wait below the root.
-        name: of the sink in its job.
         app: application id of its transactions, ``<root id>/<job>/<sink>``.
         schema: columns of the output; the last one is ``ROW_KIND`` where its stream changes.
-        write_id: of the attempt.
         known: whether the application published to the sink of this name before.
     """
 
@@ -77,10 +73,6 @@ class SinkRequest:
 
         Args:
             writers: application ids of all who wrote to the table.
-            where: the table, for the message.
-
-        Raises:
-            SinkIdentityError: there is such a root.
         """
         _, _, sink = self.app.partition("/")
         others = sorted({app for app in writers if app.partition("/")[2] == sink} - {self.app})
@@ -97,15 +89,10 @@ class SinkTarget:
     """Where subtasks write the files of one sink in one attempt.
 
     Attributes:
-        name: of the sink.
         kind: names the publisher: ``delta``, ``delta_spark`` or ``files``.
-        uri: the table or directory.
         identity: of the table or directory, as it is now.
         schema: columns that the files must have, exactly.
-        schema_text: the checked schema as recorded in the checkpoint.
-        directory: where files are staged.
         owner: mark of this sink of this job in the names of its files; others may write to the same table.
-        format: of the files.
         lineage: what the column ``_write_id`` of every row holds; None where the sink has none.
         rules: that each row is held to before it is staged.
         checks: names and SQL texts of rules that only the sink's own engine can judge, see ``Sink.broken_checks``.
@@ -211,11 +198,6 @@ class Publisher(ABC):
     def publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         """Make the staged files visible and take the withdrawn ones out of sight; does nothing where that is done.
 
-        Args:
-            staged: with the path that the sink has now.
-            app: application id of its transactions.
-            checkpoint_id: of the row.
-
         Raises:
             SinkIdentityError: this is not the sink that they were staged for.
             SinkError: it cannot take them, or let go of them, any more.
@@ -235,11 +217,7 @@ class Publisher(ABC):
         """
 
     def check_identity(self, staged: StagedSink) -> None:  # noqa: B027 - the others find out when they publish
-        """Refuse, before a row is committed, files that were staged where another application has begun since.
-
-        Raises:
-            SinkIdentityError: it has.
-        """
+        """Refuse, before a row is committed, files that were staged where another application has begun since."""
 
     def withdraws(self, staged: StagedSink) -> bool:
         """Whether the sink can let go of outputs at all; if not, those off the head's path were kept on purpose."""
@@ -285,10 +263,6 @@ def verify_files(directory: str, files: Sequence[DataFile], *, what: str, footer
 
     Args:
         footers: compare also the footers with what was recorded, because the files are read next.
-
-    Raises:
-        MissingFilesError: a file is gone or has another size.
-        DamagedFileError: a footer is another one.
     """
     at = open_location(directory)
     infos = in_threads(lambda f: at.inside(f.path).info(), files)
@@ -314,9 +288,6 @@ def check_shown(staged: StagedSink, sizes: Mapping[str, int], *, checkpoint_id: 
 
     Args:
         sizes: that were recorded, by path below the sink's directory.
-
-    Raises:
-        DamagedOutputError: one is empty or cut.
     """
     at = open_location(staged.path)
     for path, size in sizes.items():

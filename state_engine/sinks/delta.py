@@ -195,12 +195,11 @@ def _drop_unused(uri: str, owner: str) -> bool:
     """Take a table away that the engine made and nobody has used; False, and nothing is done, where it is another.
 
     A table is made before the first batch runs, so that subtasks know where to write. Where that batch fails and its
-    author changes what it puts out, the empty table has columns that nobody ever wrote, and would stand in the way.
+    author changes what it emits, the empty table has columns that nobody ever wrote, and would stand in the way.
     Unused means: its log has one entry, which the engine wrote and which lists no file, and all data files that lie in
     its directory are leftovers of the sink itself. Decision 0004.
 
     Args:
-        uri: of the table.
         owner: mark of the sink in the names of its files.
     """
     with table_lock(uri):
@@ -268,11 +267,7 @@ class DeltaPublisher(LogPublisher):
 
 
 def same_table(kernel: DeltaKernel, staged: StagedSink, app: str = "") -> tuple[TableFacts, int]:
-    """Facts of the table that files were staged for, and the highest checkpoint that it has of an application.
-
-    Raises:
-        SinkIdentityError: it is gone, or another one is in its place.
-    """
+    """Facts of the table that files were staged for, and the highest checkpoint that it has of an application."""
     inspected = kernel.inspect(staged.path, app)
     if inspected is None or inspected[0].identity != staged.identity:
         raise SinkIdentityError(
@@ -290,7 +285,6 @@ def change_once(
 
     Raises:
         InactiveFilesError: withdrawn files are not in the table any more.
-        MissingFilesError: a staged file is gone.
         CommitError: the commit failed, or its outcome is unknown and the log does not show it.
     """
     verify_files(staged.path, staged.files, what=f"sink '{staged.name}', checkpoint {checkpoint_id}")

@@ -51,13 +51,7 @@ _MOVING, _MOVED, _NOTE, _JOINING, _WITHDRAWN = KEPT_ASIDE
 
 @dataclass(frozen=True)
 class Move:
-    """A move that was begun.
-
-    Attributes:
-        checkpoint_id: of the row that moves.
-        done: whether its last step was made.
-        files, withdrawn: names, sorted.
-    """
+    """A move that was begun."""
 
     checkpoint_id: int
     done: bool
@@ -90,9 +84,7 @@ class Note:
     """The newest publish that moved nothing else.
 
     Attributes:
-        checkpoint_id: what is, or was about to be, published.
         before: the highest checkpoint that was published before it.
-        files: which files, see ``note_of``.
     """
 
     checkpoint_id: int
@@ -173,9 +165,6 @@ class Mover:
     """Makes the publish or the move of one checkpoint; the caller owns the sink.
 
     Args:
-        look: at the sink, by its owner.
-        staged: files to withdraw and to add.
-        checkpoint_id: of the row.
         final: name of the directory in which the added files appear.
         durability: whether each step waits for the disk before the one that rests on it.
     """
@@ -198,11 +187,7 @@ class Mover:
     # -- a publish that moves nothing else -------------------------------------------------------------------------
 
     def publish(self, before: int) -> None:
-        """All steps that are left of a publish.
-
-        Args:
-            before: the highest checkpoint that was published.
-        """
+        """All steps that are left of a publish."""
         self.check_waiting()
         self.join()
         note = {"checkpoint_id": self._id, "before": before, "files": note_of(self._staged)}
@@ -228,11 +213,7 @@ class Mover:
     # -- a move ----------------------------------------------------------------------------------------------------
 
     def begun(self, moves: Sequence[Move]) -> Move | None:
-        """This move, if it was begun before.
-
-        Raises:
-            SinkIdentityError: another row has its number.
-        """
+        """This move, if it was begun before."""
         known = next((m for m in moves if m.checkpoint_id == self._id), None)
         if known and (known.files, known.withdrawn) != (self._files, self._withdrawn):
             raise SinkIdentityError(

@@ -47,9 +47,7 @@ class Look:
     """What lies in the directory of a sink.
 
     Attributes:
-        at: the directory.
         owner: name of the owner's directory in it; empty on a local disk, and where nobody has owned the sink yet.
-        names: in the sink's directory.
         aside: the path, below ``at``, of what publishing keeps out of sight, by name; in versions before there was an
             owner's directory it was in the sink's, and on local disks it is there today.
     """
@@ -61,7 +59,6 @@ class Look:
 
     @staticmethod
     def of(at: Location, owner: str = "") -> Look:
-        """A look at a directory and at that of its owner."""
         names = [n for n in at.names(missing_ok=True) if n != _MARKER and not n.startswith(_OWNER)]
         owned = at.inside(owner).names() if owner else []
         aside = {name: name for name in names} | {name: f"{owner}/{name}" for name in owned}
@@ -78,11 +75,7 @@ class Look:
 
 
 def looking(at: Location, act: Callable[[Look], T]) -> T:
-    """What a function makes of a look at a sink that its owner may change meanwhile.
-
-    Raises:
-        LockTimeoutError: it changed whenever it was looked at.
-    """
+    """What a function makes of a look at a sink that its owner may change meanwhile."""
     for _ in range(_ATTEMPTS):
         owner = _owner_now(at)
         with suppress(FileNotFoundError):  # something was renamed or replaced since its name was read
@@ -96,13 +89,8 @@ def as_owner(uri: str, act: Callable[[Look], T], write_new: WriteNew | None) -> 
     """Do something as the owner of a sink; what another one had begun is in the look.
 
     Args:
-        uri: of the sink.
         act: is done again, from the beginning, where another runner took the sink over meanwhile.
         write_new: creates the first owner; not needed on a local disk.
-
-    Raises:
-        LockTimeoutError: others own it, time and again. What was done is kept, and can be gone on with.
-        ConfigurationError: the storage cannot rename directories.
     """
     at = open_location(uri)
     if at.local:

@@ -233,11 +233,7 @@ def _shown(look: Look, checkpoint_id: int) -> list[str]:
 
 
 def _is_published(look: Look, staged: StagedSink, checkpoint_id: int) -> bool:
-    """Whether a row was published, be it that a later one withdrew it, or a consumer has moved it away.
-
-    Raises:
-        SinkIdentityError: another row of that number was, or a later one without this.
-    """
+    """Whether a row was published, be it that a later one withdrew it, or a consumer has moved it away."""
     final, inside = published_directory(checkpoint_id), _shown(look, checkpoint_id)
     later = [m for m in moves_of(look) if m.checkpoint_id > checkpoint_id]
     known = {*inside, *(name for m in later for name in m.withdrawn)}
@@ -285,11 +281,7 @@ def _same_directory(staged: StagedSink) -> None:
 
 
 def _identity(uri: str, request: SinkRequest) -> str:
-    """The id of the directory, which is the application's from now on if it is nobody's.
-
-    Raises:
-        SinkIdentityError: it is the sink of another application.
-    """
+    """The id of the directory, which is the application's from now on if it is nobody's."""
     identity, app = _read_identity(uri), request.app
     if identity is None or identity["app"] != app:
         write_new = None if is_local(uri) else request.kernel.write_new

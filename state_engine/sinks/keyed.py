@@ -18,9 +18,6 @@ def check_keyed(sink: Any) -> None:
 
     Args:
         sink: with ``key``, ``sequence``, ``ttl``, ``adopt``, ``lineage`` and ``shared``.
-
-    Raises:
-        ConfigurationError: an argument is not what it should be, or does not go with the others.
     """
     of = type(sink).__name__
     for name in ("key", "sequence"):
@@ -57,11 +54,7 @@ def check_keyed(sink: Any) -> None:
 
 
 def columns_of(given: Any, what: str) -> tuple[str, ...]:
-    """Names of columns that a sink was given; raises ConfigurationError where they are none.
-
-    Args:
-        what: begins the message.
-    """
+    """Names of columns that a sink was given; raises ConfigurationError where they are none."""
     if isinstance(given, str):
         raise ConfigurationError(f"{what}{given!r} must be a list of columns: [{given!r}]")
     names = tuple(given or ())

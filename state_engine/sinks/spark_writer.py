@@ -45,10 +45,7 @@ def write_once(kernel: DeltaKernel, staged: StagedSink, app: str, checkpoint_id:
     """Append staged rows and take out withdrawn ones in one commit; the caller looks into the log afterwards.
 
     Raises:
-        MissingFilesError: a staged file is gone.
-        DamagedFileError: a staged file is not what was written.
         CommitFailedError: another writer was in the way.
-        SinkError: the table does not take the rows.
     """
     from pyspark.errors import PySparkException
 
@@ -106,11 +103,7 @@ def rows_that_break(
 
 
 def _check_pages(staged: StagedSink, what: str) -> None:
-    """Separate damage to staged files, which Spark noticed as it read, from what the table refuses.
-
-    Raises:
-        DamagedFileError: a page of one is not what was written.
-    """
+    """Separate damage to staged files, which Spark noticed as it read, from what the table refuses."""
     for file in staged.files:
         for _ in open_recorded(join(staged.path, file.path), file, of=what).batches(_ROWS_AT_ONCE):
             pass

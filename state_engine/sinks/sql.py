@@ -7,11 +7,11 @@ together with one row of a ledger beside the table:
 
 So either all of a checkpoint is in the table and in the ledger, or nothing is; a second publish finds the ledger's row
 and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
-the table's identity, which changes when the sink makes the table anew.
+the table's identity, which changes when the sink makes the table again.
 
 Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Checkpoints of
 earlier versions record keyed sinks that staged rows; what waits of them is still published, each row in the place of
-that with its key. Plays the part of the exactly-once sink of Flink's JDBC connector, with a ledger in place of XA
+that with its key. Plays the part of the exactly-once sink of Flink's JDBC connector, with a ledger instead of XA
 transactions.
 """
 

@@ -65,10 +65,6 @@ def table_for(
 
     Args:
         ways_out: what to do about a column that has no counterpart, for the message.
-
-    Raises:
-        ConfigurationError: the database cannot have a name.
-        SinkError: a column has no counterpart, or a key is no column.
     """
     check_names(target, schema.names, what=target.shown)
     missing = [name for name in target.key if name not in schema.names]
@@ -93,15 +89,7 @@ def check_table(
     *,
     ways_out: str = "Change output_type or the table, or name another one, which is then made",
 ) -> None:
-    """Refuse an existing table that cannot take every row of the output.
-
-    Args:
-        ways_out: what to do about it, for the message.
-
-    Raises:
-        SinkError: it is a view; a column is missing, too narrow or of another type; another one must be filled; no
-            unique constraint belongs to the key; or it shows a keyed state.
-    """
+    """Refuse an existing table that cannot take every row of the output."""
     if target.table in inspector.get_view_names(target.schema):
         raise SinkError(f"{target.shown} is a view: name a table")
     dialect = inspector.dialect.name

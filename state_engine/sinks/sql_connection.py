@@ -27,15 +27,7 @@ _LOCK_TIMEOUT_S = 60
 
 @contextmanager
 def connected(target: SqlTarget, who: str) -> Iterator[sa.Connection]:
-    """A connection to the table's database; what is not committed in the end is rolled back.
-
-    Args:
-        who: connects, for messages: ``sink 'delays'``.
-
-    Raises:
-        SinkError: the database cannot be reached, or used.
-        MissingPackageError: its driver is not installed.
-    """
+    """A connection to the table's database; what is not committed in the end is rolled back."""
     url, password = sa.make_url(target.url), target.password()
     try:
         engine = sa.create_engine(
@@ -62,9 +54,6 @@ class SqlWrite:
     """One transaction that writes a checkpoint's rows, for the messages about it.
 
     Attributes:
-        target: the table.
-        who: writes: ``sink 'delays'``.
-        checkpoint_id: of the rows.
         ways_out: what to do where the database refuses the rows, after "let the table take them and run again, or".
     """
 

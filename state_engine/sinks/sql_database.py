@@ -51,7 +51,6 @@ class SqlTable:
 
     @cached_property
     def ledger(self) -> Ledger:
-        """Of the table's schema."""
         return Ledger(self.connection, self.target.schema, self.target.table)
 
     # -- before a batch --------------------------------------------------------------------------------------------
@@ -115,12 +114,7 @@ class SqlTable:
         return there and self.ledger.has_identity(staged.identity)
 
     def check(self, staged: StagedSink) -> None:
-        """Refuse another table than the one that files were staged for.
-
-        Raises:
-            SinkIdentityError: it is gone, or was made anew.
-            SinkError: it cannot take these rows any more.
-        """
+        """Refuse another table than the one that files were staged for."""
         if not self.is_same(staged):
             raise SinkIdentityError(
                 f"sink '{self.sink}': {self.target.shown} is gone, or was recreated, since rows were staged for it. "
@@ -141,11 +135,7 @@ class SqlTable:
         return write_ids
 
     def is_published(self, staged: StagedSink, app: str, checkpoint_id: int) -> bool:
-        """Whether the ledger holds this row.
-
-        Raises:
-            SinkIdentityError: it holds another one of this number, or later ones only; or the table is gone.
-        """
+        """Whether the ledger holds this row."""
         recorded = self.ledger.digest(app, checkpoint_id)
         if recorded == note_of(staged):
             if not exists(self.connection, self.target.table, self.target.schema):
@@ -174,11 +164,7 @@ class SqlTable:
     def broken_checks(
         self, files: Iterable[tuple[str, Iterable[pa.RecordBatch]]]
     ) -> dict[str, dict[int, str]]:
-        """Rows that break CHECK constraints, see ``Sink.broken_checks``: tried on an empty copy of the table.
-
-        Args:
-            files: paths, and the rows of each.
-        """
+        """Rows that break CHECK constraints, see ``Sink.broken_checks``: tried on an empty copy of the table."""
         trial = Trial.of(self.connection, self.target)
         try:
             return {path: broken for path, rows in files if (broken := trial.broken(rows))}
@@ -191,8 +177,6 @@ class SqlTable:
         """Write a checkpoint's rows and its row of the ledger in one transaction; nothing where that was done.
 
         Raises:
-            SinkIdentityError: this is not the table, or it holds other rows of this checkpoint.
-            SinkError: the database does not take the rows.
             CommitFailedError: another writer, or the connection, was in the way; nothing was written.
             CommitUnknownError: the connection broke while committing, and the ledger cannot be read.
         """

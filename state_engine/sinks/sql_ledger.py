@@ -32,9 +32,7 @@ class Ledger:
     """The ledger in one schema, over one connection. ``take`` and ``new_identity`` leave a transaction open.
 
     Attributes:
-        connection: to the database.
         schema: that the ledger is in; None for the default.
-        table: name of the sink's table.
     """
 
     connection: sa.Connection
@@ -85,7 +83,7 @@ class Ledger:
         return recorded
 
     def new_identity(self, app: str) -> None:
-        """Begin a transaction in which the table is made anew: what was staged for the old one is not for this one.
+        """Begin a transaction in which the table is made again: what was staged for the old one is not for this one.
 
         Waits for the end of another transaction of the application that does.
         """
@@ -93,11 +91,7 @@ class Ledger:
         self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
 
     def forget(self, apps: Sequence[str], *, but: str) -> None:
-        """Forget, in the transaction that is open, what these applications published to the table.
-
-        Args:
-            but: keeps its identity.
-        """
+        """Forget, in the transaction that is open, what these applications published to the table."""
         own, last = self._table.c, _IDENTITY
         gone = sa.or_(own.checkpoint_id > last, sa.and_(own.checkpoint_id == last, own.app != but))
         self.connection.execute(sa.delete(self._table).where(own.app.in_(apps), gone))

@@ -32,11 +32,7 @@ def staged_schema(staged: StagedSink) -> pa.Schema:
 
 
 def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
-    """Refuse to withdraw rows that were written before the table had a lineage column.
-
-    Raises:
-        SinkError: withdrawn rows are missing, and there are rows without lineage.
-    """
+    """Refuse to withdraw rows that were written before the table had a lineage column."""
     table, written = _lineage(target), sum(f.rows for f in staged.withdrawn)
     count = sa.select(sa.func.count()).select_from(table)
     there = connection.execute(count.where(_is_withdrawn(table, staged))).scalar_one()
@@ -68,11 +64,7 @@ def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink
 
 
 def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
-    """Insert the staged rows, or put them in the place of those with their key; some at a time.
-
-    Raises:
-        SinkError: a row has no key.
-    """
+    """Insert the staged rows, or put them in the place of those with their key; some at a time."""
     dialect = connection.dialect.name
     table = table_for(target, staged_schema(staged), dialect)
     insert, key = insert_into(connection, table), list(target.key)

@@ -34,7 +34,6 @@ class SqlTarget:
         table, schema: its name; None for the default schema of the database.
         key: columns that identify the row that another replaces; empty where rows are appended.
         lineage: whether the column ``_write_id`` names the attempt that wrote a row.
-        password_env: environment variable with the password.
     """
 
     url: str
@@ -56,20 +55,14 @@ class SqlTarget:
         return f"table {name} of {self.url}"
 
     def to_json(self) -> dict[str, Any]:
-        """As recorded; see ``from_json``."""
         return {**asdict(self), "key": list(self.key)}
 
     @staticmethod
     def from_json(stored: dict[str, Any]) -> SqlTarget:
-        """What ``to_json`` made."""
         return replace(SqlTarget(**stored), key=tuple(stored["key"]))
 
     def password(self) -> str | None:
-        """As it is now.
-
-        Raises:
-            SinkError: the environment variable is not set.
-        """
+        """As it is now."""
         if self.password_env is None:
             return None
         # a secret must not pass through jobs and checkpoints, so the one place that uses it asks for it
@@ -93,11 +86,7 @@ def lineage_of(write_id: str, sink: str) -> str:
 
 
 def checked_table(name: str, *, of: str = "SqlSink") -> str:
-    """The name of a table; raises ConfigurationError where it cannot be one.
-
-    Args:
-        of: class that is given it, for messages.
-    """
+    """The name of a table; raises ConfigurationError where it cannot be one."""
     if not name or "." in name:
         raise ConfigurationError(
             f"{of}: {name!r} cannot be the name of the table; its schema goes into schema="
@@ -106,11 +95,7 @@ def checked_table(name: str, *, of: str = "SqlSink") -> str:
 
 
 def check_names(target: SqlTarget, names: Iterable[str], *, what: str) -> None:
-    """Refuse names of columns that the database cannot have, would cut, or does not distinguish.
-
-    Raises:
-        ConfigurationError: says which.
-    """
+    """Refuse names of columns that the database cannot have, would cut, or does not distinguish."""
     for name in filter(None, (target.table, target.schema)):
         _check_length(name, target, what=what)
     for name in names:
@@ -133,12 +118,6 @@ def _check_length(name: str, target: SqlTarget, *, what: str) -> None:
 
 def checked_url(text: str, *, of: str = "SqlSink") -> str:
     """A URL that can be recorded.
-
-    Args:
-        of: class that is given it, for messages.
-
-    Raises:
-        ConfigurationError: it holds a password, or names a database that outputs cannot go to.
 
     Example:
         >>> checked_url("postgresql://etl@db.example/reports")

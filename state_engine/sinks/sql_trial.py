@@ -25,12 +25,7 @@ _COPY = "_statelake_trial"
 
 @dataclass(frozen=True)
 class Trial:
-    """One copy, over one connection.
-
-    Attributes:
-        connection: whose temporary table it is.
-        target: the table, under the name of the copy.
-    """
+    """One copy, over one connection."""
 
     connection: sa.Connection
     target: SqlTarget

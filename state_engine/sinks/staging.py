@@ -25,11 +25,7 @@ _TARGET = "target.json"
 
 @dataclass(frozen=True)
 class Staging:
-    """The staged outputs below one root.
-
-    Attributes:
-        root: URI.
-    """
+    """The staged outputs below one root."""
 
     root: str
 
@@ -63,7 +59,7 @@ def located(staged: StagedSink, layout: JobLayout) -> StagedSink:
 
 
 def write_note(uri: str, note: dict[str, Any]) -> None:
-    """Write a JSON file, whole or not at all, in place of the one before."""
+    """Write a JSON file, whole or not at all, instead of the one before."""
     at = open_location(uri)
     at.above().make_directory()
     at.write_whole(json.dumps(note).encode())

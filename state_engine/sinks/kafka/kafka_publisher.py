@@ -181,7 +181,6 @@ def _rows(staged: StagedSink, *, after: int) -> Iterator[pa.Table]:
     """Staged rows in their order, some at a time.
 
     Args:
-        staged: what is published.
         after: how many of them are left out, from the first on.
     """
     left = after

@@ -44,15 +44,8 @@ class KafkaTarget:
     """One topic.
 
     Attributes:
-        cluster: where it is.
-        topic: its name.
-        marker_topic: of the topic that says what was published.
-        format: of values.
         schema: of Avro, as JSON; else empty.
-        key: columns that make the key of a record.
-        key_format: how it holds them.
         headers, timestamp: columns of the record's headers and time; None where it has none of its own.
-        max_rows: of one transaction.
         timeout: after which brokers abort a transaction.
     """
 
@@ -74,13 +67,11 @@ class KafkaTarget:
         return f"topic {self.topic} of Kafka at {self.cluster.servers}"
 
     def to_json(self) -> dict[str, Any]:
-        """As recorded; see ``from_json``."""
         own = {**asdict(self), "cluster": self.cluster.to_json(), "key": list(self.key)}
         return {**own, "timeout": self.timeout // timedelta(milliseconds=1)}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> KafkaTarget:
-        """What ``to_json`` made."""
         return replace(
             KafkaTarget(**stored),
             cluster=KafkaCluster.from_json(stored["cluster"]),
@@ -96,12 +87,7 @@ class KafkaTarget:
     # -- columns ---------------------------------------------------------------------------------------------------
 
     def check(self, schema: pa.Schema, *, sink: str) -> None:
-        """Refuse columns that cannot become records.
-
-        Raises:
-            SinkError: a column is missing, or of a type that it cannot have.
-            ConfigurationError: the schema of Avro does not fit them.
-        """
+        """Refuse columns that cannot become records."""
         kinds = {field.name: field.type for field in schema if field.name != ROW_KIND}
         needed = dict.fromkeys(self.key, "key")
         needed |= {name: "headers" for name in [self.headers] if name}
@@ -147,11 +133,7 @@ class KafkaTarget:
     # -- records ---------------------------------------------------------------------------------------------------
 
     def frames(self, rows: pa.Table, *, sink: str) -> bytes:
-        """The records of rows; what an update replaces has none, and what is deleted has no value.
-
-        Raises:
-            SinkError: a row that replaces or deletes another one has no key, or one does not fit the schema of Avro.
-        """
+        """The records of rows; what an update replaces has none, and what is deleted has no value."""
         changing = ROW_KIND in rows.column_names
         row_kinds: Sequence[RowKind | None] = kinds_of(rows) if changing else [None] * rows.num_rows
         rows = rows.drop_columns([ROW_KIND]) if changing else rows
@@ -217,11 +199,7 @@ class KafkaTarget:
 
 @dataclass(frozen=True)
 class BecomesRecord(RowRule):
-    """A row fits the schema of a topic, has a key where it needs one, and is not too large for a record.
-
-    Attributes:
-        target: makes records.
-    """
+    """A row fits the schema of a topic, has a key where it needs one, and is not too large for a record."""
 
     target: KafkaTarget
 

@@ -37,12 +37,8 @@ class Marker:
     """How far an application has published.
 
     Attributes:
-        checkpoint_id: of the newest checkpoint.
         part: the transaction of it, from 1 on; 0 before there is one.
-        rows: that were sent, of ``of``.
-        of: rows of the checkpoint.
         files: what stands for its rows, see ``note_of``.
-        topic: that they went to.
     """
 
     checkpoint_id: int
@@ -63,20 +59,11 @@ class Marker:
         return Marker(checkpoint_id, 0, 0, staged.rows, note_of(staged), target.topic)
 
     def frame(self, app: str) -> bytes:
-        """As a record."""
         return marker_frame(app, json.dumps(asdict(self)))
 
 
 def check_continued(recorded: Marker, begun: Marker, *, app: str, sink: str) -> None:
-    """Refuse to publish a checkpoint where a later one, or another of its number, was.
-
-    Args:
-        recorded: the newest marker.
-        begun: of the checkpoint.
-
-    Raises:
-        SinkIdentityError: something else was published.
-    """
+    """Refuse to publish a checkpoint where a later one, or another of its number, was."""
     other = recorded.checkpoint_id == begun.checkpoint_id and recorded.files != begun.files
     if other or recorded.checkpoint_id > begun.checkpoint_id:
         held = f"{'other ' if other else ''}rows of checkpoint {recorded.checkpoint_id}"
@@ -87,22 +74,13 @@ def check_continued(recorded: Marker, begun: Marker, *, app: str, sink: str) -> 
 
 
 class Markers:
-    """The markers beside a topic.
-
-    Args:
-        spark: session.
-        target: the topic.
-    """
+    """The markers beside a topic."""
 
     def __init__(self, spark: SparkSession, target: KafkaTarget) -> None:
         self._spark, self._target = spark, target
 
     def make(self, admin: KafkaAdmin, *, sink: str) -> tuple[Topic, Topic]:
-        """The topic and that of its markers, each made unless it is there.
-
-        Raises:
-            SinkError: markers would not stay in their topic.
-        """
+        """The topic and that of its markers, each made unless it is there."""
         names = [self._target.topic, self._target.marker_topic]
         there = admin.topics(names)
         if names[0] not in there:
@@ -130,7 +108,6 @@ class Markers:
         """The newest marker of every application.
 
         Args:
-            admin: looks into the cluster.
             everything: whether to wait for transactions that are open. Who has shut out all other producers of an
                 application knows then that its marker is the last one.
         """
