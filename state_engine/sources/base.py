@@ -90,8 +90,6 @@ class TaskRows:
     """Rows that tasks read with Arrow: no row of them goes through Spark unless DataFrame code asks for it.
 
     Attributes:
-        schema: of the rows, hidden columns included.
-        tasks: how many read them.
         read: gives the rows of a task; it is pickled for the tasks.
         scan: gives the same rows as a DataFrame that Spark reads; None where only ``read`` can.
         near: whether they are in files on a disk, so that reading them again costs less than a shuffle.
@@ -104,7 +102,6 @@ class TaskRows:
     near: bool = False
 
     def as_frame(self, spark: SparkSession) -> DataFrame:
-        """The rows as a DataFrame."""
         if self.scan is not None:
             return self.scan()
         return self.mapped(spark, iter, T.StructType.fromJson(spark_schema(self.schema)))
@@ -117,12 +114,7 @@ class TaskRows:
         *,
         columns: Sequence[str] | None = None,
     ) -> DataFrame:
-        """What a function makes of the rows of every task, where they are read.
-
-        Args:
-            schema: of what it makes.
-            columns: that it needs; None for all.
-        """
+        """What a function makes of the rows of every task, where they are read."""
         read, names = self.read, tuple(self.schema.names if columns is None else columns)
 
         def read_and_run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

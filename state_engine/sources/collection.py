@@ -25,15 +25,8 @@ class CollectionSource(Source):
     """Gives the elements of a list, once each, in order.
 
     Args:
-        name: of the source, for messages.
-        elements: of the type.
-        kind: their type.
         max_rows_per_batch: elements of a micro-batch; None takes all at once.
         changing: whether elements have kinds: Rows of a kind, or pairs of a kind and an element.
-
-    Raises:
-        ConfigurationError: the number is none.
-        ValueTypeError: an element does not fit.
     """
 
     name: str

@@ -20,8 +20,6 @@ class Position:
     """How far a table was read.
 
     Attributes:
-        table: its id.
-        version: the last version that was read from.
         files: how many files of it were read; None: all.
         snapshot: whether it was read whole, not as what its commit added.
     """
@@ -38,7 +36,6 @@ class Stop:
 
     Attributes:
         file: what was taken last; None for a version without rows.
-        position: after it.
         new_schema: whether its version changed the schema: no slice reaches over that.
     """
 
@@ -63,11 +60,7 @@ def location_in(elements: Sequence[Element]) -> str:
 
 
 def goes_on(before: Sequence[Element], *, changes: bool, path: str) -> bool:
-    """Whether a source goes on with what it did before; else it begins, with changes or with what is added.
-
-    Raises:
-        SourceError: it is inside of a commit, whose files it counted otherwise until now.
-    """
+    """Whether a source goes on with what it did before; else it begins, with changes or with what is added."""
     if not before:
         return False
     if before[-1]["split"].endswith(CHANGES) == changes:
@@ -95,11 +88,7 @@ def begin_of(before: Sequence[Element], end: Position, first: Position | None) -
     """Where the recorded slice that ends at ``end`` began.
 
     Args:
-        before: the position in front of it.
         first: where a source begins that does not begin with a snapshot.
-
-    Raises:
-        SourceError: it began otherwise than this source does.
     """
     known = positions_in(before)
     start = known[-1] if known else first
@@ -116,9 +105,6 @@ def stops(log: SourceTable, start: Position, end: Position) -> Iterator[Stop]:
     """All files that were read between two positions of one table, in order.
 
     Commits that take rows away were passed over, or the recorded run would not have gone on.
-
-    Raises:
-        SourceError: the table is another one now, or its log does not reach back so far.
     """
     if end.table != log.table_id:
         raise SourceError(
@@ -145,8 +131,6 @@ def bounded(
 
     Args:
         stops: where the slice may end, in order.
-        end: the position after all of them.
-        max_files, max_rows: bounds.
     """
     files: list[TableFile] = []
     position, rows = end, 0
@@ -166,16 +150,11 @@ def bounded(
 
 
 def schemas_up_to(elements: Sequence[Element], version: int) -> list[Element]:
-    """Elements with schemas that were known by a version."""
     return [e for e in elements if e["split"].endswith(SCHEMA) and e["position"]["version"] <= version]
 
 
 def check_read_once(positions: Sequence[Position], *, path: str) -> None:
-    """Refuse positions of a table that was read anew on the way: only the recorded cuts say where.
-
-    Raises:
-        SourceError: a snapshot comes after something else.
-    """
+    """Refuse positions of a table that was read again on the way: only the recorded cuts say where."""
     for snapshot in {p for p in positions if p.snapshot}:
         if any(p.version <= snapshot.version and not _same_snapshot(p, snapshot) for p in positions):
             raise SourceError(

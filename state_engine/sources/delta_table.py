@@ -61,9 +61,7 @@ class TableFile:
 
     Attributes:
         uri: absolute, not escaped.
-        size: in bytes.
         rows: that are left after its deletion vector; None where the log does not say.
-        action: Delta's ``add`` as JSON.
     """
 
     uri: str
@@ -88,10 +86,7 @@ class TableCommit:
 
     Attributes:
         files: that it added, in the order of the log; those of a mere rearrangement are left out.
-        removes: whether it took rows away.
-        operation: Delta's name of what was done, for messages.
         schema: the new schema as JSON; None where it left the metadata alone.
-        table_id: with the schema.
     """
 
     files: list[TableFile]
@@ -102,15 +97,7 @@ class TableCommit:
 
 
 class SourceTable:
-    """The newest version of a table, and its history.
-
-    Args:
-        spark: session with Delta.
-        uri: of the table.
-
-    Raises:
-        SourceError: there is no Delta table, or its log cannot be read.
-    """
+    """The newest version of a table, and its history."""
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.uri, self._spark = uri, spark
@@ -129,7 +116,6 @@ class SourceTable:
         """Refuse to begin with a version. Raises SourceError where what it changed is not recorded."""
 
     def schema_at(self, version: int) -> str:
-        """The schema of a version as JSON."""
         return str(self._snapshot(version).metadata().schemaString())
 
     def snapshot_files(self, version: int) -> list[TableFile]:
@@ -138,11 +124,7 @@ class SourceTable:
         return kept_newest(_listings, key, lambda: self._files_of(version), most=_KEPT_LISTINGS)
 
     def commit(self, version: int) -> TableCommit:
-        """What a commit did.
-
-        Raises:
-            SourceError: it is no longer in the log.
-        """
+        """What a commit did."""
         entry = self.log_commit(version)
         table_id, schema = entry.described or (None, None)
         return TableCommit(
@@ -209,7 +191,7 @@ class SourceTable:
     def _described(self, snapshot: Any) -> Any:
         """A description of the table with which a scan has ``_metadata.row_index``.
 
-        Delta's scans have it only where the protocol allows deletion vectors; other tables are described anew.
+        Delta's scans have it only where the protocol allows deletion vectors; other tables are described again.
         """
         if reads_deletion_vectors(snapshot.protocol().json()):
             return snapshot

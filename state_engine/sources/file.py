@@ -439,8 +439,6 @@ class FileSource(Source):
         """The declared schema, else that which is recorded, else that of the first file that can be read.
 
         Args:
-            elements: position.
-            pending: files that are read next.
             uris: of all files: what their paths give is added to the schema of a file.
         """
         if self.schema is not None:

@@ -18,14 +18,8 @@ def names_in_file(
     """By declared column, the name of the file's column that gives it; those without one are left out.
 
     Args:
-        uri: of the file, for messages.
-        there: names of the file's columns.
-        declared: names of the declared columns.
         missing: ``refuse`` a file without a declared column, or have it ``null``.
         inside: of the fields of a record, its column and a dot, for messages.
-
-    Raises:
-        BadFileError: two columns could give a declared one, or none does and ``missing`` is ``refuse``.
 
     Example:
         >>> names_in_file("a.csv", ["ID", "city"], ["id", "zip"], missing="null")

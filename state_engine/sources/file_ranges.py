@@ -141,11 +141,7 @@ def cut(pending: Sequence[FileRange], max_rows: int) -> list[FileRange]:
 
 
 def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str) -> list[FileRange]:
-    """The files that paths or shell patterns name, absolute or below a directory.
-
-    Raises:
-        ConfigurationError: one of them names none.
-    """
+    """The files that paths or shell patterns name, absolute or below a directory."""
     selected: dict[str, FileRange] = {}
     for one in wanted:
         if not isinstance(one, str | os.PathLike):

@@ -95,22 +95,13 @@ class DataFrameStep(Protocol):
 
 @dataclass(frozen=True)
 class TableCode:
-    """Stands for DataFrame code where there is no Spark: takes and gives a table, with the hidden columns.
-
-    Attributes:
-        function: the code.
-        of: the DataFrame code, in words.
-    """
+    """Stands for DataFrame code where there is no Spark: takes and gives a table, with the hidden columns."""
 
     function: Callable[[pa.Table], pa.Table]
     of: str
 
     def applied(self, rows: pa.Table | None) -> pa.Table:
-        """The rows that the code gives.
-
-        Raises:
-            ConfigurationError: they are no table, or have lost their hidden columns.
-        """
+        """The rows that the code gives."""
         assert rows is not None
         made = self.function(rows)
         if not isinstance(made, pa.Table):
@@ -131,10 +122,7 @@ class StreamFrame:
     """Rows with their order.
 
     Attributes:
-        spark: session.
-        given: user columns and hidden columns.
         order_by: user columns that come first in the order.
-        hidden_order: hidden columns that make it total.
         named: how many columns of the order, user's and hidden together, were named by the user.
         event_time: user column, or hidden column in milliseconds, of the event time; None without.
         source: name of the source that the rows come straight from; None after an operator or a union.
@@ -145,7 +133,6 @@ class StreamFrame:
         origin: of all rows, see ``microbatch.routing.origins``; None where rows carry their own, or have none.
         lead: hidden columns that come before all others in the order, as long as the stream is not merged.
         small: whether it is known to be so little that compiling expressions for it costs more than it saves.
-        changing: whether the rows have the column ROW_KIND.
     """
 
     spark: SparkSession
@@ -173,7 +160,6 @@ class StreamFrame:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """As a DataFrame."""
         if isinstance(self.given, TaskRows):
             return self.given.as_frame(self.spark)
         if isinstance(self.given, pa.Table):
@@ -232,7 +218,6 @@ class StreamFrame:
     def _with(
         self, rows: DataFrame | pa.Table, step: DataFrameStep, hidden_order: tuple[str, ...]
     ) -> StreamFrame:
-        """The frame with what a step made of its rows."""
         if step.order_by is None:
             return replace(self, given=rows, hidden_order=hidden_order)
         return self._ordered_by(step.order_by, rows, hidden_order)
@@ -259,11 +244,7 @@ class StreamFrame:
         check_there((c for c in columns if c not in self.schema.names), self.user_columns, what=what)
 
     def ordered(self) -> StreamFrame:
-        """With hidden columns that make its order total: a hash of the row where a transform lost the source's.
-
-        Raises:
-            ConfigurationError: nothing orders the rows.
-        """
+        """With hidden columns that make its order total: a hash of the row where a transform lost the source's."""
         if self.hidden_order:
             return self
         if not self.order_by:  # sinks need no order: only operators come here
@@ -274,7 +255,6 @@ class StreamFrame:
         return replace(self, given=_with_content(self.rows), hidden_order=(CONTENT,))
 
     def arrow_type(self, name: str) -> pa.DataType:
-        """Type of a column in Arrow."""
         if isinstance(self.given, pa.Table | TaskRows):
             return self.given.schema.field(name).type
         return to_type(self.schema[name].dataType, parameter=f"column '{name}'").arrow
@@ -285,11 +265,7 @@ class StreamFrame:
         return [(c, self.arrow_type(c)) for c in (*self.order_by, *self.hidden_order)]
 
     def event_ms(self, what: str) -> Rule:
-        """Event time in milliseconds; null where there is none.
-
-        Raises:
-            ConfigurationError: the column is not there, or of another type.
-        """
+        """Event time in milliseconds; null where there is none."""
         if self.event_time is None:
             return Constant(None, pa.int64())
         if self.event_time == EVENT_TIME:
@@ -337,7 +313,6 @@ class StreamFrame:
 
     @property
     def arrival(self) -> dict[str, Rule]:
-        """The columns ARRIVAL."""
         if ARRIVAL[0] in self.schema.names:
             return {name: Taken(name) for name in ARRIVAL}
         if self.reordered:
@@ -388,12 +363,7 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
                 source: str, labels: tuple[str, ...], small: bool = False, changing: bool = False,
                 ) -> StreamFrame:  # fmt: skip
-    """The frame of a source's slice.
-
-    Raises:
-        SourceError: the source says that it changes, and its rows have no kinds.
-        ConfigurationError: a column has a name of ours.
-    """
+    """The frame of a source's slice."""
     own = list(read.rows.schema.names)
     for name in (*PLACE_COLUMNS, ROW_KIND):
         if name in own:
@@ -443,11 +413,7 @@ def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:
 
 
 def united(frames: Sequence[StreamFrame]) -> StreamFrame:
-    """One frame of several with the same columns, merged by their order.
-
-    Raises:
-        ConfigurationError: the columns differ.
-    """
+    """One frame of several with the same columns, merged by their order."""
     columns = frames[0].user_columns
     for other in frames[1:]:
         if sorted(other.user_columns) != sorted(columns):
@@ -565,14 +531,6 @@ def orders_by_event_time(
 
     First the event time: the column that each stream's order begins with, where all have one of the same type; else
     in milliseconds. Then the place of the stream; then its own order. A single stream has no place.
-
-    Args:
-        frames: with event time.
-        places: of the streams.
-        what: has the streams as inputs, for messages.
-
-    Raises:
-        ConfigurationError: the order that the user named does not begin with the event time.
     """
     for frame in frames:
         if frame.named and not frame.timed_order:

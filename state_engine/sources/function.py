@@ -34,9 +34,7 @@ class FunctionSource(Source):
     """Rows that a source function of the user collects.
 
     Args:
-        name: of the source, for messages.
         function: the user's; every batch works on its own copy.
-        kind: type of what it collects.
         max_rows_per_batch: after so many rows it must stop.
     """
 

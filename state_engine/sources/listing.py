@@ -48,9 +48,6 @@ def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[
         path: a directory, searched through, or one file.
         pattern: that names must match.
         consumed: URIs that were consumed: read under these names where there are several, whatever they look like.
-
-    Raises:
-        SourceError: the directory does not exist.
     """
     look = _LOOK.get()
     if look is None:

@@ -28,11 +28,7 @@ class InputFile(NamedTuple):
     """A file in a source's directory. A directory may hold very many: nothing is made that sorts and copies slowly.
 
     Attributes:
-        uri: of the file.
-        size: in bytes.
-        mtime_ms: when it changed last.
         real: what the file really is; files of one are the same.
-        linked: whether a link is in its path.
         copied: whether its name says that it is being copied.
         nameless: whether it cannot be opened by its URI, for its path holds what no URI of ours can hold.
     """
@@ -50,8 +46,6 @@ class _Place(NamedTuple):
     """A directory, and how the walk came to it.
 
     Attributes:
-        path: of the directory.
-        real: its real path.
         via: the real paths of where the walk began, and of the directories whose links led here.
     """
 
@@ -88,7 +82,6 @@ def files_below(path: str, consumed: Collection[str]) -> Iterator[InputFile]:
     """The files below a local directory, in no order; hidden ones left out.
 
     Args:
-        path: of the directory.
         consumed: URIs of files whose sizes and times may come from memory.
     """
     real = os.path.realpath(path)

@@ -23,10 +23,6 @@ def normal_elements(
 
     Args:
         given: values or rows; of a source that changes Rows of a kind, or pairs of a kind and an element, too.
-        source: name, for messages.
-
-    Raises:
-        ValueTypeError: one does not fit.
     """
     kinds, values = split([own_kind(one) for one in given]) if changing else (None, given)
     normalise = kind.element.normalise
@@ -42,8 +38,6 @@ def local_frame(
     """Normal elements as rows in their order.
 
     Args:
-        kind: type of the elements.
-        first: number of the first of them.
         kinds: of the elements; None where the stream has inserts only.
     """
     values = [(e,) for e in elements] if kind.scalar else list(elements)

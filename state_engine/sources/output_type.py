@@ -17,7 +17,6 @@ class OutputType:
 
     Attributes:
         columns: names and types; made by what makes an element: a class, plain tuples (``tuple``) or Rows (``"row"``).
-        scalar: whether elements are bare values of the one column.
     """
 
     columns: StructType

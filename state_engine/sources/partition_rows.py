@@ -54,7 +54,6 @@ class FileTimes:
         )
 
     def facts(self) -> tuple[int | None, int | None, int]:
-        """As stored."""
         return self.min_ms, self.max_ms, self.refused
 
 
@@ -68,12 +67,7 @@ def file_times(
     files: int,
     late: tuple[int, int],
 ) -> tuple[list[FileTimes], int, int]:
-    """Event times by file, the number of rows in the interval ``late``, and of rows that have no event time.
-
-    Raises:
-        ConfigurationError: there is no such column, or it holds no time.
-        SourceError: a file cannot be read, or a record cannot be parsed.
-    """
+    """Event times by file, the number of rows in the interval ``late``, and of rows that have no event time."""
     rows = frame_or_table(spark, read.rows)
     if isinstance(rows, pa.Table):
         times_ms = _table_ms(rows, column)

@@ -47,7 +47,6 @@ class Piece:
     """Part of what was seen, as far as a partition reads it.
 
     Attributes:
-        part: slice of the source itself.
         from_ms, to_ms: bounds of the event time of the rows that are taken; the end is exclusive.
         new: whether it was seen just now: then rows that could not be parsed are set aside.
     """
@@ -63,7 +62,6 @@ class PartitionSlice:
     """What a partition reads of one source; the ``detail`` of its slice.
 
     Attributes:
-        partition: which.
         late_rows: rows seen just now whose partition was run before.
         pieces: in the order in which they were seen; none where there can be no row.
     """
@@ -77,14 +75,7 @@ class PartitionedSource(Source):
     """A source that is cut into time partitions.
 
     Args:
-        name: of the source, for messages.
-        source: what is cut.
-        partitions: of the job.
         keep_refused: whether rows that cannot be parsed are set aside.
-        job: name, for messages.
-
-    Raises:
-        ConfigurationError: the source cannot be cut so.
     """
 
     def __init__(
@@ -110,7 +101,6 @@ class PartitionedSource(Source):
         return None if following is None else self.plan_partition(spark, elements, following)
 
     def plan_partition(self, spark: SparkSession, elements: Sequence[Element], partition: Partition) -> Slice:
-        """The slice of a partition, from all that the source has now."""
         known = _inner(elements)
         appended: list[Element] = []
         while (part := self.source.plan(spark, known)) is not None:

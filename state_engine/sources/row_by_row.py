@@ -85,7 +85,6 @@ class Placed:
 
     Attributes:
         rows: with the hidden columns, or without all of them where the code lost them.
-        kept: whether it has them.
         order: names of further hidden columns, which put rows that became of one row in order.
         mixed: whether such rows may come in any order nevertheless.
     """
@@ -97,17 +96,7 @@ class Placed:
 
 
 def with_places(made: DataFrame, given: DataFrame, hidden: Sequence[str], *, what: str) -> Placed:
-    """The rows that users' code made, with the hidden columns of the rows that they were.
-
-    Args:
-        made: what the code returned.
-        given: what ``visible`` gave it.
-        hidden: names of the hidden columns.
-        what: the code, for messages.
-
-    Raises:
-        ConfigurationError: the code does not treat rows one by one.
-    """
+    """The rows that users' code made, with the hidden columns of the rows that they were."""
     carried = _Carrier(given, tuple(hidden), what).carried(_analyzed(made))
     if not hidden or carried is None or carried.plan is None:
         return Placed(made, kept=False)
@@ -120,9 +109,6 @@ class _Carried:
 
     Attributes:
         plan: its node; None where the rows are new ones, of code that nobody looks into.
-        hidden: their attributes in its output.
-        order: their names.
-        mixed: as of ``Placed``.
     """
 
     plan: JavaObject | None
@@ -282,7 +268,6 @@ class _Carrier:
 
 
 def _nodes(expression: JavaObject) -> Iterator[JavaObject]:
-    """An expression and all below it."""
     yield expression
     yield from chain.from_iterable(map(_nodes, _list(expression.children())))
 

@@ -62,9 +62,6 @@ def with_kinds_of(rows: pa.Table | pa.RecordBatch, values: list[Any]) -> list[An
 def shown_elements(rows: pa.Table, *, scalar: bool, declared: StructType | None) -> list[Any]:
     """Rows of a sink's file as elements: where they have kinds, Rows of their kind or pairs of a kind and a value.
 
-    Args:
-        scalar, declared: as for ``core.types.columns.elements``.
-
     Example:
         >>> rows = pa.table({"value": [7], ROW_KIND: pa.array([3], pa.int8())})
         >>> shown_elements(rows, scalar=True, declared=None)

@@ -35,7 +35,6 @@ def place_columns(uris: Sequence[str], row: Column) -> list[Column]:
 
     Args:
         uris: of the files, each once, not escaped.
-        row: number of the row in its file.
     """
     return [_file_place(uris).cast("int").alias(FILE_COLUMN), row.cast("bigint").alias(ROW_COLUMN)]
 
@@ -45,10 +44,6 @@ def scanned(uris: Sequence[str], scan: Callable[[list[str]], DataFrame]) -> Data
 
     Spark gives all files of a scan again for a name among them that it takes for a pattern, so such a file has a scan
     of its own.
-
-    Args:
-        uris: of the files.
-        scan: gives the rows of some of them.
     """
     plain = [uri for uri in uris if not _PATTERN(uri)]
     groups = [plain] if plain else []

@@ -24,7 +24,6 @@ def incompatible_change(old: dict[str, Any], new: dict[str, Any], inside: str = 
     """What of ``old`` is not in ``new`` any more, as text; empty where nothing is missing.
 
     Args:
-        old, new: struct types in Spark's JSON form.
         inside: name of the column that holds them, with a dot.
 
     Example:

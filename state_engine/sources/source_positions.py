@@ -26,11 +26,7 @@ POSITIONS = "positions"
 
 
 class SourcePositions:
-    """Positions of the sources of one job.
-
-    Args:
-        uri: of the table of operator state.
-    """
+    """Positions of the sources of one job."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri

@@ -47,8 +47,6 @@ class Milliseconds:
     """A date or timestamp as milliseconds since 1970, rounded down.
 
     Attributes:
-        name: of the column.
-        kind: its type.
         within_python: whether a time that Python cannot hold is null: its row is refused, and moves no watermark.
     """
 
@@ -71,7 +69,6 @@ def ordered_together(
     Args:
         orders: columns of each stream's own order.
         named: how many of them all streams were given by name.
-        places: of the streams.
 
     Example:
         >>> number = pa.int64()
@@ -90,7 +87,6 @@ def ordered_together(
 
 
 def in_arrow(rule: Rule, rows: pa.Table) -> pa.Array:
-    """The column of a table."""
     if isinstance(rule, Constant):
         return pa.repeat(pa.scalar(rule.value, rule.kind), rows.num_rows)
     column = one_chunk(rows[rule.name])

@@ -39,8 +39,6 @@ class Changes:
     """Decoded rows of a feed.
 
     Attributes:
-        rows: with the user's columns.
-        kinds: of each of them, ``RowKind.value``.
         origins: of each of them, the row of the feed; in order, and what an update replaces comes first.
         problems: rows of the feed that could not be decoded, and why.
     """
@@ -158,12 +156,7 @@ class ChangeFormat(ABC):
 
 @dataclass(frozen=True, repr=False)
 class ColumnsFormat(ChangeFormat):
-    """See ``ChangeFormat.columns``.
-
-    Attributes:
-        op: the column.
-        kinds: by operation, as text.
-    """
+    """See ``ChangeFormat.columns``."""
 
     op: str
     kinds: Mapping[str, int]
@@ -200,12 +193,7 @@ class ColumnsFormat(ChangeFormat):
 
 @dataclass(frozen=True, repr=False)
 class DebeziumFormat(ChangeFormat):
-    """See ``ChangeFormat.debezium``.
-
-    Attributes:
-        path: of the sequence, in the envelope.
-        sequence_type: in JSON text.
-    """
+    """See ``ChangeFormat.debezium``."""
 
     column: str | None = None
     schema: str | None = None
@@ -315,8 +303,6 @@ class DebeziumFormat(ChangeFormat):
         )
 
     def _columns_of(self, feed: pa.Table) -> _Envelopes:
-        """Of envelopes that are structs."""
-
         def part(*path: str) -> pa.Array:
             if self.column is not None:
                 return pc.struct_field(one_chunk(feed[self.column]), list(path))
@@ -404,7 +390,6 @@ def _sequence_of(given: str | None) -> tuple[str | None, tuple[str, ...], str]:
 def _parsed(
     texts: list[bytes | None], kind: StructType, placed: StructType | None, path: tuple[str, ...]
 ) -> _Envelopes:
-    """Of envelopes that are JSON text."""
     before: list[Any] = []
     after: list[Any] = []
     ops: list[str | None] = []

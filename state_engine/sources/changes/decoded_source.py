@@ -48,13 +48,7 @@ Decode = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class DecodedSource(Source):
-    """A source of operations.
-
-    Args:
-        name: for messages.
-        source: what reads them.
-        format: what they mean.
-    """
+    """A source of operations."""
 
     name: str
     source: Source
@@ -132,11 +126,7 @@ class DecodedSource(Source):
 
 
 def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
-    """A source whose rows are operations.
-
-    Raises:
-        ConfigurationError: that is no format, or the source has changes already.
-    """
+    """A source whose rows are operations."""
     if not isinstance(format_, ChangeFormat):
         raise ConfigurationError(
             f"source '{name}': {format_!r} is not a format; use ChangeFormat.debezium(…) or ChangeFormat.columns(…)"

@@ -70,9 +70,6 @@ class ChangeFile(TableFile):
     Attributes:
         part: ``insert`` or ``delete``: all of its rows were; ``before`` and ``after``: of a file of recorded changes
             those that the commit took away, or put in place.
-        version: of the commit.
-        committed_ms: its time.
-        masked: rows that its deletion vector hides.
     """
 
     part: Part
@@ -98,12 +95,7 @@ class ChangeFile(TableFile):
 
 
 class ChangeTable(SourceTable):
-    """A table whose commits are what they changed.
-
-    Args:
-        spark, uri: as of ``SourceTable``.
-        with_metadata: whether rows have the columns METADATA.
-    """
+    """A table whose commits are what they changed."""
 
     def __init__(self, spark: SparkSession, uri: str, *, with_metadata: bool) -> None:
         super().__init__(spark, uri)
@@ -243,12 +235,7 @@ class ChangeTable(SourceTable):
         return self._described_anew(with_text_column(snapshot.metadata().json(), CHANGE_TYPE))
 
     def _scanned(self, files: Sequence[ChangeFile], scan: Mapping[str, list[int]], version: int) -> DataFrame:
-        """The rows of one scan, each file of which is given once.
-
-        Args:
-            files: of the slice.
-            scan: places in it, by file.
-        """
+        """The rows of one scan, each file of which is given once."""
         frame = self.scan([files[places[0]] for places in scan.values()], version)
         file, row = place_columns(list(scan), F.col("_metadata.row_index"))
         frame = frame.select("*", file.alias(_PLACE), row)
@@ -349,7 +336,7 @@ def _committed_ms(entry: LogCommit) -> int | None:
 
 
 def _changes_nothing(entry: LogCommit) -> bool:
-    """Whether it is a MERGE that found nothing to change, and wrote files anew all the same: it has no changes."""
+    """Whether it is a MERGE that found nothing to change, and wrote files again all the same: it has no changes."""
     counts = ("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted")
     metrics = next((info.get("operationMetrics") or {} for info in entry.of("commitInfo")), {})
     return entry.operation == "MERGE" and all(metrics.get(name) == "0" for name in counts)

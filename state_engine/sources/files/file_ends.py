@@ -25,7 +25,6 @@ class FileEnds:
 
     Attributes:
         digest: of its first and last 64 KiB, as hexadecimal text.
-        parquet_footer: whether it ends as a Parquet file does.
         foreign: whether it begins as no Parquet file does, not even one that is being copied into space kept for it.
     """
 
@@ -36,11 +35,7 @@ class FileEnds:
 
 @lru_cache(maxsize=20_000)
 def file_ends(uri: str, size: int, mtime_ms: int) -> FileEnds:
-    """Look at a file; once for its size and time of change.
-
-    Raises:
-        OSError: it cannot be read, or is shorter than its size.
-    """
+    """Look at a file; once for its size and time of change."""
     first, last = bytes_of_ends(uri, size, mtime_ms)
     digest = hashlib.sha256(first if last is first else first[:ENDS_BYTES] + last)
     begins = first[:4]

@@ -38,10 +38,6 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 def texts_in_path(uri: str, root: str) -> list[tuple[str, str | None]]:
     """What the directories of a file below a root say: names and texts; None for null.
 
-    Args:
-        uri: of the file.
-        root: of the source.
-
     Example:
         >>> texts_in_path("file:///in/day=2024-01-05/place=a%2Fb/1.parquet", "file:///in")
         [('day', '2024-01-05'), ('place', 'a/b')]

@@ -68,7 +68,6 @@ class Decoding:
     """What the values of records are.
 
     Attributes:
-        format: of the values.
         schema: DDL text; of Avro its schema, as JSON. Empty for raw records.
         key: columns that the key of a record gives where it has no value.
         key_format: how the key holds them: a JSON object, or the text of the only one.
@@ -87,7 +86,6 @@ class Decoding:
         """Rows of records, which have hidden columns, too.
 
         Args:
-            records: with ``RECORD_FIELDS``.
             keep_refused: whether records that do not fit are kept; else the first one ends the micro-batch.
         """
         if self.format == "raw":
@@ -111,11 +109,7 @@ class Decoding:
 
     @property
     def declared(self) -> T.StructType:
-        """The columns that values have.
-
-        Raises:
-            ConfigurationError: the schema says something else.
-        """
+        """The columns that values have."""
         parsed = self._avro_type() if self.format == "avro" else T.StructType.fromDDL(self.schema)
         given = cast("T.StructType", parsed)
         if unknown := sorted(set(self.key) - set(given.names)):
@@ -187,12 +181,7 @@ class Decoding:
 
 
 class _RecordReader:
-    """Reads records by the rules of ``sources.text``.
-
-    Args:
-        decoding: of the records.
-        columns: that values have.
-    """
+    """Reads records by the rules of ``sources.text``."""
 
     def __init__(self, decoding: Decoding, columns: StructType) -> None:
         self._decoding, self._columns = decoding, columns

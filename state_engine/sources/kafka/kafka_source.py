@@ -314,7 +314,6 @@ class KafkaSource(Source):
         return Offsets(partitions, admin.offsets(list(partitions), EARLIEST), ends)
 
     def _after(self, there: Offsets, known: Mapping[Partition, OffsetRange], place: Partition) -> OffsetRange:
-        """What is new in a partition."""
         if place not in known:
             return there.whole(place, there.begins[place])
         wanted, loss = there.after(known[place])
@@ -411,11 +410,7 @@ def _check_starting(starting: object) -> None:
 
 
 def _offsets_given(given: object, there: Mapping[Partition, Topic], *, of: str) -> dict[Partition, int]:
-    """Offsets that a user names.
-
-    Raises:
-        ConfigurationError: they are none, or of a partition that is not there.
-    """
+    """Offsets that a user names."""
     offsets: dict[Partition, int] = {}
     for topic, partitions in given.items() if isinstance(given, Mapping) else [("", None)]:
         if not isinstance(partitions, Mapping):

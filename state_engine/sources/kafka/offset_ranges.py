@@ -23,9 +23,7 @@ class OffsetRange:
     """Offsets ``start`` to ``end`` (exclusive) of one partition.
 
     Attributes:
-        topic, partition: where they are.
-        topic_id: of the very topic; one that is made anew has another.
-        start, end: offsets.
+        topic_id: of the very topic; one that is made again has another.
         lost: how many offsets before ``start`` are gone unread.
     """
 
@@ -38,7 +36,6 @@ class OffsetRange:
 
     @property
     def place(self) -> Partition:
-        """The partition."""
         return self.topic, self.partition
 
     @property
@@ -85,8 +82,6 @@ class Offsets:
     """What there is in partitions.
 
     Attributes:
-        topics: by partition.
-        begins: the first offset of each that is still there.
         ends: the offset up to which each can be read.
     """
 
@@ -115,15 +110,10 @@ class Offsets:
         return OffsetRange(*place, topic.id, start, max(start, last), lost), why
 
     def whole(self, place: Partition, start: int) -> OffsetRange:
-        """All of a partition from an offset on."""
         return OffsetRange(*place, self.topics[place].id, start, max(start, self.ends[place]))
 
     def check_there(self, ranges: Sequence[OffsetRange]) -> None:
-        """Refuse ranges that cannot be read again as they were.
-
-        Raises:
-            SourceError: a topic is gone or was made anew, or offsets are.
-        """
+        """Refuse ranges that cannot be read again as they were."""
         for one in ranges:
             name = f"{one.topic}/{one.partition}"
             topic = self.topics.get(one.place)
@@ -159,11 +149,7 @@ def cut(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange]:
 
 
 def left_over(before: Sequence[Element], recorded: Sequence[Element]) -> list[OffsetRange]:
-    """What was recorded and is not consumed yet, one range a partition.
-
-    Raises:
-        SourceError: a topic was made anew on the way: only the recorded cuts say where.
-    """
+    """What was recorded and is not consumed yet, one range a partition."""
     known = newest_by_partition(before)
     wanted: dict[Partition, OffsetRange] = {}
     for one in recorded_ranges(recorded):

@@ -24,11 +24,7 @@ FEW_BYTES, FEW_ROWS = 2**18, 20_000
 
 
 def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None:
-    """The rows of these ranges with the hidden columns of a slice; None where they are many, or not plainly readable.
-
-    Args:
-        schema: that the rows must have.
-    """
+    """The rows of these ranges with the hidden columns of a slice; None if they are many, or not plainly readable."""
     wanted = plain_schema(schema)
     if wanted is None or not wanted.names or sum(r.size for r in ranges) > FEW_BYTES:
         return None
@@ -45,7 +41,6 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None
 
 
 def _read(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
-    """The rows of one range."""
     at = open_location(one.uri)
     try:
         with at.parquet() as file:

@@ -64,11 +64,7 @@ def _seen_leaf(kind: pa.DataType, stored: pq.ColumnSchema) -> pa.DataType:
 
 
 def inferred(uri: str, columns: pa.Schema) -> pa.Schema:
-    """The schema of a source that declares none, as Spark infers it.
-
-    Raises:
-        BadFileError: Spark has no type for a column.
-    """
+    """The schema of a source that declares none, as Spark infers it."""
     fields = []
     for field in columns:
         kind = _in_spark(field.type)
@@ -114,10 +110,6 @@ def check_columns(
     uri: str, there: Iterable[pa.Field], declared: Iterable[pa.Field], *, missing: Missing, inside: str = ""
 ) -> None:
     """Check that the columns of a file give the declared ones.
-
-    Args:
-        there: as ``columns_of`` gives them.
-        inside: of a record, its column and a dot.
 
     Raises:
         BadFileError: two columns could give a declared one, the file lacks one where ``missing`` refuses that, or a

@@ -26,11 +26,7 @@ _VALUES: dict[str, tuple[str, ...]] = {
 
 
 def check_parquet_options(given: Mapping[str, Any]) -> None:
-    """Refuse options that Spark would pass over, and those that a ``FileSource`` cannot have.
-
-    Raises:
-        ConfigurationError: names the option, and the way out.
-    """
+    """Refuse options that Spark would pass over, and those that a ``FileSource`` cannot have."""
     values = {name.lower(): name for name in _VALUES}
     refused = {name.lower(): why for name, why in REFUSED_OF_FILES.items()}
     for name, value in sorted(given.items()):

@@ -24,7 +24,6 @@ def parquet_rows(
     """The rows of ranges of files with the hidden columns of a slice.
 
     Args:
-        schema: that the rows must have.
         scan: gives the same rows as Spark reads them, whatever the files are.
     """
     few = few_rows(ranges, schema)

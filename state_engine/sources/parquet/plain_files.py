@@ -49,7 +49,6 @@ class RowGroup:
     """Rows of a file that lie together.
 
     Attributes:
-        first, rows: which rows of the file.
         bytes: about how much they are in memory, all columns together.
     """
 

@@ -45,12 +45,7 @@ class Piece:
     """Rows of one row group.
 
     Attributes:
-        place: of the file in the slice.
-        uri: of the file.
-        number: of the row group.
-        first: row of the file that the group begins with.
         start, end: the rows of the file that are wanted, the end exclusive.
-        at_once: so many rows are read at a time.
         bytes: about how much there is to read.
     """
 
@@ -67,13 +62,7 @@ class Piece:
 def task_rows(
     ranges: Sequence[FileRange], schema: StructType, *, cores: int, scan: Callable[[], DataFrame]
 ) -> TaskRows | None:
-    """The rows of these ranges with the hidden columns of a slice, as tasks read them; None where Spark has to.
-
-    Args:
-        schema: that the rows must have.
-        cores: that there are for tasks.
-        scan: gives the same rows as a DataFrame.
-    """
+    """The rows of these ranges with the hidden columns of a slice, as tasks read them; None where Spark has to."""
     wanted = plain_schema(schema)
     if wanted is None or not wanted.names or len(ranges) > _MOST_FILES:
         return None
@@ -115,7 +104,6 @@ def _row_groups(wanted: pa.Schema, one: FileRange) -> list[RowGroup] | None:
 
 
 def _pieces(place: int, one: FileRange, groups: Sequence[RowGroup]) -> Iterator[Piece]:
-    """The row groups that a range has rows of."""
     for number, group in enumerate(groups):
         end = group.first + group.rows
         inside = max(one.start, group.first), end if one.end is None else min(one.end, end)

@@ -25,11 +25,7 @@ _MALFORMED = "there is text behind a closing quote, or a quote is not closed"
 
 
 class CsvDialect:
-    """Takes CSV apart.
-
-    Args:
-        options: of the reader.
-    """
+    """Takes CSV apart."""
 
     def __init__(self, options: TextOptions) -> None:
         self._options = options
@@ -64,15 +60,7 @@ class CsvDialect:
         self._parts = re.compile(parts, re.DOTALL).findall
 
     def records(self, chunks: Iterable[str], uri: str) -> Iterator[tuple[str, str]]:
-        """Every record with its text, and why it is malformed, which is empty where it is not.
-
-        Args:
-            chunks: of the text of a file.
-            uri: of the file, for messages.
-
-        Raises:
-            BadFileError: a record does not end.
-        """
+        """Every record with its text, and why it is malformed, which is empty where it is not."""
         text, comment = "", self._options.comment
         for chunk, last in _with_last(chunks):
             text, at = text + chunk, 0
@@ -131,7 +119,6 @@ class CsvDialect:
 
 
 def _with_last(chunks: Iterable[str]) -> Iterator[tuple[str, bool]]:
-    """Each chunk, and whether it is the last one."""
     before: str | None = None
     for chunk in chunks:
         if before is not None:

@@ -31,7 +31,6 @@ class DatePattern:
     """A compiled pattern.
 
     Attributes:
-        text: the pattern.
         regex: of whole texts, with a group for each part.
     """
 
@@ -58,9 +57,6 @@ def date_pattern(pattern: str, *, option: str) -> DatePattern:
     Args:
         pattern: of Java's letters: y u M d H h k a m s S E X x Z z V, text in quotes, optional parts in brackets.
         option: that it was given for; the error names it.
-
-    Raises:
-        ConfigurationError: it has other letters, one part twice, no year, or an hour up to 12 without am or pm.
     """
     parts: list[str] = []
     names: set[str] = set()

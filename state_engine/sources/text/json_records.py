@@ -20,22 +20,14 @@ Record = tuple[str, Any, str]
 
 
 class JsonDialect:
-    """Takes JSON apart.
-
-    Args:
-        options: of the reader.
-    """
+    """Takes JSON apart."""
 
     def __init__(self, options: TextOptions) -> None:
         self._multi_line = options.multi_line
         self._decoder = json_decoder(control_characters=options.control_characters)
 
     def records(self, chunks: Iterable[str]) -> Iterator[Record]:
-        """Every record of a text.
-
-        Args:
-            chunks: of the text.
-        """
+        """Every record of a text."""
         for text in ["".join(chunks)] if self._multi_line else _lines(chunks):
             if text and not text.isspace():
                 yield from self._records_of(text)

@@ -25,8 +25,6 @@ class TextOptions:
     """How text files are taken apart.
 
     Attributes:
-        encoding: of the files, a codec of Python.
-        rules: what a text means as a value.
         multi_line: whether a record may go over several lines.
         header: whether the first record of a CSV file names its columns.
         by_position: whether CSV columns go by their position all the same.
@@ -63,12 +61,7 @@ def text_options(format_: TextFormat, given: Mapping[str, Any], *, missing: Miss
     """Options, checked.
 
     Args:
-        format_: of the files.
-        given: by name, in any case.
         missing: what a declared column is that a file does not have.
-
-    Raises:
-        ConfigurationError: an option is unknown, has a value that it does not take, or asks for what is not done.
     """
     options = TextOptions(multi_line=format_ == "csv", rules=TextRules(missing=missing))
     names = (*_EFFECTS[format_], *_EFFECTS["both"], *_SETTLED, *_REFUSED)

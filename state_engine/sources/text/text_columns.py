@@ -29,12 +29,8 @@ class ColumnReader:
     """Reads values of one column.
 
     Attributes:
-        name: of the column.
-        kind: of its values.
-        read: the definition.
         text_type: of a text, which a value must be to be plain.
         fast: converts an array of plain texts; None where there is no such thing.
-        plain: what a plain text is; None for any.
     """
 
     name: str

@@ -36,13 +36,7 @@ def text_chunks(uri: str, encoding: str, *, start: int = 0, end: int | None = No
     """The text of a file, or of its lines that begin within a range of bytes.
 
     Args:
-        uri: of the file.
-        encoding: a codec of Python.
         start, end: bytes, of a file that is not packed and whose lines end with the byte of a line end.
-
-    Raises:
-        BadFileError: it cannot be unpacked or decoded.
-        StorageError: the storage refuses to read it.
     """
     decode = codecs.getincrementaldecoder(encoding)(
         errors="surrogateescape" if encoding == "utf-8" else "strict"

@@ -56,10 +56,8 @@ class Record(NamedTuple):
     """One record.
 
     Attributes:
-        text: of it.
         values: what it says for each declared column, not converted yet.
         problem: why it is refused; empty where it is not.
-        head: of its letter.
     """
 
     text: str
@@ -87,9 +85,6 @@ class Piece:
     """Part of a file, or all of it.
 
     Attributes:
-        place: of the file in the slice.
-        uri: of the file.
-        start, end: bytes; None for the end of the file.
         bytes: about how much there is to read.
     """
 
@@ -101,13 +96,7 @@ class Piece:
 
 
 class TextRows:
-    """Reads text as rows of declared columns.
-
-    Args:
-        format_: of the text.
-        columns: declared.
-        options: of the reader.
-    """
+    """Reads text as rows of declared columns."""
 
     def __init__(self, format_: TextFormat, columns: StructType, options: TextOptions) -> None:
         self._columns, self._options = StructType(columns.names, columns.types), options
@@ -192,7 +181,6 @@ class TextRows:
     def _good(
         self, tasks: Sequence[Sequence[Piece]], keep_refused: bool, task: int, columns: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of one task that fit."""
         for some in _batched(self._records(tasks[task])):
             yield from self._read(some, keep_refused)[0].select(list(columns)).to_batches()
 
@@ -271,14 +259,7 @@ class TextRows:
     def _csv(
         self, chunks: Iterable[str], uri: str, *, names: list[str] | None = None, letter: bool = False
     ) -> Iterator[Record]:
-        """The records of CSV.
-
-        Args:
-            chunks: of the text.
-            uri: of the file, for messages.
-            names: of the columns, where no header says them.
-            letter: whether there is no header.
-        """
+        """The records of CSV."""
         dialect = CsvDialect(self._options)
         records = dialect.records(chunks, uri)
         if self._options.header and not letter:

@@ -68,7 +68,6 @@ class TextRules:
         date_pattern, timestamp_pattern, timestamp_ntz_pattern: of texts; None for ISO 8601.
         numbers: what a JSON number means for a date or an instant: ``seconds`` since 1970 for an instant, and nothing
             for a date; or ``days`` since 1970 for a date, and nothing for an instant.
-        nan, positive_inf, negative_inf: texts besides ``NaN``, ``Infinity`` and ``Inf``.
         missing: whether a field that an object does not have is null, or refused.
     """
 
@@ -99,11 +98,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def json_decoder(*, control_characters: bool = False) -> json.JSONDecoder:
-    """Decodes JSON; numbers keep their text, and a key that is there twice is a ValueTypeError.
-
-    Args:
-        control_characters: whether texts may hold them as they are.
-    """
+    """Decodes JSON; numbers keep their text, and a key that is there twice is a ValueTypeError."""
     return json.JSONDecoder(
         parse_int=JsonNumber,
         parse_float=JsonNumber,
@@ -174,7 +169,6 @@ class FieldNames:
     """Takes the declared fields out of objects: by their exact name, else by one that differs in case only.
 
     Args:
-        names: declared.
         missing: whether a field that is not there is null, or refused.
     """
 
@@ -226,10 +220,7 @@ def given_names(
     """By declared name the one that gives it: the same, else one that differs in case only; others are left out.
 
     Args:
-        there: names that are there.
-        declared: names that are looked for.
         missing: ``refuse`` where a declared one is not there, or have it ``null``.
-        what: has the names, for messages.
         inside: of the fields of a record, its column and a dot, for messages.
 
     Raises:
