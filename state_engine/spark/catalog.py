@@ -1,6 +1,6 @@
 """Tables of Spark's catalog by name: where they are, and how a table or view gets a name.
 
-A name is looked up whenever it is used, so a table that was dropped and made anew is another one at once. Nothing here
+A name is looked up whenever it is used, so a table that was dropped and made again is another one at once. Nothing here
 puts anything in the place of what somebody else named. Plays the part of Flink's ``Catalog``. Decision 0077.
 """
 
@@ -31,12 +31,6 @@ SPARK_CATALOG = "spark_catalog"
 def checked_place(of: str, path: str, table: str) -> str:
     """The path of a Delta table as a URI; empty where it has a name in the catalog instead.
 
-    Args:
-        of: what it is an argument of, for messages.
-
-    Raises:
-        ConfigurationError: neither is given, or both are, or the name is none.
-
     Example:
         >>> checked_place("DeltaSource", "", "lake.flights"), checked_place("DeltaSource", "s3a://lake/t/", "")
         ('', 's3a://lake/t')
@@ -65,9 +59,6 @@ def full_name(table: str) -> str:
 def place_of(text: str) -> tuple[str, str]:
     """Catalog and schema of a text ``schema`` or ``catalog.schema``.
 
-    Raises:
-        InvalidNameError: it is none.
-
     Example:
         >>> place_of("lake"), place_of("prod.lake")
         (('spark_catalog', 'lake'), ('prod', 'lake'))
@@ -88,11 +79,7 @@ def sql_name(table: str) -> str:
 
 
 def described(spark: SparkSession, table: str) -> Mapping[str, str] | None:
-    """The properties of what a catalog has under a name, ``provider`` and ``location`` among them; None for nothing.
-
-    Raises:
-        ConfigurationError: there is no such catalog, or it cannot be asked.
-    """
+    """The properties of what a catalog has under a name, ``provider`` and ``location`` among them; None for nothing."""
     from pyspark.errors import AnalysisException
 
     catalog, *schema, name = full_name(table).split(".")
@@ -130,11 +117,7 @@ def _identifier(spark: SparkSession, schema: str, name: str) -> Any:
 
 
 def table_location(spark: SparkSession, table: str) -> str:
-    """Where a Delta table is.
-
-    Raises:
-        ConfigurationError: there is none of that name.
-    """
+    """Where a Delta table is."""
     location = _location(table, described(spark, table))
     if location is None:
         raise ConfigurationError(
@@ -145,11 +128,7 @@ def table_location(spark: SparkSession, table: str) -> str:
 
 
 def location_or_new(table: str) -> str:
-    """Where a Delta table is, by the session of this process; or, where there is none, where it is to be made.
-
-    Raises:
-        ConfigurationError: what has the name is no Delta table, or there is no such schema.
-    """
+    """Where a Delta table is, by the session of this process; or, where there is none, where it is to be made."""
     from state_engine.spark.session import local_session
 
     spark = local_session()
@@ -158,11 +137,7 @@ def location_or_new(table: str) -> str:
 
 
 def register_table(spark: SparkSession, table: str, location: str) -> bool:
-    """Give a Delta table a name; False where it has it.
-
-    Raises:
-        ConfigurationError: something else has the name, or it cannot be given.
-    """
+    """Give a Delta table a name; False where it has it."""
     known = _location(table, described(spark, table))
     if known == location:
         return False
@@ -190,15 +165,7 @@ def create_view(
     comment: str,
     anew: bool,
 ) -> None:
-    """Make a view.
-
-    Args:
-        text: its query.
-        anew: whether it is there, and is to be another one.
-
-    Raises:
-        ConfigurationError: it cannot be made.
-    """
+    """Make a view."""
     noted = ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in properties.items())
     how = "CREATE OR REPLACE VIEW" if anew else "CREATE VIEW"
     with _explained(name):
@@ -206,11 +173,7 @@ def create_view(
 
 
 def check_lasting(spark: SparkSession, catalog: str) -> None:
-    """Refuse a catalog that ends with the session.
-
-    Raises:
-        ConfigurationError: it does.
-    """
+    """Refuse a catalog that ends with the session."""
     if catalog == SPARK_CATALOG and spark.conf.get("spark.sql.catalogImplementation") == "in-memory":
         raise ConfigurationError(
             "Spark's catalog lives in memory, and what is registered in it ends with this command: have the session "

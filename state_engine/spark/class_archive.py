@@ -46,12 +46,7 @@ spark.stop()
 
 
 def class_archive(java: JavaHome, *, cache_dir: Path | None = None) -> Path:
-    """Where the archive for a Java and this PySpark is, or would be.
-
-    Args:
-        java: which Java.
-        cache_dir: None: the user's cache.
-    """
+    """Where the archive for a Java and this PySpark is, or would be."""
     spark = Path(pyspark.__file__).parent
     key = hashlib.sha256(f"{java.path.resolve()}\n{spark.resolve()}".encode()).hexdigest()[:12]
     cache = cache_dir or platformdirs.user_cache_path("statelake")

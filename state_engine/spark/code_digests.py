@@ -44,13 +44,7 @@ Owns = Callable[[str], bool]
 
 
 class CodeDigests:
-    """Follows code from what it is given, and keeps a digest of each function, class and module value on its way.
-
-    Attributes:
-        owns: says which modules count.
-        by_name: digests by module and qualified name.
-        modules: names of the own modules that were reached.
-    """
+    """Follows code from what it is given, and keeps a digest of each function, class and module value on its way."""
 
     def __init__(self, owns: Owns) -> None:
         self.owns = owns

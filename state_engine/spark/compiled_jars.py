@@ -22,14 +22,7 @@ _MADE = (1980, 1, 1, 0, 0, 0)
 
 @dataclass(frozen=True)
 class CompiledJar:
-    """A jar of one class, beside its source.
-
-    Attributes:
-        source: the class.
-        jar: what is made of it.
-        sha256: of the jar.
-        name: of the class, with its package.
-    """
+    """A jar of one class, beside its source."""
 
     source: Path
     jar: Path
@@ -37,11 +30,7 @@ class CompiledJar:
     name: str
 
     def path(self) -> Path:
-        """Of the jar, checked.
-
-        Raises:
-            JarsError: the package is damaged.
-        """
+        """Of the jar, checked."""
         if hashlib.sha256(self.jar.read_bytes()).hexdigest() != self.sha256:
             raise JarsError(
                 f"{self.jar} is not the file that this version came with: install statelake again"
@@ -49,11 +38,7 @@ class CompiledJar:
         return self.jar
 
     def compiled(self, jvm: Any) -> bytes:
-        """The content of the jar, made of the source.
-
-        Args:
-            jvm: of a session with the jars that the source needs.
-        """
+        """The content of the jar, made of the source."""
         compiler = java_class(jvm, "org.codehaus.janino.SimpleCompiler")()
         compiler.setParentClassLoader(
             java_class(jvm, "java.lang.Thread").currentThread().getContextClassLoader()
@@ -72,7 +57,7 @@ class CompiledJar:
         return made.getvalue()
 
     def make(self, jvm: Any) -> str:
-        """Write the jar anew; the hash that belongs to it."""
+        """Write the jar again; the hash that belongs to it."""
         content = self.compiled(jvm)
         self.jar.write_bytes(content)
         return hashlib.sha256(content).hexdigest()

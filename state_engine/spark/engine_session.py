@@ -74,10 +74,6 @@ class EngineSession(SparkSession):
 
     Args:
         user: whose context, views, functions and catalogs it has.
-        options: besides ``OPTIONS``.
-
-    Attributes:
-        user: his session.
     """
 
     def __init__(self, user: SparkSession, options: Mapping[str, str] | None = None) -> None:
@@ -165,11 +161,7 @@ def taken_in(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 
 def own_frame(frame: DataFrame, session: SparkSession, *, what: str) -> DataFrame:
-    """A DataFrame that a function made of one of the engine's, as one of the engine's session.
-
-    Raises:
-        ConfigurationError: it was made in the user's session, under options that may give other rows.
-    """
+    """A DataFrame that a function made of one of the engine's, as one of the engine's session."""
     if not isinstance(session, EngineSession) or frame.sparkSession is session:
         return frame
     differing = session.differing_options()

@@ -46,16 +46,7 @@ def described(spark: SparkSession, label: str) -> Iterator[None]:
 def collected(
     rows: DataFrame, *, label: str, source: str | None, job: str, into: str, small: bool = False
 ) -> list[Row]:
-    """The rows of a small result, from one Spark job.
-
-    Args:
-        label: for Spark's UI.
-        source, job, into: for errors of the source, see ``reading``.
-        small: whether the rows come from little input.
-
-    Raises:
-        SourceError: a file cannot be read, or a record cannot be parsed.
-    """
+    """The rows of a small result, from one Spark job."""
     from state_engine.spark.engine_session import EngineSession, moved  # PySpark is imported on first use
 
     session = rows.sparkSession

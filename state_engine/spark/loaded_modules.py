@@ -48,7 +48,6 @@ def is_own(module: str, *, named: frozenset[str] = frozenset()) -> bool:
     """Whether a module is a job's own: neither Python's nor the engine's, and not installed unless it is named.
 
     Args:
-        module: name.
         named: top-level packages that define functions of the job; an installed one of these is its own, too.
     """
     top = module.partition(".")[0]
@@ -79,8 +78,6 @@ class _Loaded:
         spec: of that load; a reload makes another.
         source: digest of its file; empty where it has none.
         codes: digests of all code that its file holds.
-        values: its plain values, where the source says them.
-        stored: names that its functions assign.
     """
 
     spec: Any

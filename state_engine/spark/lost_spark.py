@@ -109,7 +109,6 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
     """The death that an error stands for; None for any other error.
 
     Args:
-        error: what was raised, with its causes.
         session: of Spark; None where none was started.
         job: name; empty where the operation is of none.
     """

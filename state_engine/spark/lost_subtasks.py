@@ -24,11 +24,7 @@ _DEAD = ("Python worker exited unexpectedly", "Python worker failed to connect b
 
 @contextmanager
 def translating_worker_loss(*, job: str, operator: str) -> Iterator[None]:
-    """Run a Spark action whose tasks are subtasks; other failures pass as they are.
-
-    Raises:
-        SubtaskLostError: a worker or an executor died, as often as Spark tries a task.
-    """
+    """Run a Spark action whose tasks are subtasks; other failures pass as they are."""
     try:
         yield
     except (Py4JJavaError, CapturedException) as error:

@@ -50,8 +50,6 @@ def unfit_python(errors: Iterable[BaseException], spark: SparkSession, *, job: s
     """The error that says what the Python of tasks lacks, where one of Spark's errors does; None for any other.
 
     Args:
-        errors: an error and its causes.
-        spark: that raised it.
         job: name; empty where there is none.
     """
     for error in errors:
@@ -78,7 +76,6 @@ def module_error(module: str, where: str, *, job: str) -> SetupError:
 
     Args:
         module: that cannot be imported.
-        where: the Python, and the machine.
     """
     top = module.partition(".")[0]
     if top == ENGINE:

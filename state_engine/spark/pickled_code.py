@@ -27,38 +27,26 @@ def _open_file(file: io.TextIOWrapper) -> Any:
 
 
 class _Pickler(Pickler):
-    """That of cloudpickle, but for open files: it would send the text that is left of one in place of the file."""
+    """That of cloudpickle, but for open files: it would send the text that is left of one instead of the file."""
 
     dispatch_table: ClassVar = Pickler.dispatch_table.new_child({io.TextIOWrapper: _open_file})  # type: ignore[misc]
 
 
 def pickled(thing: Any) -> bytes:
-    """An object with code in it, as bytes.
-
-    Raises:
-        Exception: of any kind, where something in it cannot travel; ``not_sendable`` says what.
-    """
+    """An object with code in it, as bytes."""
     buffer = io.BytesIO()
     _Pickler(buffer).dump(thing)  # type: ignore[no-untyped-call]
     return buffer.getvalue()
 
 
 def copied(thing: Any, *, what: str) -> Any:
-    """A copy of an object with code in it, as a subtask gets it.
-
-    Raises:
-        ConfigurationError: something in it cannot travel.
-    """
+    """A copy of an object with code in it, as a subtask gets it."""
     with _sending(thing, what):
         return cloudpickle.loads(pickled(thing))
 
 
 def check_it_travels(things: list[Any], *, what: str) -> None:
-    """Check that objects with code in them can be sent to subtasks.
-
-    Raises:
-        ConfigurationError: something in one of them cannot travel.
-    """
+    """Check that objects with code in them can be sent to subtasks."""
     with _sending(things, what):
         pickled(things)
 
@@ -76,7 +64,6 @@ def not_sendable(thing: Any, error: Exception, *, what: str) -> ConfigurationErr
 
     Args:
         thing: the object, or a list of those with code of the user.
-        error: that came of it.
         what: has the object, for messages: an operator, a source.
     """
     path, culprit, cause = _culprit(thing, error)

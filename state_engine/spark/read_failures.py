@@ -52,7 +52,6 @@ class RefusedRecordError(Exception):
 
         Args:
             place: the file, or what else holds the record.
-            problem: which row of it, and why.
         """
         return cls(json.dumps({"file": place, "problem": problem}))
 
@@ -99,12 +98,6 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
 
     Args:
         source: its name; None where rows come from an operator.
-        job: name.
-        into: what the rows are read for, as text.
-
-    Raises:
-        SourceError: a file cannot be read (``BadFileError``), or a record cannot be parsed.
-        StorageError: the storage refused to read a file.
     """
     from pyspark.errors.exceptions.captured import CapturedException
 

@@ -133,7 +133,6 @@ def check_session(spark: Any) -> None:
     Raises:
         SessionError: Spark Connect; no Delta extension or catalog; no Delta Kernel on the class path, or another one; a
             Hadoop that is too old for many writers.
-        SetupError: a version of Spark that the engine does not work with.
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(
@@ -208,11 +207,7 @@ def needed_options() -> dict[str, str]:
 
 
 def needed_jars() -> list[Path]:
-    """Jars that any session of the engine needs: Delta's, the log store's, those of S3A and Kafka that were fetched.
-
-    Raises:
-        JavaNotFoundError, JarsError: they are not here.
-    """
+    """Jars that any session of the engine needs: Delta's, the log store's, those of S3A and Kafka that were fetched."""
     settings = load_settings().spark
     java = find_java_home(environ=os.environ, explicit=settings.java_home)
     return _jars(settings, java)

@@ -50,8 +50,6 @@ class ShippedCode:
     Attributes:
         packed: the pickle of the object and of those parts of it that hold the code.
         digests: of the code, by name; empty where it is inside of the pickle.
-        modules: that count.
-        key: names the digests.
     """
 
     packed: bytes
@@ -60,11 +58,7 @@ class ShippedCode:
     key: str
 
     def unpacked(self) -> Any:
-        """The object, with the code of the driver.
-
-        Raises:
-            CodeVersionError: this process has other code under the same names, or none.
-        """
+        """The object, with the code of the driver."""
         try:
             thing, code = pickle.loads(self.packed)
         except (ImportError, AttributeError) as error:
@@ -100,13 +94,8 @@ def shipped(thing: T, code: Any, *, what: str) -> ShippedCode:
     """Pack an object for workers.
 
     Args:
-        thing: what they are sent.
         code: the parts of it, or it itself, that hold user code.
         what: the operator or source whose code it is, for messages.
-
-    Raises:
-        ConfigurationError: something in it cannot travel.
-        CodeVersionError: the code must be sent by value, and cannot be pickled so.
     """
     digests = _digests(code)
     kept = {n: d for n, d in digests.by_name.items() if not _by_value(n)}
@@ -145,15 +134,8 @@ def running_driver_code(
     """Run Spark actions with user code in them; again, with the code by value, where workers have other code.
 
     Args:
-        spark: session.
-        seeds: all the user code.
         run: does the work; nothing of what it did counts where it raises, and it may be called again.
-        job: for messages.
         frames: the part of it that makes DataFrames, whose functions Spark pickles.
-
-    Raises:
-        CodeVersionError: workers have other code than this process, or none, and cannot be sent it.
-        SetupError: workers lack a library that the code imports.
     """
     code = _digests(seeds)
     _renew_changed(spark, code)
@@ -198,7 +180,7 @@ def _edited(code: CodeDigests) -> set[str]:
 
 
 def _forget_plans(code: CodeDigests) -> None:
-    """Have UDFs pickled anew: each keeps its first pickle, with the environment of the workers of that time."""
+    """Have UDFs pickled again: each keeps its first pickle, with the environment of the workers of that time."""
     for thing in list(code.reached):
         if isinstance(thing, UserDefinedFunction):
             thing._judf_placeholder = None
@@ -272,7 +254,7 @@ def _by_value(name: str) -> bool:
 
 
 def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:
-    """Have new workers where code differs from what workers were sent under the same name; they import it anew."""
+    """Have new workers where code differs from what workers were sent under the same name; they import it again."""
     changed = {n for n, d in digests.by_name.items() if _SENT.digests.get(n, d) != d}
     _SENT.digests |= digests.by_name
     if changed:

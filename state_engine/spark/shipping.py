@@ -36,9 +36,6 @@ def ship_code(
 
     Returns:
         Names of what was sent now: what is new, or has changed since it was sent.
-
-    Raises:
-        SetupError: there is no such module here.
     """
     context = spark.sparkContext
     if is_in_process(str(context.master)) and _is_this_python(str(context.pythonExec)):
@@ -74,11 +71,7 @@ def _is_this_python(program: str) -> bool:
 
 
 def archived(name: str, directory: Path, package_data: Sequence[str] = ()) -> Path:
-    """A ZIP archive of a package, or of a module of one file; the same content has the same file name.
-
-    Raises:
-        SetupError: there is none.
-    """
+    """A ZIP archive of a package, or of a module of one file; the same content has the same file name."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
         raise SetupError(

@@ -28,14 +28,7 @@ Work = Callable[[Iterable[pa.RecordBatch], int, int], Report]
 
 
 def reports_of(rows: DataFrame, work: Work, *, prefix: str) -> list[Report]:
-    """Run work over rows, a task for each partition, and give their reports, in the order of the partitions.
-
-    Args:
-        prefix: what the message of an error begins with.
-
-    Raises:
-        StatelakeError: of the class that it had in the task.
-    """
+    """Run work over rows, a task for each partition, and give their reports, in the order of the partitions."""
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"report": pa.array([_report(work, batches, this_task())])})
@@ -48,12 +41,6 @@ def reports_of_tasks(spark: SparkSession, tasks: int, work: Work, *, prefix: str
     """Run work that needs no rows, so many tasks of it, and give their reports, in the order of the tasks.
 
     There is no query to plan, and the workers are those that ran the subtasks of few rows.
-
-    Args:
-        prefix: what the message of an error begins with.
-
-    Raises:
-        StatelakeError: of the class that it had in the task.
     """
     if runs_in_this_process(spark):
         return _checked([_report(work, (), attempt_here(task)) for task in range(tasks)], prefix)

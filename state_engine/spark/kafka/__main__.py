@@ -1,4 +1,4 @@
-"""Makes the jar anew, and shows the hash that belongs to it."""
+"""Makes the jar again, and shows the hash that belongs to it."""
 
 from __future__ import annotations
 

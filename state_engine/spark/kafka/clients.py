@@ -75,9 +75,7 @@ class Topic:
     """A topic as it is now.
 
     Attributes:
-        name: of the topic.
-        id: of this very topic; one of the same name that is made anew has another.
-        partitions: their numbers.
+        id: of this very topic; one of the same name that is made again has another.
     """
 
     name: str
@@ -86,14 +84,7 @@ class Topic:
 
 
 class KafkaJava:
-    """Kafka's classes in the Java of a session.
-
-    Args:
-        spark: session.
-
-    Raises:
-        SessionError: it does not have Kafka's jars.
-    """
+    """Kafka's classes in the Java of a session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._jvm: Any = spark._jvm
@@ -112,23 +103,19 @@ class KafkaJava:
         return java_class(self._jvm, f"{_KAFKA}.{name}")
 
     def util(self, name: str) -> Any:
-        """A class of ``java.util``."""
         return java_class(self._jvm, f"java.util.{name}")
 
     @property
     def records(self) -> Any:
-        """``KafkaRecords``."""
         return java_class(self._jvm, RECORDS)
 
     def map(self, entries: Iterable[tuple[Any, Any]]) -> Any:
-        """A map of Java's."""
         made = self.util("HashMap")()
         for key, value in entries:
             made.put(key, value)
         return made
 
     def list(self, values: Iterable[Any]) -> Any:
-        """A list of Java's."""
         made = self.util("ArrayList")()
         for value in values:
             made.add(value)
@@ -167,12 +154,7 @@ def failures() -> Iterator[None]:
 
 
 class KafkaAdmin:
-    """What is in a cluster.
-
-    Args:
-        java: Kafka's classes.
-        client: Kafka's own.
-    """
+    """What is in a cluster."""
 
     def __init__(self, java: KafkaJava, client: Any) -> None:
         self._java, self._client = java, client
@@ -204,7 +186,6 @@ class KafkaAdmin:
         """An offset of each partition.
 
         Args:
-            partitions: which.
             at: ``earliest``; ``latest``, which is the end; or that of the first record which is not before a time in
                 milliseconds, -1 where there is none.
             committed: whether the end is where the first open transaction begins.
@@ -227,9 +208,7 @@ class KafkaAdmin:
         """Make a topic, unless it is there.
 
         Args:
-            topic: its name.
             partitions: how many; None: the broker's default.
-            config: of the topic, with ``_`` for the dots.
         """
         optional = self._java.util("Optional")
         count = optional.of(partitions) if partitions else optional.empty()
@@ -243,7 +222,6 @@ class KafkaAdmin:
                 raise
 
     def topic_setting(self, topic: str, name: str) -> str | None:
-        """A setting of a topic."""
         return self._setting("TOPIC", topic, name)
 
     def broker_setting(self, name: str) -> str | None:
@@ -267,24 +245,14 @@ class KafkaAdmin:
 
 @contextmanager
 def kafka_admin(spark: SparkSession, cluster: KafkaCluster) -> Iterator[KafkaAdmin]:
-    """Looks into a cluster.
-
-    Raises:
-        SessionError: the session does not have Kafka's jars.
-        KafkaError: there is no such cluster.
-    """
+    """Looks into a cluster."""
     java = KafkaJava(spark)
     with java.open("clients.admin.Admin", cluster.properties()) as client:
         yield KafkaAdmin(java, client)
 
 
 class TransactionalProducer:
-    """Sends records in transactions; of several with one id only the newest can.
-
-    Args:
-        java: Kafka's classes.
-        client: Kafka's own.
-    """
+    """Sends records in transactions; of several with one id only the newest can."""
 
     def __init__(self, java: KafkaJava, client: Any) -> None:
         self._java, self._client = java, client
@@ -295,7 +263,6 @@ class TransactionalProducer:
             self._client.initTransactions()
 
     def begin(self) -> None:
-        """Begin a transaction."""
         with failures():
             self._client.beginTransaction()
 
@@ -317,8 +284,6 @@ def transactional_producer(
     """A producer; what it has not committed is left to be aborted.
 
     Args:
-        spark: session.
-        cluster: the brokers.
         transactional_id: only the newest producer of an id can send.
         timeout: after which brokers abort a transaction.
     """
@@ -337,11 +302,7 @@ def transactional_producer(
 def newest_values(
     spark: SparkSession, cluster: KafkaCluster, topic: str, *, end: int, patience: timedelta
 ) -> dict[str, str | None]:
-    """The newest committed value of each key of a topic of one partition, up to an offset.
-
-    Raises:
-        KafkaError: of kind ``TimeoutException``, where a transaction is open there for longer than ``patience``.
-    """
+    """The newest committed value of each key of a topic of one partition, up to an offset."""
     java = KafkaJava(spark)
     properties = cluster.properties() | {"isolation.level": "read_committed", "enable.auto.commit": "false"}
     deserializer = java.kafka("common.serialization.ByteArrayDeserializer")

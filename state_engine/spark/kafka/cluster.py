@@ -59,10 +59,8 @@ class KafkaCluster:
     """The brokers of a cluster.
 
     Attributes:
-        servers: ``host:port``, several with commas between them.
         options: properties of Kafka's clients, such as ``security.protocol``.
         options_env: properties whose values are secret: the environment variable that holds each.
-        of: class that is given them, for messages.
     """
 
     servers: str
@@ -92,11 +90,7 @@ class KafkaCluster:
             raise ConfigurationError(f"{self.of}: the options {ours} are set by Statelake: leave them out")
 
     def properties(self) -> dict[str, str]:
-        """For any client of Kafka.
-
-        Raises:
-            SetupError: an environment variable is not set, or holds no whole login where that is wanted.
-        """
+        """For any client of Kafka."""
         secrets = {}
         for name, variable in self.options_env.items():
             # a secret must not pass through jobs and checkpoints, so the one place that uses it asks for it
@@ -116,7 +110,6 @@ class KafkaCluster:
         return {**_PATIENCE, **given, **secrets, "bootstrap.servers": self.servers}
 
     def to_json(self) -> dict[str, Any]:
-        """As recorded; see ``from_json``."""
         return {
             "servers": self.servers,
             "options": dict(self.options),

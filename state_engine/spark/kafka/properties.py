@@ -24,14 +24,7 @@ _ALIKE = 0.88
 
 
 def check_properties(given: Mapping[str, Any], *, of: str) -> None:
-    """Refuse a slip in a name, and a value that Kafka's clients do not take.
-
-    Args:
-        of: class that is given them, for the message.
-
-    Raises:
-        ConfigurationError: names the property.
-    """
+    """Refuse a slip in a name, and a value that Kafka's clients do not take."""
     for name, value in given.items():
         check_name(name, of=of)
         kind, takes = _known().get(name, ("text", []))
