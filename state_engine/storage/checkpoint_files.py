@@ -28,27 +28,18 @@ Write = Callable[[pa.Table, Callable[[int], str]], WrittenFile]
 
 
 def with_digests(rows: pa.Table) -> pa.Table:
-    """Rows with the digest of each."""
     digests = pa.array([row_digest(row) for row in plain_rows(rows)], pa.string())
     return rows.set_column(rows.schema.get_field_index(DIGEST), rows.schema.field(DIGEST), digests)
 
 
 def write_rows(rows: pa.Table, uri: str, name: str, *, write: Write) -> DataFile:
-    """Write rows to a new file of the table, which no reader sees yet.
-
-    Args:
-        name: without the ending.
-    """
+    """Write rows to a new file of the table, which no reader sees yet."""
     file = write(rows, lambda footer: join(uri, f"{name}.{footer:08x}.parquet"))
     return DataFile(file.uri.removeprefix(f"{uri}/"), file.bytes, rows.num_rows, 0, footer=file.footer)
 
 
 def read_rows(uri: str, name: str) -> pa.Table:
-    """The rows of one file.
-
-    Raises:
-        DamagedFileError: the file or a row is not what was written.
-    """
+    """The rows of one file."""
     match = _FOOTER.search(name)
     return read_parquet(
         join(uri, name), footer=int(match[1], 16) if match else None, of="rows of checkpoints"
@@ -70,23 +61,12 @@ def read_checkpoints(uri: str, names: Iterable[str]) -> list[CheckpointRow]:
     """The checkpoints of several files, in the order of the files.
 
     Rows are decoded together: most files hold one, and the costs are those of a column, not of a row.
-
-    Raises:
-        DamagedFileError, RootError: see ``read_rows`` and ``checkpoints_in``.
     """
     return [row for table in read_tables(uri, names) for row in checkpoints_in(table, where=uri)]
 
 
 def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:
-    """The checkpoints that rows hold.
-
-    Args:
-        where: for messages: the file, or the table.
-
-    Raises:
-        DamagedFileError: a row is not the one that was committed.
-        RootError: a row is of a kind that only a newer version knows.
-    """
+    """The checkpoints that rows hold."""
     rows: list[CheckpointRow] = []
     try:
         for batch in table.to_batches():
@@ -103,7 +83,6 @@ def checkpoints_in(table: pa.Table, *, where: str) -> list[CheckpointRow]:
 
 
 def plain_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Rows as dicts, lists and plain values."""
     rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="strict")
     return rows
 

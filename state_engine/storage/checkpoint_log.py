@@ -75,9 +75,6 @@ class CheckpointLog:
     """The checkpoints of one job.
 
     Args:
-        kernel: commits.
-        layout: where the table is.
-        root_id: id of the root; part of the transaction id.
         clock: of the storage; attempts got their names from it.
         verify: raises CommitFailedError where files that a row lists are not there, or are not whole.
     """
@@ -101,11 +98,7 @@ class CheckpointLog:
         self._version = -1
 
     def create(self) -> None:
-        """Make the table if there is none; refuse one that is another job's.
-
-        Raises:
-            RootError: the table belongs to another job, or its format is newer.
-        """
+        """Make the table if there is none; refuse one that is another job's."""
         properties = {
             **TABLE_PROPERTIES,
             "statelake.job": self._job,
@@ -161,13 +154,11 @@ class CheckpointLog:
         late, or that comes again after its id was taken, has all its files looked at.
 
         Args:
-            updates: ``AddCheckpoint`` first.
             requirement: of the rows that it lands on. Where it still holds after another row came first, the row is
-                made anew for what is there now, and tried again.
+                made again for what is there now, and tried again.
 
         Raises:
             StaleParentError: another row came first, and the requirement does not hold any more.
-            InvariantError: the row would break what must hold; a defect of the engine, or a damaged table.
             CommitFailedError: nothing was committed; also where the attempt is too old, or its files are gone.
             CommitUnknownError: the outcome could not be looked up.
         """
@@ -245,11 +236,7 @@ class CheckpointLog:
             self._version = version
 
     def merge(self) -> int:
-        """Make one file of many that are alike, if there are so many; how many files went. The rows stay as they are.
-
-        Raises:
-            CommitFailedError, CommitUnknownError: nothing is lost; it is made up for the next time.
-        """
+        """Merge small files of rows into one, if there are enough; how many files went. The rows stay as they are."""
         if sum(_merged_times(name) == 0 for name in self._read) < _TOGETHER:
             return 0
         gone, times = 0, 0
@@ -332,12 +319,7 @@ class CheckpointLog:
 
 
 def check_owner(properties: Mapping[str, str], uri: str, *, job: str, root_id: str) -> None:
-    """Refuse a table of checkpoints that is another job's, or another root's; raises RootError.
-
-    Args:
-        properties: of the table at ``uri``.
-        root_id: as the marker of the root says.
-    """
+    """Refuse a table of checkpoints that is another job's, or another root's; raises RootError."""
     owner = properties.get("statelake.job")
     if owner != job:
         raise RootError(

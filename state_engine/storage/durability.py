@@ -38,7 +38,6 @@ def fsync_path(path: str) -> None:
     """Wait until a file's content, or a directory's names, are on the disk.
 
     Raises:
-        StorageError: the disk refused.
         FileNotFoundError: there is none.
     """
     with storage_errors(path, "synced to the disk"):
@@ -56,7 +55,6 @@ def sync_files(files: Iterable[str], *, below: str, missing_ok: bool = False) ->
     """Sync files side by side, then the directories that name them.
 
     Args:
-        files: local paths.
         below: the directory that is known to outlast: of those between it and a file, any may be new. Its own name
             is synced, too, as it may have been made just before.
         missing_ok: whether files that are not there are passed over.
@@ -72,8 +70,6 @@ def sync_directories(directories: Iterable[str], *, below: str, missing_ok: bool
     The names of directories above ``below`` are synced when this process first comes there.
 
     Args:
-        directories: local paths.
-        below: see ``sync_files``.
         missing_ok: whether directories that are not there are passed over.
     """
     wanted: set[str] = set()

@@ -84,11 +84,7 @@ def mount_of(path: Path, among: Sequence[Mount]) -> Mount | None:
 
 
 def refuse_network_root(root: str, *, among: Sequence[Mount] | None = None) -> None:
-    """Refuses a local state root on a network file system; other locations pass.
-
-    Raises:
-        RootError: naming the mount and the ways out.
-    """
+    """Refuses a local state root on a network file system; other locations pass."""
     uri = normal_uri(root)
     if not is_local(uri):
         return

@@ -68,7 +68,6 @@ def is_local(uri: str) -> bool:
 
 
 def local_path(uri: str) -> Path:
-    """The path of a ``file:`` URI."""
     return Path(uri.removeprefix("file://"))
 
 
@@ -104,11 +103,9 @@ class Location:
             return self.fs.get_file_info(self.path)
 
     def is_file(self) -> bool:
-        """Whether there is a file."""
         return bool(self.info().type == pafs.FileType.File)
 
     def is_directory(self) -> bool:
-        """Whether there is a directory."""
         return bool(self.info().type == pafs.FileType.Directory)
 
     def listing(self, *, recursive: bool = False, missing_ok: bool = False) -> list[pafs.FileInfo]:
@@ -135,20 +132,12 @@ class Location:
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def read(self) -> bytes:
-        """The content of a file."""
         with storage_errors(self.path, "read"), self.fs.open_input_stream(self.path) as stream:
             content: bytes = stream.read()
             return content
 
     def read_json(self, **fields: type) -> dict[str, Any]:
-        """The content of a small file that the engine wrote, an object.
-
-        Args:
-            fields: what it must have, and of which type.
-
-        Raises:
-            DamagedFileError: it is empty or cut, or something else.
-        """
+        """The content of a small file that the engine wrote, an object."""
         content = self.read()
         try:
             made = parsed_json(content)
@@ -189,7 +178,7 @@ class Location:
             stream.write(content)
 
     def write_whole(self, content: bytes) -> None:
-        """Write a file, whole or not at all, in place of the one before, and sync it."""
+        """Write a file, whole or not at all, instead of the one before, and sync it."""
         if not self.local:
             self.write(content)  # an object appears when it is complete
             return
@@ -232,7 +221,7 @@ class Location:
             yield stream
 
     def move(self, target: str) -> None:
-        """Give a file or directory another path, in place of a file that is there."""
+        """Give a file or directory another path, instead of a file that is there."""
         with storage_errors(self.path, f"moved to {target}"):
             self.fs.move(self.path, target)
 
@@ -244,12 +233,10 @@ class Location:
             )
 
     def delete(self) -> None:
-        """Delete a file."""
         with storage_errors(self.path, "deleted"):
             self.fs.delete_file(self.path)
 
     def delete_directory(self) -> None:
-        """Delete a directory and what lies in it."""
         with storage_errors(self.path, "deleted"):
             self.fs.delete_dir(self.path)
 
@@ -294,8 +281,6 @@ class WrittenFile:
     """What is known of a file that was written.
 
     Attributes:
-        uri: where it is.
-        bytes: size.
         footer: CRC-32 of its footer, see ``footer_of``; None where the format has none.
     """
 
@@ -336,11 +321,7 @@ def write_parquet(
 
 
 def footer_of(content: pa.Buffer) -> int:
-    """CRC-32 of the footer of a Parquet file, its length and the mark at the end included.
-
-    Args:
-        content: of the file, or of its end.
-    """
+    """CRC-32 of the footer of a Parquet file, its length and the mark at the end included."""
     return crc32(content.slice(max(content.size - footer_bytes(content), 0)))
 
 
@@ -364,9 +345,6 @@ def side_by_side() -> Iterator[None]:
     """Have the files that this thread writes inside go to stores side by side; at the end all of them are there.
 
     Files on a local disk are written at once, one after the other.
-
-    Raises:
-        StorageError: one of them could not be written.
     """
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="statelake-write") as pool:
         begun: list[Future[None]] = []

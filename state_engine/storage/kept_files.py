@@ -2,7 +2,7 @@
 
 A worker runs one micro-batch after the other, and each of them reads the files of its path, which never change. To open
 and decode a little file takes a hundred times as long as to look whether it is still there, and no more is done where
-it is kept. One that is gone, or that has another size or time of change, is opened and checked anew, and is the same
+it is kept. One that is gone, or that has another size or time of change, is opened and checked again, and is the same
 error as ever. Plays the part of RocksDB's table cache and block cache under Flink's backend.
 """
 
@@ -37,11 +37,7 @@ class _Kept:
 
 
 class KeptFiles:
-    """See the module docstring. May be used by several threads.
-
-    Args:
-        max_bytes: of all files; others are opened each time.
-    """
+    """See the module docstring. May be used by several threads."""
 
     def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
         self._max_bytes, self._lock = max_bytes, RLock()
@@ -50,13 +46,8 @@ class KeptFiles:
     def opened(self, uri: str, coded: Collection[str], opening: Callable[[], OpenParquet]) -> OpenParquet:
         """A file, as it was opened before if it is the same one.
 
-        Args:
-            coded: see ``open_parquet``.
-            opening: opens and checks it.
-
         Raises:
             FileNotFoundError: it is gone.
-            StatelakeError: of ``opening``.
         """
         key, stamp, now_s = (uri, tuple(coded)), _stamp_of(uri), time.monotonic()
         kept = self._files.get(key)
@@ -85,7 +76,6 @@ class KeptFiles:
 
     @property
     def bytes(self) -> int:
-        """Size of what is kept."""
         with self._lock:
             return sum(one.stamp[0] + one.file.kept_bytes for one in self._files.values())
 

@@ -86,7 +86,6 @@ class JobLayout:
 
     @property
     def directory(self) -> str:
-        """Everything of this job."""
         return join(self.root, self.job)
 
     @property
@@ -142,7 +141,6 @@ def changelog_schema(key_type: pa.DataType, states: Mapping[str, pa.DataType]) -
 
 
 def state_column(name: str) -> str:
-    """The column of a state."""
     return f"v_{name}"
 
 

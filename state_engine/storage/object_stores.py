@@ -39,7 +39,6 @@ class StoreAccess:
         region: of its buckets; empty where the store says it, or has none.
         path_style: whether buckets stand in the path of URLs; None: where an endpoint is given.
         profile: of the files that Amazon's tools keep keys in; empty for none.
-        access_key_variable, secret_key_variable, session_token_variable: environment variables that hold the keys.
     """
 
     endpoint: str = ""
@@ -82,11 +81,7 @@ class StoreAccess:
         )
 
     def hadoop_options(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Options of Hadoop's S3A, keys among them.
-
-        Args:
-            environ: where the keys are.
-        """
+        """Options of Hadoop's S3A, keys among them."""
         options = {f"fs.{scheme}.impl": _S3A for scheme in S3_SCHEMES}
         if self.endpoint:
             options["fs.s3a.endpoint"] = self.endpoint

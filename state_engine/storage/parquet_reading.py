@@ -39,14 +39,7 @@ session only."""
 
 
 class OpenParquet:
-    """An open file; see the module docstring.
-
-    Args:
-        uri: for messages.
-        file: opened with verification of pages.
-        of: for messages: what the file is part of.
-        in_memory: whether the whole content is.
-    """
+    """An open file; see the module docstring."""
 
     def __init__(self, uri: str, file: pq.ParquetFile, *, of: str, in_memory: bool) -> None:
         self._uri, self._file, self._of, self._in_memory = uri, file, of, in_memory
@@ -94,7 +87,6 @@ class OpenParquet:
         return sum(self.metadata.row_group(n).total_byte_size for n in numbers)
 
     def rows_of(self, number: int) -> int:
-        """The number of rows of a row group."""
         rows: int = self.metadata.row_group(number).num_rows
         return rows
 
@@ -111,7 +103,6 @@ class OpenParquet:
 
         Args:
             column: path of a column without columns in it, such as ``key.name``.
-            numbers: of row groups; None for all.
         """
         wanted = range(self.row_groups) if numbers is None else numbers
         return [self._limits_of(column, number) for number in wanted]
@@ -176,7 +167,6 @@ def open_parquet(
 
     Raises:
         FileNotFoundError: it is gone.
-        DamagedFileError: it is not what was written.
     """
     at = open_location(uri)
     with storage_errors(at.path, "read"):
@@ -221,7 +211,6 @@ def check_footer(uri: str, *, size: int | None, footer: int | None, of: str = ""
 
     Raises:
         FileNotFoundError: it is gone.
-        DamagedFileError: it is not what was written.
     """
     at = open_location(uri)
     with at.opened() as file:

@@ -40,13 +40,8 @@ def open_root(uri: str, *, create: bool, write_new: Callable[[str, str], bool] |
     """The id of a root; made if asked for, else None where there is no root.
 
     Args:
-        uri: of the root.
-        create: whether to make one.
         write_new: writes a file unless there is one, and says whether it did; not needed on a local disk, which has
             a lock. Of two runners that make a root both get the id of one.
-
-    Raises:
-        RootError: the root has another format, its marker is lost or damaged, or it is a directory of something else.
     """
     marker = _marker_of_a_root(uri)
     if marker is None and create:
@@ -71,11 +66,7 @@ def jobs_in(uri: str) -> list[str]:
 
 
 def read_marker(uri: str) -> dict[str, str] | None:
-    """What a root says of itself: its id and its format; None where there is no marker.
-
-    Raises:
-        RootError: the marker is damaged, or is of something else.
-    """
+    """What a root says of itself: its id and its format; None where there is no marker."""
     at = open_location(join(uri, MARKER))
     if not at.is_file():
         return None
@@ -105,7 +96,6 @@ def new_marker(uri: str, write_new: Callable[[str, str], bool] | None = None) ->
 
     Args:
         uri: of the root; the caller holds its lock, where it is on a local disk.
-        write_new: see ``open_root``.
     """
     made = {"root_id": uuid4().hex, "format": str(FORMAT_VERSION)}
     if is_local(uri) or write_new is None:

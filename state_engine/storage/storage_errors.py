@@ -88,13 +88,7 @@ def storage_error(error: OSError, path: str, doing: str) -> StorageError | None:
 
 
 def cause_of(text: str, number: int | None, path: str) -> tuple[str, str] | None:
-    """Cause and way out of a refusal, as text; None where it is none.
-
-    Args:
-        text: of the error.
-        number: as in ``errno``, where the error has one.
-        path: that it is about.
-    """
+    """Cause and way out of a refusal, as text; None where it is none."""
     if isinstance(number, int) and number in _CAUSES:
         return _CAUSES[number]
     if number in (errno.EACCES, errno.EPERM):
@@ -144,7 +138,6 @@ def store_failure(text: str, path: str) -> StorageError | None:
 
     Args:
         text: class and message of the exception and of its causes.
-        path: that was read.
     """
     if not any(sign in text for sign in _STORES) or any(sign in text for sign in _ABSENT):
         return None

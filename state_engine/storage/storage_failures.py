@@ -16,12 +16,10 @@ def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
     """Raise refusals of the storage with the job and what was kept; an outer one adds nothing.
 
     Args:
-        job: name.
         kept: a sentence, without its full stop.
         at: path for refusals that name none.
 
     Raises:
-        StorageError: the storage refused.
         CommitError: a commit did not certainly succeed.
     """
     try:

@@ -95,8 +95,6 @@ def added_file(path: str, *, size: int, stats: str, partition: Mapping[str, str]
 
     Args:
         path: relative to the table.
-        stats: as JSON, see Delta's protocol.
-        partition: value of each partition column.
     """
     return {
         "add": {
@@ -157,9 +155,7 @@ def with_properties(metadata: str, *, kept: tuple[str, ...], added: dict[str, st
     """A ``metaData`` with other table properties.
 
     Args:
-        metadata: JSON.
         kept: what the names of those begin with that stay.
-        added: those that come.
     """
     action: Action = json.loads(metadata)
     properties = action["metaData"]["configuration"]

@@ -48,9 +48,6 @@ class CommitActions:
 
         Args:
             snapshot: that the transaction reads: Kernel compares our removes with every commit since that.
-
-        Raises:
-            InactiveFilesError: some are not in the table.
         """
         classes = self._classes
         wanted, now = set(remove), classes.optional.of(classes.long.valueOf(int(time.time() * 1000)))

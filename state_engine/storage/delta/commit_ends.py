@@ -31,11 +31,7 @@ class OvertakenError(CommitFailedError):
 
 
 class InactiveFilesError(CommitFailedError):
-    """Files to remove are not active any more: somebody rewrote or removed them.
-
-    Attributes:
-        paths: of these files, relative to the table.
-    """
+    """Files to remove are not active any more: somebody rewrote or removed them."""
 
     def __init__(self, uri: str, paths: Sequence[str]) -> None:
         self.paths = list(paths)
@@ -111,11 +107,7 @@ def unreadable(java: Any, uri: str) -> StatelakeError:
 
 @contextmanager
 def reading_log(uri: str) -> Iterator[None]:
-    """Look into the log of a table, whose files Kernel reads when it is asked for what they say.
-
-    Raises:
-        StatelakeError: a file of the log cannot be read.
-    """
+    """Look into the log of a table, whose files Kernel reads when it is asked for what they say."""
     try:
         yield
     except Py4JJavaError as error:

@@ -72,11 +72,7 @@ def inline(positions: BitMap64) -> Action:
 
 
 def written(table: str, vectors: Sequence[BitMap64]) -> tuple[list[Action], str]:
-    """Write vectors to one new file of a table.
-
-    Returns:
-        Their descriptors, and the path of the file from the table.
-    """
+    """Write vectors to one new file of a table."""
     name = uuid4()
     content, descriptors = bytearray(_VERSION), []
     for positions in vectors:
@@ -101,7 +97,6 @@ def read_vector(table: str, descriptor: Mapping[str, Any]) -> BitMap64:
 
     Raises:
         FileNotFoundError: its file is gone.
-        DamagedFileError: it is not what was written.
     """
     size, text = int(descriptor["sizeInBytes"]), str(descriptor["pathOrInlineDv"])
     if descriptor["storageType"] == "i":
@@ -122,7 +117,6 @@ def showing_only(table: str, hidden: Action | None, *, but: Action | None, of: i
 
     Args:
         hidden, but: as in an ``add`` of the table; None hides nothing.
-        of: rows in the file, hidden ones included.
 
     Returns:
         As in an ``add``; None where there is no such row.

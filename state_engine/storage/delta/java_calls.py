@@ -11,10 +11,6 @@ def java_class(jvm: Any, name: str) -> Any:
     """A class of a session's JVM, to call; a ``JavaPackage`` where it has none of that name.
 
     ``jvm.org.apache.…`` would look for a class ``org``, then ``org.apache``, and so on, in every jar.
-
-    Args:
-        jvm: ``_jvm`` of a session.
-        name: such as ``"java.util.ArrayList"``.
     """
     return getattr(jvm, name)
 

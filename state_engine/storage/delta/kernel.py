@@ -5,7 +5,7 @@ transaction version that is already taken: that is the engine's fence. It checks
 the callers do. Its jars come with delta-spark; it runs in the driver's JVM with Spark's own Hadoop configuration.
 
 A commit goes beside those of other writers. Where one of them removed a file that this one removes, too, Kernel refuses
-it, and it is made anew from the newest snapshot. The ways in which a commit ends are in ``commit_ends``.
+it, and it is made again from the newest snapshot. The ways in which a commit ends are in ``commit_ends``.
 """
 
 from __future__ import annotations
@@ -83,14 +83,11 @@ class Transaction:
 
 @dataclass(frozen=True)
 class TableFiles:
-    """A table at one version, for a commit that goes upon exactly that one.
+    """A table at one version, for a commit that goes on exactly that one.
 
     Attributes:
-        uri: of the table.
-        facts: of the version.
         transactions: the highest version of each application that was asked for; 0 for none.
         adds: what the log says of each active file.
-        snapshot: of Kernel.
     """
 
     uri: str
@@ -104,7 +101,6 @@ class DeltaKernel:
     """Kernel's engine bound to one Spark session.
 
     Args:
-        spark: a Spark Classic session with Delta's jars.
         lock_timeout_s: how long a commit waits for a table's lock.
         durability: whether commits to local tables wait for the disk.
         checks: which stores may be committed to; None: all.
@@ -225,7 +221,6 @@ class DeltaKernel:
 
         Raises:
             UnsafeStoreError: it loses commits.
-            ConfigurationError: the path is local.
         """
         if self._checks is None:
             raise ValueError("this Kernel does not check stores")
@@ -291,16 +286,7 @@ class DeltaKernel:
         transaction: Transaction | None = None,
         partition: Mapping[str, str] | None = None,
     ) -> int:
-        """Add files that are already in place to a table, in one commit; returns its version.
-
-        Args:
-            files: paths relative to the table.
-            transaction: refuses the commit where this version is taken.
-            partition: value of each partition column, one partition for all files.
-
-        Raises:
-            TransactionTakenError, CommitFailedError, CommitUnknownError: see the module docstring.
-        """
+        """Add files that are already in place to a table, in one commit; returns its version; see ``change``."""
         return self.change(uri, add=[FileGroup(files, partition or {})], transaction=transaction)
 
     def change(
@@ -314,7 +300,7 @@ class DeltaKernel:
         """Add files that are in place, and remove others, in one commit; returns its version.
 
         Args:
-            add: by partition.
+            add: with paths relative to the table.
             remove: paths relative to the table; the files stay where they are, until VACUUM collects them.
             transaction: refuses the commit where this version is taken.
 
@@ -346,16 +332,13 @@ class DeltaKernel:
         """Commit actions as the version after the one that was looked at, or not at all; returns the version.
 
         Args:
-            actions: see ``CommitActions.rows``.
             transactions: by application, the version committed with this; may go down, because the caller compared it
                 with the version that it looked at.
-            properties: of the table, that change.
-            schema: makes the table anew with these columns: all of its files go, without actions for that.
+            schema: makes the table again with these columns: all of its files go, without actions for that.
             written: new files that the actions name, relative to the table.
 
         Raises:
             OvertakenError: another writer was faster.
-            CommitFailedError, CommitUnknownError: see ``commit_ends``.
         """
         uri = files.uri
         self.check_store(uri)

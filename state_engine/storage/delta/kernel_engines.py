@@ -17,12 +17,7 @@ from state_engine.storage.files import is_local
 
 
 class KernelEngines:
-    """See the module docstring.
-
-    Args:
-        spark: a session.
-        classes: of its JVM.
-    """
+    """See the module docstring."""
 
     def __init__(self, spark: Any, classes: KernelClasses) -> None:
         self._spark, self._classes = spark, classes

@@ -3,7 +3,7 @@
 Delta's local log store is not safe between processes, nor between threads of one JVM: two commits of one version can
 both succeed and corrupt the log. ``flock`` is released by the kernel when its holder dies, so no lock outlives a
 crash. The lock file lies inside the table (a hidden name that no reader and no VACUUM looks at), so every process that
-sees the table sees the lock. A table that is removed and made anew while somebody waits has another lock file: a lock
+sees the table sees the lock. A table that is removed and made again while somebody waits has another lock file: a lock
 counts only if its file is still the one at the path. Object stores need none: their log store has put-if-absent.
 """
 
@@ -29,11 +29,7 @@ _POLL_S = 0.005
 
 @contextmanager
 def table_lock(uri: str, *, timeout_s: float = 60.0) -> Iterator[None]:
-    """Hold the lock of a table; a no-op where the table is not on a local file system.
-
-    Raises:
-        LockTimeoutError: somebody else held it for longer than ``timeout_s``; names the holder.
-    """
+    """Hold the lock of a table; a no-op where the table is not on a local file system."""
     if not is_local(uri):
         yield
         return

@@ -34,11 +34,7 @@ _FEW_ENTRIES, _FEW_BYTES = 32, 4 << 20
 
 @dataclass(frozen=True)
 class LogCommit:
-    """One entry of a log.
-
-    Attributes:
-        actions: of the entry, in order.
-    """
+    """One entry of a log."""
 
     actions: list[Action]
 
@@ -116,15 +112,7 @@ class LogCommit:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A version of a table.
-
-    Attributes:
-        version: its number.
-        files: paths, relative to the table, of the files in it.
-        transactions: the highest version that each application committed.
-        table_id: of the table.
-        properties: of the table.
-    """
+    """A version of a table; paths of its files are relative to the table."""
 
     version: int
     files: frozenset[str]
@@ -164,7 +152,6 @@ class DeltaLog:
 
         Raises:
             FileNotFoundError: it is not there, or not any more.
-            DamagedFileError: it is empty or cut.
         """
         if version in self._read:
             return self._read[version]
@@ -178,11 +165,7 @@ class DeltaLog:
         return commit
 
     def newest(self) -> TableVersion | None:
-        """The newest version of the table; None where there is no table.
-
-        Raises:
-            RootError: entries are missing, or log checkpoints are of a kind that is not known here.
-        """
+        """The newest version of the table; None where there is no table."""
         begin, parts = newest_checkpoint(self._names)
         since = [version for version in self.versions if version > begin]
         newest = max([begin, *since])
@@ -257,9 +240,6 @@ class DeltaLog:
         So is the newest log checkpoint, which records removals whose entries were cleaned up, for as long as
         ``delta.deletedFileRetentionDuration``: a week, if the table says nothing else. Of these only the time that
         their writer gave them is known.
-
-        Args:
-            since_ms: milliseconds since 1970.
         """
         _, parts = newest_checkpoint(self._names)
         removals = (action["remove"] for action in self._checkpointed(parts, ["remove"]))

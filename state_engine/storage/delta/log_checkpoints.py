@@ -13,13 +13,7 @@ from state_engine.storage.delta.kernel_classes import KernelClasses
 
 
 def write_log_checkpoint(classes: KernelClasses, engine: Any, uri: str, version: int) -> None:
-    """Write the log checkpoint of a version, and the hint at it.
-
-    Args:
-        engine: of Kernel, for the table.
-        uri: of the table.
-        version: that a commit just made.
-    """
+    """Write the log checkpoint of a version, and the hint at it."""
     snapshot = classes.table.forPath(engine, uri).getSnapshotAsOfVersion(engine, version)
     actions, batches = snapshot.getCreateCheckpointIterator(engine), classes.list(())
     try:

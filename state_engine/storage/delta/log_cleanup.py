@@ -25,7 +25,6 @@ def clean_log(uri: str, *, keep_ms: int, delete: Delete | None = None) -> int:
     are optional, go as soon as a log checkpoint is newer.
 
     Args:
-        uri: of the table.
         keep_ms: what was written so long before the newest file of the log is expired, if a log checkpoint stands for
             it. Both are times of the storage, so it does not matter what clock the caller has.
         delete: what deletes; None: one file after another, which on a store are three requests each.

@@ -36,9 +36,6 @@ def version_of(name: str) -> int | None:
 def log_checkpoints(names: Iterable[str]) -> dict[int, list[str]]:
     """Files of each log checkpoint of the classic kind that is there whole, by version.
 
-    Args:
-        names: of all files in the log.
-
     Example:
         >>> log_checkpoints([f"{20:020d}.json", f"{20:020d}.checkpoint.parquet"])
         {20: ['00000000000000000020.checkpoint.parquet']}

@@ -39,11 +39,7 @@ def spark_options() -> dict[str, str]:
 
 
 def kernel_options(java_context: Any) -> dict[str, str]:
-    """Kernel's options: the log stores of a session under the keys that Kernel reads, and its options for Delta.
-
-    Args:
-        java_context: ``_jsc`` of the session.
-    """
+    """Kernel's options: the log stores of a session under the keys that Kernel reads, and its options for Delta."""
     configured = _with_prefix(java_context, "spark.delta.logStore.")
     # Kernel's default for local files starts a process for every look at a file; we hold a lock, so this is as safe
     stores = {"file.impl": _LOCAL} | configured
@@ -71,12 +67,7 @@ def check_log_store(uri: str, log_store: str, *, single_writer: bool) -> None:
     """Refuse a table whose log store loses commits of two writers.
 
     Args:
-        uri: of the table.
-        log_store: class that commits to it.
         single_writer: the caller vouches that nobody else writes.
-
-    Raises:
-        UnsafeStoreError: it does, or nobody knows.
     """
     if single_writer or is_allowed(uri, log_store):
         return

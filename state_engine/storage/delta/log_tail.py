@@ -148,9 +148,6 @@ class LogDurability:
 
     Before a commit: the data files that it lists, and the entry before its own, whoever wrote it. After it: its own.
     So at any time the newest entry alone may be lost, and every entry that is there lists files that are there.
-
-    Args:
-        durability: with ``os`` nothing is synced.
     """
 
     def __init__(self, durability: Durability) -> None:

@@ -39,9 +39,6 @@ class _Kept:
     """A snapshot, and the files of the log by which it is known to be the newest.
 
     Attributes:
-        snapshot: of Kernel.
-        version: its number.
-        entry: of its version.
         hint: at the newest log checkpoint; with another one, files that the snapshot reads may be gone.
     """
 
@@ -51,7 +48,6 @@ class _Kept:
     hint: LogFile | None
 
     def is_newest(self, log: _Names) -> bool:
-        """Whether the log is as it was."""
         return (
             self.hint == log.file(HINT)
             and self.entry == log.file(commit_name(self.version))
@@ -63,8 +59,6 @@ class Snapshots:
     """See the module docstring.
 
     Args:
-        classes: of the JVM.
-        engines: of Kernel.
         lock_timeout_s: how long mending a log that a power cut left waits for the table's lock.
     """
 
@@ -74,11 +68,7 @@ class Snapshots:
         self._kept: dict[str, _Kept] = {}
 
     def newest(self, uri: str) -> Any | None:
-        """The newest snapshot of a table; None where there is no table.
-
-        Raises:
-            StatelakeError: its log cannot be read.
-        """
+        """The newest snapshot of a table; None where there is no table."""
         log = _names_of(uri)
         kept = self._kept.get(uri)
         if kept is not None and kept.is_newest(log):

@@ -44,11 +44,7 @@ class Verdict:
     """What was seen of a store.
 
     Attributes:
-        store: scheme and bucket.
-        log_store: class that wrote.
         put_if_absent: whether every name had exactly one winner.
-        names, writers: of the race.
-        seen_ms: when, by the clock of the store of the root.
         single_writer: whether the caller vouched that nobody else writes.
     """
 
@@ -62,22 +58,13 @@ class Verdict:
 
 
 class LogStores:
-    """Files that are written unless they are there, through the log store of each scheme; and many deleted at once.
-
-    Args:
-        jvm: of the session.
-        engines: of Kernel; their configuration names the log stores.
-    """
+    """Files that are written unless they are there, through the log store of each scheme; and many deleted at once."""
 
     def __init__(self, jvm: Any, engines: KernelEngines) -> None:
         self._jvm, self._engines = jvm, engines
 
     def write_new(self, uri: str, lines: Sequence[str]) -> bool:
-        """Write a file of some lines unless there is one; whether it was written.
-
-        Raises:
-            StatelakeError: the store refuses, or does not answer.
-        """
+        """Write a file of some lines unless there is one; whether it was written."""
         provider = java_class(self._jvm, "io.delta.kernel.defaults.internal.logstore.LogStoreProvider")
         content = java_class(self._jvm, "java.util.ArrayList")()
         for line in lines:
@@ -117,7 +104,6 @@ class StoreChecks:
 
     Args:
         root: URI of the state root, below which verdicts are written.
-        java_context: ``_jsc`` of the session.
         single_writer: the caller vouches that nobody else writes, on any store.
     """
 
@@ -156,7 +142,6 @@ class StoreChecks:
 
         Raises:
             UnsafeStoreError: it loses commits; a single writer is warned instead.
-            ConfigurationError: the path is local.
         """
         if is_local(uri):
             raise ConfigurationError(

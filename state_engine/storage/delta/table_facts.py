@@ -14,12 +14,7 @@ class TableFacts:
     """What a snapshot says of a table, for identity and allow-list checks.
 
     Attributes:
-        version: of the snapshot.
         identity: the table id in Delta's metadata; a re-created table has another one.
-        schema: Delta's schema as parsed JSON.
-        properties: table properties.
-        partition_columns: names.
-        features: reader and writer features of the protocol.
     """
 
     version: int
@@ -38,7 +33,6 @@ class FactsReader:
         self._known: dict[str, tuple[str, TableFacts]] = {}
 
     def read(self, uri: str, snapshot: Any) -> TableFacts:
-        """The facts of a snapshot of the table at ``uri``."""
         metadata, protocol = snapshot.getMetadata(), snapshot.getProtocol()
         configuration, partitions = metadata.getConfiguration(), snapshot.getPartitionColumnNames()
         identity, schema = str(metadata.getId()), metadata.getSchemaString()

@@ -60,12 +60,7 @@ class BaseSpec:
     """A base that is to be written; the same object for all tasks.
 
     Attributes:
-        uri: of the table.
-        base_id: names the attempt.
-        key_type: stored type of the key struct.
-        states: as the checkpoint recorded them.
         max_parallelism: by which key groups follow from the hashes; may be another one than that of the files.
-        clock_ms, watermark_ms: of the checkpoint; they decide what has expired.
         full_snapshot: whether it is a snapshot for itself, from which states may have asked to leave out what has
             expired, also where running jobs still see it.
         changelog: of the operator, where files go with what is left out.
@@ -103,9 +98,6 @@ def write_base_files(
         files: all that hold changes or entries of these key groups: bases, then changes in path order.
         groups: whose entries are folded; all of them are in memory at once.
         task, attempt: make the names unique.
-
-    Raises:
-        MissingFilesError: a file is gone or was changed.
     """
     rows = read_latest(spec, files, groups)
     expired = _expired(spec, rows)
@@ -247,10 +239,7 @@ class _Piece:
     """Wanted rows of a file, columns of which are read where they are asked for.
 
     Attributes:
-        columns: that there are.
-        source: gives some of them, with all rows.
         hashes: the column ``key_hash``, with all rows; it was read to find them.
-        kept: the rows that are wanted; None for all.
     """
 
     columns: Collection[str]
@@ -328,7 +317,6 @@ class ChangeOps:
 
     Attributes:
         keys: number of each row's key, from 0 on.
-        ops: what each row does.
     """
 
     keys: Hashes
@@ -354,8 +342,6 @@ class _Rows(ChangeOps):
 
     Attributes:
         table: hash, key, value and time of each.
-        column: the one of the state's values.
-        alive: by the state's time to live.
     """
 
     table: pa.Table
@@ -369,7 +355,7 @@ def entries_of(
     """The entries of one state, sorted by key group, hash and key; map entries of a key in their order.
 
     Args:
-        left_out: give those that have expired in place of the others.
+        left_out: give those that have expired instead of the others.
     """
     column, shape = state_column(state.column_name), SHAPES[state.kind]
     mine = rows.select(["key_hash", "key", "state", "op", "updated_at", column])

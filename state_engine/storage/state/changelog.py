@@ -137,7 +137,6 @@ class KeyHashes:
         return kept
 
     def hold(self, hashes: Hashes) -> Hashes:
-        """Which keys have one of them, given their hashes."""
         if not len(self.given):
             return np.zeros(len(hashes), bool)
         if np.array_equal(hashes, self.given):  # of a batch before with the same keys
@@ -153,11 +152,8 @@ class ListedFile:
     """A file to read.
 
     Attributes:
-        uri: where it is.
-        rows: that its checkpoint recorded.
         counts: the key groups for which it counts, where the others are in a base already; None for all inside.
         bytes, footer: size and checksum of the footer that its checkpoint recorded; None where it did not.
-        of: which checkpoint wrote it, of what, as text.
         max_parallelism: by which its key groups were numbered; None where that is not known.
         key_groups: in which its rows are; None where that is not known.
         copy: of its rows on this machine, where there may be one.
@@ -210,11 +206,9 @@ class AllKeys:
     """
 
     def hold(self, hashes: Hashes) -> Hashes:
-        """Every one of them."""
         return np.ones(len(hashes), bool)
 
     def row_groups(self, file: OpenParquet, listed: ListedFile) -> list[int]:
-        """Every one of the file."""
         return list(range(file.row_groups))
 
 
@@ -228,7 +222,6 @@ class StateFiles:
     Args:
         files: of the path that overlap this subtask's key groups: those of bases, then changes in path order.
         wanted: which rows are wanted, by their hashes; of ``KeyHashes`` only row groups that may hold them are read.
-        key_schema: how stored keys come back.
         only: the one state that is asked for, if it is known: files without it are not read.
     """
 
@@ -263,12 +256,7 @@ class StateFiles:
 
 
 class TouchedState(StateFiles):
-    """What the files of a path hold for the keys that a micro-batch touches.
-
-    Args:
-        files, key_schema: see ``StateFiles``.
-        touched: hashes of the touched keys, as int64.
-    """
+    """What the files of a path hold for the keys that a micro-batch touches."""
 
     def __init__(self, files: Sequence[ListedFile], touched: Hashes, key_schema: KeySchema) -> None:
         super().__init__(files, KeyHashes(touched), key_schema)
@@ -287,10 +275,6 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
 
     Args:
         coded: columns of few texts that are read as numbers into a dictionary, which is faster.
-
-    Raises:
-        MissingFilesError: it is gone, or has another number of rows.
-        DamagedFileError: it is not what was written.
     """
 
     def opening() -> OpenParquet:
@@ -307,12 +291,7 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
 
 
 def check_state_file(listed: ListedFile) -> None:
-    """Check that a file is there, with the size and the footer, and so the rows, that its checkpoint recorded.
-
-    Raises:
-        MissingFilesError: it is gone.
-        DamagedFileError: it is not what was written.
-    """
+    """Check that a file is there, with the size and the footer, and so the rows, that its checkpoint recorded."""
     with _missing(listed):
         check_footer(listed.uri, size=listed.bytes, footer=listed.footer, of=listed.of)
 
@@ -329,23 +308,14 @@ def _missing(listed: ListedFile) -> Iterator[None]:
 
 
 def copied_rows(listed: ListedFile, wanted: SomeKeys) -> pa.Table | None:
-    """Rows of a file's local copy, with all those that are wanted among them; None where the file is to be read.
-
-    Raises:
-        MissingFilesError, DamagedFileError: the file is gone, or is not what was written.
-    """
+    """Rows of a file's local copy, with all those that are wanted among them; None where the file is to be read."""
     if listed.copy is None or not isinstance(wanted, KeyHashes):
         return None
     return listed.copy.rows(wanted)
 
 
 def check_files(files: Sequence[ListedFile]) -> None:
-    """Check, before Spark reads them, that files have the footers and rows that their checkpoints recorded.
-
-    Raises:
-        MissingFilesError: a file is gone or has other rows.
-        DamagedFileError: it is not what was written.
-    """
+    """Check, before Spark reads them, that files have the footers and rows that their checkpoints recorded."""
     for _ in in_threads(lambda f: open_state_file(f).close(), files):
         pass
 
@@ -357,12 +327,7 @@ def op_of_entry(shape: str) -> str:
 
 @dataclass(frozen=True)
 class Part:
-    """The wanted rows of one file, or of several that follow each other on the path and are read as one.
-
-    Attributes:
-        columns: that there are.
-        read: some of them, of the wanted rows.
-    """
+    """The wanted rows of one file, or of several that follow each other on the path and are read as one."""
 
     columns: frozenset[str]
     read: Callable[[list[str]], pa.Table]

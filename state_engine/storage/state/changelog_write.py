@@ -41,9 +41,6 @@ def changelog_table(
 
     Args:
         changes: per state, its net changes, with a descriptor that says how it is stored.
-        key_type: stored type of the key struct.
-        index_of: where in ``keys`` and ``hashes`` each key stands.
-        keys, hashes: stored keys (structs) and their hashes.
     """
     parts = [StateChanges.of(descriptor, of_state, index_of) for descriptor, of_state in changes if of_state]
     if not parts:
@@ -56,9 +53,7 @@ class StateChanges:
     """The net changes of one state, as columns.
 
     Attributes:
-        descriptor: says how it is stored.
         at: where the keys stand among those of the batch.
-        op, updated_at, column: as in the changelog.
     """
 
     descriptor: StateDescriptor
@@ -150,7 +145,6 @@ def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, a
     """Write changes in file order as one file of a changelog, which no reader sees yet.
 
     Args:
-        uri: of the changelog.
         write_id, subtask, attempt: make the name unique.
     """
     path = partition_path(write_id, file_name(write_id, subtask, attempt))

@@ -54,11 +54,9 @@ class LocalCopies:
         return platformdirs.user_cache_path("statelake") / "local-copies"
 
     def of_job(self, layout: JobLayout) -> Path:
-        """The directory of a job's copies."""
         return self.place / _digest(layout.directory)
 
     def of_operator(self, layout: JobLayout, uid: str) -> Path:
-        """The directory of an operator's copies."""
         return self.of_job(layout) / _digest(layout.base(uid))
 
     def drop(self, layout: JobLayout) -> None:

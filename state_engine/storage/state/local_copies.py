@@ -60,14 +60,7 @@ Content = Callable[[], dict[str, SortedRun] | None]
 
 
 class OperatorCopies:
-    """The copies of one operator, for one subtask in one micro-batch.
-
-    Args:
-        copies: where they are.
-        layout, uid: of the job, and of the operator.
-        files: all that the path lists for the operator.
-        max_parallelism: of the path's end.
-    """
+    """The copies of one operator, for one subtask in one micro-batch."""
 
     def __init__(
         self,
@@ -108,8 +101,6 @@ class OperatorCopies:
         """A copy, made where there is none; None where there is none to be had.
 
         Args:
-            name: of its file.
-            of: what it must be of.
             content: reads what goes into it; None where it is not to be copied.
         """
         path = self._directory / name
@@ -147,12 +138,7 @@ class OperatorCopies:
 
 
 class LocalCopy:
-    """The copy of one file of a base, which is made when rows are asked for that are worth it.
-
-    Args:
-        file: the file.
-        copies: of the operator.
-    """
+    """The copy of one file of a base, which is made when rows are asked for that are worth it."""
 
     def __init__(self, file: StateFile, copies: OperatorCopies) -> None:
         self._file, self._copies, self._name = file, copies, _name_of(file)
@@ -160,11 +146,7 @@ class LocalCopy:
         self._asked = False
 
     def rows(self, wanted: KeyHashes) -> pa.Table | None:
-        """Rows that hold all those of some keys, and others; None where the file itself is to be read.
-
-        Raises:
-            MissingFilesError, DamagedFileError: the file is gone, or is not what was written.
-        """
+        """Rows that hold all those of some keys, and others; None where the file itself is to be read."""
         hashes = wanted.ordered
         hashes = hashes[key_groups_of(hashes, self._copies.max_parallelism) == self._file.key_group_min]
         if len(hashes) * BLOCK_ROWS * _FEW > self._file.listed.rows:

@@ -22,8 +22,6 @@ class StateFile:
     """A file of keyed state that the path lists.
 
     Attributes:
-        listed: where it is, and what of it counts.
-        key_group_min, key_group_max: key groups inside.
         order: in which files are folded: 0 for a base, else the place of its checkpoint on the path, from 1.
     """
 
@@ -39,11 +37,7 @@ class StateFile:
 
 
 def state_files(layout: JobLayout, path: Sequence[CheckpointRow], uid: str) -> list[StateFile]:
-    """Files of an operator's state at the end of a path: those of bases, then changes, oldest first.
-
-    Raises:
-        MissingFilesError: the path does not hold the row that wrote a base.
-    """
+    """Files of an operator's state at the end of a path: those of bases, then changes, oldest first."""
     files = keyed_state_files(path, uid)
     if files.missing_bases:
         raise MissingFilesError(

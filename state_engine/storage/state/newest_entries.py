@@ -44,7 +44,6 @@ class NewestEntries:
 
     Args:
         files: of the path that may hold these keys: those of bases, then changes in path order.
-        hashes: of the keys.
         keys: stored key columns, a row for each key, each once.
     """
 

@@ -60,8 +60,6 @@ def write_subtask_state(
 
     Args:
         snapshot: the state of this subtask at the end of the micro-batch.
-        uri: of the table.
-        operator: uid of the operator.
         write_id, attempt: name the attempt to write, and this try of the task.
         parent: what the parent checkpoint holds of the operator; None where it does not know it.
 
@@ -128,15 +126,7 @@ def read_subtask_state(
     parallelism those of all subtasks, which are then given out by :func:`assign`.
 
     Args:
-        ref: what the parent checkpoint holds of the operator.
-        files: as ``files_of`` gave them.
-        uri: of the table.
-        subtask, parallelism, max_parallelism: of this micro-batch.
         restored: whether a restore or import lies between the operator's last run and now.
-
-    Raises:
-        MissingFilesError: a file or a row is missing, or holds something else than was written.
-        RescaleError: there is raw operator state and the parallelism changes.
     """
     if ref is None:
         return None
@@ -157,19 +147,7 @@ def read_subtask_state(
 def copy_state(
     ref: OperatorStateRef, files: Sequence[DataFile], *, uri: str, into: str, write_id: str
 ) -> tuple[OperatorStateRef, list[DataFile]]:
-    """Copy all lists of an operator to another table or directory, as if one attempt had written them there.
-
-    Args:
-        ref, files, uri: where they lie.
-        into: where they go.
-        write_id: of the attempt that writes them there.
-
-    Returns:
-        Where they lie then.
-
-    Raises:
-        MissingFilesError: a file or a row is missing, or holds something else than was written.
-    """
+    """Copy all lists of an operator to another table or directory, as if one attempt had written them there."""
     reader, written = _Reader(ref, files, uri), []
     for subtask in range(ref.parallelism):
         file, _ = write_subtask_state(

@@ -52,7 +52,6 @@ class SortedRun:
 
     Attributes:
         rows: a table; the order of its columns is free.
-        by: name of the column.
     """
 
     rows: pa.Table
@@ -64,10 +63,7 @@ class _Run:
     """What the index says of a run.
 
     Attributes:
-        schema: of its blocks.
-        firsts: the first value of each block.
         ends: where each block ends in the file, after where the first one starts.
-        checksums: of the blocks.
     """
 
     schema: pa.Schema
@@ -77,10 +73,9 @@ class _Run:
 
 
 class BlockFile:
-    """A file of blocks, of which the index was read; it is opened anew for each read.
+    """A file of blocks, of which the index was read; it is opened again for each read.
 
     Args:
-        path: where it is.
         of: what it must say that it is of.
 
     Raises:
@@ -107,18 +102,13 @@ class BlockFile:
 
     @property
     def runs(self) -> Sequence[str]:
-        """Names of the runs."""
         return list(self._runs)
 
     def firsts(self, run: str) -> Values:
-        """The first value of each block of a run."""
         return self._runs[run].firsts
 
     def with_any(self, run: str, values: Values) -> pa.Table:
-        """The blocks of a run that may hold any of some values.
-
-        Args:
-            values: smallest first.
+        """The blocks of a run that may hold any of some values, given smallest first.
 
         Raises:
             OSError, UnreadableBlocksError: they cannot be read, or are not what was written.
@@ -164,7 +154,6 @@ def write_blocks(runs: Mapping[str, SortedRun], path: Path, *, of: str) -> int:
     """Write a file of blocks, whole or not at all, that only its owner can read; the number of its bytes.
 
     Args:
-        path: in a directory that is there.
         of: what it is of, which readers must know.
 
     Raises:

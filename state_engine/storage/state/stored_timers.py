@@ -34,9 +34,6 @@ class StoredTimers:
 
     Args:
         files: of the path that may hold them: those of bases, then changes in path order.
-        own: keys whose timers count.
-        key_type: stored type of the key struct.
-        max_parallelism: of the path's end.
     """
 
     def __init__(
@@ -75,7 +72,6 @@ class StoredTimers:
         """Time of the first timer of a domain; None where there is none.
 
         Args:
-            since_ms: a time before which there is none.
             without: keys whose timers do not count.
         """
         waiting = [part for source in self._sources for part in source.since(domain, since_ms)]

@@ -26,8 +26,6 @@ class TimerColumns:
     """Changes or entries of timers, row for row.
 
     Attributes:
-        hashes: of their keys.
-        times: of the timers.
         are_event: whether they are event-time timers; else they are processing-time timers.
     """
 
@@ -63,11 +61,9 @@ class TimerColumns:
         return inside
 
     def of(self, domain: str) -> Hashes:
-        """Which rows are of a domain."""
         return self.are_event if domain == EVENT else ~self.are_event
 
     def those(self, rows: Hashes) -> TimerColumns:
-        """Some of the rows."""
         return TimerColumns(self.hashes[rows], self.times[rows], self.are_event[rows])
 
     def counting(self, counts: KeyGroups | None) -> TimerColumns:

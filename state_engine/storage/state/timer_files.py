@@ -73,9 +73,7 @@ class _RowGroup:
     """A row group that holds timers.
 
     Attributes:
-        source, number: where it is.
         times: the first and the last time in it; None where that is not known.
-        domains: the first and the last domain in it.
     """
 
     source: ParquetTimers
@@ -108,7 +106,6 @@ class ParquetTimers:
         self._listed = file.listed
 
     def within(self, window: Window) -> list[_RowGroup]:
-        """By the statistics of row groups."""
         return [group for group in self._row_groups if group.may_have(window)]
 
     def since(self, domain: str, since_ms: int) -> list[_RowGroup]:
@@ -116,7 +113,6 @@ class ParquetTimers:
         return [group for group in self._row_groups if group.may_be(domain)]
 
     def read(self, parts: Sequence[TimersPart]) -> None:
-        """In one go."""
         groups = sorted(
             (part for part in parts if isinstance(part, _RowGroup)), key=lambda group: group.number
         )
@@ -170,7 +166,6 @@ class CopiedTimers:
         self._copy = copy
 
     def within(self, window: Window) -> list[_Stretch]:
-        """The window itself."""
         return [_Stretch(self, domain, first, last) for domain, (first, last) in window.items()]
 
     def since(self, domain: str, since_ms: int) -> list[_Stretch]:
