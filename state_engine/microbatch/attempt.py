@@ -22,10 +22,6 @@ from state_engine.microbatch.batch_result import Execution
 class Spent:
     """What an attempt took so far.
 
-    Attributes:
-        steps_s: seconds of its steps, by name.
-        delta_commits: to tables.
-
     Example:
         >>> spent = Spent()
         >>> with spent.step("plan"):
@@ -52,10 +48,8 @@ class Planned:
     """It is known what the micro-batch reads.
 
     Attributes:
-        batch: what it reads, and its clock.
         positions: where every source stands before it.
         outputs: which it has none of yet.
-        spent: grows with every step.
     """
 
     batch: BatchContext
@@ -79,22 +73,14 @@ class Executed(Planned):
 
 @dataclass(frozen=True)
 class Listed(Executed):
-    """The files of changes and of operator state are in the logs of their tables.
-
-    Attributes:
-        versions: of these tables, by table.
-    """
+    """The files of changes and of operator state are in the logs of their tables."""
 
     versions: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class Staged(Listed):
-    """The row is complete and checked.
-
-    Attributes:
-        row: to be appended to ``checkpoints``.
-    """
+    """The row is complete and checked."""
 
     row: CheckpointRow
 
@@ -105,9 +91,7 @@ class Committed:
 
     Attributes:
         row: as it was appended; its id and parent may be others than were staged.
-        done: what the operators did.
         outputs: which readers do not see yet.
-        spent: by the attempt.
     """
 
     row: CheckpointRow

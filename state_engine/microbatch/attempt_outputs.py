@@ -1,10 +1,10 @@
-"""``AttemptSinks``: what one attempt puts out, from the sinks that are prepared for it to what readers see of it.
+"""``AttemptSinks``: what one attempt emits, from the sinks that are prepared for it to what readers see of it.
 
     prepare   steps 2 to 4   a sink makes sure that it can take the columns, and says where its files go
     add       steps 2 to 4   what the subtasks wrote, which no reader sees yet
     stage     step 7         the lists of files go into the row, checked
     publish   step 9         readers see them
-    give_up                  in place of the rest, where the attempt has certainly failed: the files go
+    give_up                  instead of the rest, where the attempt has certainly failed: the files go
 
 Plays the part of Flink's ``CommittableCollector``: what the writers of a sink hand to its committer at a checkpoint.
 Decision 0030.
@@ -33,15 +33,7 @@ from state_engine.storage.layout import JobLayout
 
 @dataclass(frozen=True)
 class OutputsOfJob:
-    """What the outputs of all attempts of a run have in common.
-
-    Attributes:
-        kernel: of the engine.
-        publication: publishes rows of the job.
-        layout: of the job.
-        declared: the sinks of the job's code.
-        published: the tables that show states of the job.
-    """
+    """What the outputs of all attempts of a run have in common."""
 
     kernel: DeltaKernel
     publication: Publication
@@ -50,21 +42,12 @@ class OutputsOfJob:
     published: tuple[PublishedState, ...] = ()
 
     def of(self, write_id: str) -> AttemptSinks:
-        """The outputs of a new attempt."""
         return AttemptSinks(self, write_id)
 
 
 @dataclass
 class AttemptSinks:
-    """The outputs of one attempt.
-
-    Attributes:
-        of_job: what all attempts have in common.
-        write_id: of the attempt.
-        targets: the sinks that were prepared, by name.
-        files: what was written for each of them.
-        dead_letters: files of refused rows.
-    """
+    """The outputs of one attempt."""
 
     of_job: OutputsOfJob
     write_id: str
@@ -73,13 +56,7 @@ class AttemptSinks:
     dead_letters: list[DataFile] = field(default_factory=list)
 
     def prepare(self, node: SinkNode, schema: pa.Schema) -> SinkTarget:
-        """Make sure that a sink can take columns; where its files go.
-
-        Raises:
-            ConfigurationError: no sink of this kind can take them.
-            SinkError: it cannot take them.
-            SinkIdentityError: it is the sink of this name of another root.
-        """
+        """Make sure that a sink can take columns; where its files go."""
         node.sink.check_columns(schema, name=node.name)
         publication = self.of_job.publication
         with naming_damage(node.name):
@@ -105,12 +82,7 @@ class AttemptSinks:
         """The row of the attempt with the list of every sink's files, and of stale outputs that leave them with it.
 
         Args:
-            rows: of the job, as the row was planned upon.
-
-        Raises:
-            MissingFilesError: a file is gone, or has another size.
-            SinkIdentityError: another application has taken a sink since.
-            SinkError: a sink cannot let go of stale outputs.
+            rows: of the job, as the row was planned on.
         """
         sinks = [target.staged(self.files.get(name, [])) for name, target in self.targets.items()]
         for sink in sinks:

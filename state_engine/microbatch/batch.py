@@ -24,11 +24,8 @@ class PlannedInput:
     Attributes:
         slices: what each source gives; sources without new data are absent.
         clock_ms: processing time, in milliseconds; never below the parent's.
-        drain: whether the input has ended for good.
-        rescaled: operators whose parallelism an operation had changed, in place of the parent's; None for the parent's.
+        rescaled: operators whose parallelism an operation had changed, instead of the parent's; None for the parent's.
         letters: dead letters that are sent again; the sources give nothing then.
-        time: what moves event time besides rows.
-        recorded_clock: whether ``clock_ms`` is that of the micro-batch that is repeated.
     """
 
     slices: Mapping[str, Slice]
@@ -49,22 +46,12 @@ class BatchContext:
     """What one attempt works on.
 
     Attributes:
-        write_id: names the attempt.
-        path: rows from the first checkpoint to the parent.
         slices: what each source gives to this batch; sources without new data are absent.
-        clock_ms: processing time of the batch.
         watermarks_ms: watermark of each source with event time before the batch; None before its first row.
-        parameters: of the job.
-        checkpoint_id: that the attempt hopes to commit.
         parallelism: number of subtasks of every operator, by uid.
-        branch: that it runs on.
-        drain: whether the input has ended for good.
         without_rows: slices that move the position of their source and bring no rows.
         partition: the time partition that it is of; None in a continuous job.
         late_rows: rows found whose partition had been run before.
-        backfill: that it belongs to, as text.
-        letters: dead letters that are sent again.
-        time: what moves event time besides rows.
     """
 
     write_id: str
@@ -98,5 +85,4 @@ class BatchContext:
 
     @property
     def parent(self) -> CheckpointRow | None:
-        """The checkpoint that the batch continues."""
         return self.path[-1] if self.path else None

@@ -25,15 +25,10 @@ class Execution:
     """What the subtasks of one attempt did.
 
     Attributes:
-        outputs: what they wrote for sinks.
-        operators: what each operator did, by uid.
         key_schemas, states: of keyed operators: their keys, and the states that the functions asked for.
         asked_in_open, asked_late: names of the states that each function asked for, by the end of ``open`` and later.
-        rows_by_source: rows that came straight from each source.
-        max_event_ms: by source, the largest event time.
         behind_watermark: late rows of each source, by the first operator that judged them.
         watermarks_ms: of the sources with event time, after the batch.
-        refused: number of refused rows.
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
 
@@ -86,9 +81,6 @@ def check_limit(job: StatefulJob, done: Execution, *, uri: str) -> None:
 
     Args:
         uri: table of dead letters; the files are in place, and no reader sees them yet.
-
-    Raises:
-        DeadLetterLimitError: too many rows were refused.
     """
     if job.max_dead_letters is None or not done.refused:
         return

@@ -13,11 +13,7 @@ def check_clock(job: StatefulJob, clock_ms: int, parent: CheckpointRow | None) -
     """Refuse a clock that is further ahead than the job allows.
 
     Args:
-        clock_ms: of the run.
         parent: the last checkpoint; None for the clock of this machine.
-
-    Raises:
-        SetupError: it is.
     """
     if job.max_clock_jump_ms is not None:
         now_ms = time.time_ns() // 1_000_000

@@ -79,14 +79,11 @@ class RunOptions:
 
     Attributes:
         clock: gives the processing time in milliseconds.
-        parameters: for ``RuntimeContext.get_job_parameter``.
-        requested_by: recorded with every checkpoint.
         drain: whether the input has ended for good: when all is read, every event-time timer fires.
         bounded: whether somebody says how many batches there are; else a source without end gives one.
         branch: that the run is on; only ``main`` publishes.
         begin_id: what the first batch of a branch continues; None for nothing.
-        script: plans the batches of a replay, or of time partitions, in place of the sources and the clock.
-        backfill: the backfill that the run belongs to, as text.
+        script: plans the batches of a replay, or of time partitions, instead of the sources and the clock.
         accept_clock: whether the clock is right, however far ahead of the last checkpoint it is.
     """
 
@@ -106,14 +103,8 @@ class CheckpointCoordinator:
     """Runs micro-batches of one job.
 
     Args:
-        job: what to run.
-        tables: the job's tables.
-        positions: of its sources.
-        kernel: commits.
-        spark: session.
         router: routes rows; kept between runs, because it keeps what is expensive to make.
         publication: publishes what is committed; kept between runs, because it knows what is published.
-        options: of this run.
     """
 
     def __init__(
@@ -407,7 +398,6 @@ class CheckpointCoordinator:
 
         Raises:
             StaleParentError: another runner, or an operation, came first.
-            InvariantError, CommitFailedError, CommitUnknownError: see ``CheckpointLog.commit``.
         """
         with attempt.spent.step("commit"):
             spent = {name: int(seconds * 1000) for name, seconds in attempt.spent.steps_s.items()}
@@ -525,5 +515,4 @@ def _listed(attempt: Executed, versions: Mapping[str, int]) -> Listed:
 
 
 def _call(names: Sequence[str]) -> str:
-    """The arguments of a call."""
     return f"({', '.join(map(repr, names))})"

@@ -97,7 +97,6 @@ class LettersSlice:
     """Letters of one place that one micro-batch sends again.
 
     Attributes:
-        letters: in their order.
         slice: what the batch appends to the position of sent letters.
     """
 
@@ -187,8 +186,6 @@ def letters_of(
 
     Args:
         job: whose operators and sources they would go to; None to leave that out.
-        positions: of the job.
-        uri: table of dead letters.
         active: paths of the files that the table shows; what a user deleted or rewrote is not there.
     """
     sent = {(e["split"], row) for e in positions.elements(path, LETTERS) for row in e["position"]}
@@ -301,11 +298,7 @@ def position_of(elements: Sequence[Element]) -> str:
 
 
 def chosen(letters: Sequence[DeadLetter], ids: Sequence[str] | None) -> list[DeadLetter]:
-    """Those with the ids; all that wait where none are given.
-
-    Raises:
-        ConfigurationError: there is no such letter, or it was sent, or cannot be.
-    """
+    """Those with the ids; all that wait where none are given."""
     if ids is None:
         return [one for one in letters if not one.sent and not one.problem]
     by_id = {one.id: one for one in letters}

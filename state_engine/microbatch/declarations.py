@@ -43,14 +43,9 @@ def check_declarations(
 
     Args:
         unasked: refuses what is stored and not asked for.
-        parameters: of the run.
 
     Returns:
         The operators of which only their subtasks can say what they ask for.
-
-    Raises:
-        StateMigrationError: a stored state cannot become what is declared, or is not declared; another key.
-        ConfigurationError: a state that is published is not declared, or a table cannot show it.
     """
     for node in job.published.values():
         _check_published(job, node, parameters)
@@ -65,11 +60,7 @@ def check_declarations(
 
 
 def check_key_names(job: StatefulJob, operator: OperatorNode, key: KeySchema) -> None:
-    """Refuse names of a key that a published table of the operator's cannot have.
-
-    Raises:
-        ConfigurationError: names table and columns.
-    """
+    """Refuse names of a key that a published table of the operator's cannot have."""
     fields = [pa.field(name, kind) for name, kind in zip(key.names, key.types, strict=True)]
     for node in job.published.values():
         if node.operator is operator:

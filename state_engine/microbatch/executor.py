@@ -92,14 +92,7 @@ _DRIVER = 99_999
 
 
 class GraphExecutor:
-    """Runs one batch of one job.
-
-    Args:
-        spark: session.
-        job: graph.
-        layout: where tables are.
-        router: routes rows; may serve several runs.
-    """
+    """Runs one batch of one job."""
 
     def __init__(
         self,
@@ -127,11 +120,6 @@ class GraphExecutor:
 
         Args:
             outputs: of the attempt; the sinks are prepared in it, and get what the tasks write.
-
-        Raises:
-            UserFunctionError: a row or function failed under ``on_error='fail'``.
-            CodeVersionError: workers cannot be given the code of the job.
-            StatelakeError: the job, the state or a source is not right.
         """
         if not has_spark(self._spark):
             return self._execute(batch, outputs)
@@ -148,8 +136,6 @@ class GraphExecutor:
 
         Args:
             place: of the input. Its stream comes from sources; what other operators put out is not made again.
-            key_hash: hash of the key.
-            limit: so many rows are given.
         """
         one = operator.inputs[place]
 

@@ -43,7 +43,6 @@ def discard_state(
     """Remove the row that an attempt did not commit, and what it wrote of state.
 
     Args:
-        operators: uids.
         in_logs: whether changes and operator state may be in the logs of their tables.
     """
     delete_beside(layout.checkpoints, write_id)

@@ -27,11 +27,7 @@ _JUDGED = 1_000_000
 
 
 def set_broken_aside(job: StatefulJob, done: Execution, *, kernel: DeltaKernel, layout: JobLayout) -> None:
-    """Take rows that break checks of their sinks out of the staged files, as dead letters.
-
-    Raises:
-        UserFunctionError: there is one, and the job does not set rows aside.
-    """
+    """Take rows that break checks of their sinks out of the staged files, as dead letters."""
     letters: list[Letter] = []
     for name, target in done.outputs.targets.items():
         files = [f for f in done.outputs.files.get(name, []) if f.rows]

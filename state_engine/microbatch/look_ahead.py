@@ -46,7 +46,6 @@ class LookAhead:
 
     Args:
         execute: plans and executes what comes after a path; None where there is nothing more.
-        give_up: removes what an attempt wrote.
     """
 
     def __init__(
@@ -64,8 +63,6 @@ class LookAhead:
         """Finish an attempt in a thread of its own, and execute the next one meanwhile.
 
         Args:
-            finish: commits and publishes the attempt.
-            attempt: that is finished.
             expected: the row that it will commit, as far as it is known.
 
         Raises:
@@ -95,9 +92,6 @@ class LookAhead:
 
     def taken(self, path: Sequence[CheckpointRow], next_id: int) -> Executed | None:
         """What was executed ahead after the end of a path, rows in the background passed over; None for nothing.
-
-        Args:
-            next_id: of the next row.
 
         Raises:
             Exception: the one that the attempt ended with.

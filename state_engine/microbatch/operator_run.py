@@ -136,7 +136,7 @@ def _rules_of_table(
 
 
 def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
-    """What an operator puts out: what it declares, or what follows from what comes in."""
+    """What an operator emits: what it declares, or what follows from what comes in."""
     if operator.output_type is not None:
         return operator.output_type
     return output_type_of(operator, _input_type(inputs)) if inputs else _NOTHING
@@ -170,11 +170,6 @@ def run_subtasks(
 
     Args:
         routed: rows by subtask, shuffled; or what each reads itself; or where they are few a table a subtask.
-
-    Raises:
-        UserFunctionError: a row or function failed.
-        SubtaskLostError: a process that ran a subtask died.
-        StatelakeError: of the class that a subtask reported.
     """
     with translating_worker_loss(job=job, operator=spec.uid):
         unordered = map(SubtaskReport.from_json, _answers(spark, routed, spec, job=job, small=small))

@@ -28,7 +28,6 @@ def reached_ms(
     """The watermark of each source after a batch, as far as is known; None before its first row.
 
     Args:
-        sources: with event time, by name.
         newest_ms: by source, the largest event time of the batch.
     """
     known, reached = batch.watermarks_ms, dict[str, int | None]()
@@ -43,11 +42,7 @@ def reached_ms(
 def operators_reached_ms(
     job: StatefulJob, batch: BatchContext, sources_ms: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """The watermarks of operators after a batch that those of the sources alone do not say; by uid.
-
-    Args:
-        sources_ms: watermarks of the sources after the batch.
-    """
+    """The watermarks of operators after a batch that those of the sources alone do not say; by uid."""
     before = batch.event_times
     after = replace(before, sources_ms=sources_ms)
     reached = {}
@@ -63,11 +58,7 @@ class Watermarks:
     """See the module docstring.
 
     Args:
-        operator, batch: what runs.
         max_event_ms: by source, the largest event time of this batch as far as it is known; added to.
-
-    Attributes:
-        origins: what moves the operator's watermark.
     """
 
     def __init__(self, operator: OperatorNode, batch: BatchContext, max_event_ms: dict[str, int]) -> None:
@@ -83,11 +74,7 @@ class Watermarks:
         return bool(self._sources)
 
     def look_ahead(self, frames: Sequence[StreamFrame]) -> None:
-        """Find the largest event times in this batch where timers need them and the driver has the rows.
-
-        Args:
-            frames: inputs of the operator.
-        """
+        """Find the largest event times in this batch where timers need them and the driver has the rows."""
         for frame in frames:
             if (
                 self._has_timers

@@ -1,6 +1,6 @@
 """Runs of a job in time partitions: which one is next, in what order they may be run, and how far each of them is.
 
-The order is kept here, at the parent that the micro-batch is committed upon, whatever a scheduler does: a partition
+The order is kept here, at the parent that the micro-batch is committed on, whatever a scheduler does: a partition
 runs only where the head ends with the one before it. Two runners of one partition both begin; the fence of the commit
 lets one of them end.
 """
@@ -30,10 +30,8 @@ class Cut:
     """What was planned, as a batch takes it.
 
     Attributes:
-        slices: to be read.
         without_rows: that move a position only.
         partition: that they are of, or the parent's; None in a continuous job.
-        late_rows: over all sources.
     """
 
     slices: dict[str, Slice]
@@ -99,9 +97,7 @@ class PartitionSteps:
     """The steps of a run of partitions, one after the other.
 
     Args:
-        job: in time partitions.
         only: key of the one partition to run; None for all that are over by the processing time.
-        drain: whether the input has ended for good.
         up_to: the last partition to run, over or not; None for no such end.
     """
 

@@ -50,8 +50,7 @@ class RecordedInput:
     """What micro-batches read before.
 
     Attributes:
-        batches: oldest first.
-        anew: whether the sources cut it anew by their own bounds; else it is the slices of one micro-batch.
+        again: whether the sources cut it again by their own bounds; else it is the slices of one micro-batch.
     """
 
     batches: Sequence[CheckpointRow]
@@ -63,7 +62,6 @@ class PartitionInput:
     """The rows of a partition, as the sources hold them now.
 
     Attributes:
-        partition: whose rows.
         recorded: the micro-batch that read them before. What it read is read again by each source that stands where
             it stood then.
     """
@@ -77,7 +75,6 @@ class PlannedStep:
     """What the next micro-batch is to be.
 
     Attributes:
-        reads: None for nothing.
         repeats: the micro-batch whose processing time and parallelism it has; None for those of the run.
         drain: whether the input has ended for good, where the sources give nothing.
         optional: whether there is no micro-batch where the sources give nothing and no timer is due.
@@ -109,10 +106,6 @@ class InputPlanner:
     """Plans the micro-batches of one run; a ``Script`` for the coordinator.
 
     Args:
-        job: the code to run.
-        steps: decide what comes next.
-        positions: of the job's sources.
-        spark: session.
         clock: gives the processing time in milliseconds; asked at most once a micro-batch.
         repeats_times: whether micro-batches that are repeated have their recorded time; else that of ``clock``.
     """
@@ -188,11 +181,7 @@ class InputPlanner:
         """What a source gave to micro-batches before; None where that was nothing.
 
         Args:
-            name: of the source.
             path: to the checkpoint after which it is to be read.
-
-        Raises:
-            SourceError: the source does not have it any more; names the checkpoint.
         """
         appended = self._positions.elements(list(reads.batches), name)
         if not appended:
@@ -251,14 +240,12 @@ def new_input(*, drain: bool, bounded: bool) -> Steps:
 
     Args:
         drain: whether the input has ended for good, once all is read.
-        bounded: see ``NewInput``.
     """
     step = PlannedStep(NewInput(bounded), drain=drain, optional=True)
     return lambda path, now: step
 
 
 def _planned(source: PlannedSource, part: Slice | None, *, left_out: bool) -> PlannedSource:
-    """What is known of a source of which a slice was planned."""
     more = left_out or (part is not None and (part.more or part.endless))
     return replace(source, unread=more or (part is not None and bool(part.labels)), more=more)
 

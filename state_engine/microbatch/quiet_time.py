@@ -42,11 +42,7 @@ def _newest_ms(known: SourceProgress, node: SourceNode) -> int | None:
 def outages(
     job: StatefulJob, parent: CheckpointRow | None, *, clock_ms: int, unread: Collection[str] = ()
 ) -> list[str]:
-    """For which sources event time waits because they are down (``stale_after``), and since when.
-
-    Args:
-        unread: the sources that have new rows.
-    """
+    """For which sources event time waits because they are down (``stale_after``), and since when."""
     sources = {n: replace(one, unread=n in unread) for n, one in waiting_sources(job, parent).items()}
     return [_outage(name, one) for name, one in sources.items() if one.is_stale(clock_ms)]
 

@@ -47,11 +47,7 @@ def timers_due(
 def any_timer_due(
     job: StatefulJob, parent: CheckpointRow | None, *, clock_ms: int, time: TimePlan, drain: bool
 ) -> bool:
-    """Whether a micro-batch without new data has timers to fire.
-
-    Args:
-        time: what moves event time in it.
-    """
+    """Whether a micro-batch without new data has timers to fire."""
     if parent is None:
         return False
     times = times_without_rows(job, parent, time)
@@ -65,7 +61,6 @@ def due_since(job: StatefulJob, parent: CheckpointRow, *, now_ms: int) -> int | 
     """The first clock at which a run without new rows has timers to fire; None where it has none by now.
 
     Args:
-        parent: the checkpoint that the run would continue.
         now_ms: in milliseconds since 1970.
     """
     sources = waiting_sources(job, parent)

@@ -12,10 +12,6 @@ from state_engine.core.errors import SourceError
 def naming_source(job: str, source: str, doing: str = "") -> Iterator[None]:
     """Put job and source in front of the error of a source that does not name them.
 
-    Args:
-        job, source: names.
-        doing: what it is asked for, where that is no run.
-
     Example:
         >>> with naming_source("sums", "rows", "replay of checkpoint 3"):
         ...     raise SourceError("a.csv vanished")

@@ -23,11 +23,7 @@ from state_engine.microbatch.routing.routed import RoutedLayout
 
 
 def check_stored_key(job: StatefulJob, operator: OperatorNode, recorded: OperatorCheckpoint) -> None:
-    """Compare the key as the code shows it, before any row is read.
-
-    Raises:
-        StateMigrationError: the stored state is of other keys, or of another number of key groups.
-    """
+    """Compare the key as the code shows it, before any row is read."""
     known = KeySchema.recorded(recorded.key_schema, recorded.key_type)
     _check_keyed(job, operator, recorded)
     if operator.key_columns != known.names:
@@ -41,11 +37,7 @@ def check_stored_key(job: StatefulJob, operator: OperatorNode, recorded: Operato
 def checked_key(
     job: StatefulJob, operator: OperatorNode, routed: RoutedLayout, batch: BatchContext
 ) -> KeySchema | None:
-    """Names and types of the key: from the rows, or where none came, as recorded; None without one.
-
-    Raises:
-        StateMigrationError: the stored state is of other keys, or of another number of key groups.
-    """
+    """Names and types of the key: from the rows, or where none came, as recorded; None without one."""
     recorded, today = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
     if recorded is None:
         return today

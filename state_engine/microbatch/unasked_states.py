@@ -49,9 +49,7 @@ class _Held:
     """A state that a checkpoint holds.
 
     Attributes:
-        name: as the checkpoint knows it.
         asked_as: by which it is asked for: the name that it is stored under.
-        form: of the state.
         late: whether it was asked for later than in ``open``.
         size: how many entries live, as text; empty where none does.
     """
@@ -67,9 +65,6 @@ class UnaskedStates:
     """The stored states of a job's operators, which the code must ask for.
 
     Args:
-        job: the code of today.
-        path: to the checkpoint that is continued.
-        layout: of the job's tables.
         clock: gives the processing time in milliseconds, by which entries expire.
     """
 
@@ -93,9 +88,6 @@ class UnaskedStates:
 
         Args:
             asked: names of storage of keyed states, and names of others.
-
-        Raises:
-            StateMigrationError: a state or a timer would be left behind.
         """
         self._check_timers(operator)
         asked = {*asked, *_by_class(operator.function)}
@@ -107,11 +99,7 @@ class UnaskedStates:
         """Refuse what functions did not ask for in a micro-batch, where that shows that it would be left behind.
 
         Args:
-            done: what the operators did.
             not_opened: uids of operators of which no trial of ``open`` said what they ask for.
-
-        Raises:
-            StateMigrationError: a state would be left behind.
         """
         for uid, report in done.operators.items():
             operator, asked = self._job.operators[uid], {*done.asked_in_open[uid], *done.asked_late[uid]}
@@ -252,11 +240,7 @@ def _without_exception(state: StateSchema) -> StateSchema:
 
 
 def kept_for_later(head: CheckpointRow | None) -> list[str]:
-    """The states of a checkpoint that its code keeps by name, with their operators; as sentences.
-
-    Args:
-        head: the checkpoint; None for none.
-    """
+    """The states of a checkpoint that its code keeps by name, with their operators; as sentences."""
     return [
         f"state '{name}' of operator '{uid}' is kept for later: keep_states names it"
         for uid, names in (head.kept_states if head else {}).items()

@@ -43,11 +43,7 @@ _ADDED = pa.schema([(EVENT_TIME, pa.int64()), (TIME_REFUSAL, pa.string())])
 
 
 def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
-    """The frame of a source with the event times that its strategy gives; the same one where it names a column.
-
-    Raises:
-        ConfigurationError: the column is not there, or does not hold numbers.
-    """
+    """The frame of a source with the event times that its strategy gives; the same one where it names a column."""
     given = node.timestamps
     if given is None:
         return frame

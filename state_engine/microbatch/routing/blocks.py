@@ -1,6 +1,6 @@
 """Blocks: routed rows of one subtask as Arrow in bytes, which is how they go through Spark's shuffle and to its tasks.
 
-A few large records in place of many rows. Every subtask gets one block without rows, which shows it the columns, for
+A few large records instead of many rows. Every subtask gets one block without rows, which shows it the columns, for
 there may be no others.
 """
 
@@ -20,7 +20,6 @@ _ROWS, _BYTES = 2**18, 2**24
 
 
 def packed(rows: pa.Table) -> bytes:
-    """A block of rows."""
     out = pa.BufferOutputStream()
     with pa.ipc.new_stream(out, rows.schema) as stream:
         stream.write_table(rows)

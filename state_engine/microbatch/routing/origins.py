@@ -32,7 +32,6 @@ class Origins:
     """What moves the watermark of one operator in one batch.
 
     Attributes:
-        names: of the origins; see ``origin_of``.
         start_ms: watermark of each before the batch; the largest long for one that is idle.
         delays_ms: out-of-orderness of those that are sources, by their number.
         least_ms: watermark of the operator before the batch; None where it has none yet.
@@ -66,7 +65,6 @@ class EventTimes:
 
     Attributes:
         sources_ms: watermarks of the sources with event time; None before the first row.
-        idle: sources that hold back no other one.
         operators_ms: what operators reached before, by uid, where their sources' watermarks alone do not say it.
     """
 
@@ -75,7 +73,7 @@ class EventTimes:
     operators_ms: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, node: SourceNode | OperatorNode | SideOutputNode) -> int | None:
-        """The watermark of what a node puts out; None where it has none yet."""
+        """The watermark of what a node emits; None where it has none yet."""
         if isinstance(node, SourceNode):
             return self.sources_ms.get(node.name)
         operator = node.operator if isinstance(node, SideOutputNode) else node
@@ -88,11 +86,7 @@ class EventTimes:
 
 
 def origins_of(operator: OperatorNode, times: EventTimes) -> Origins:
-    """The origins of an operator's rows.
-
-    Args:
-        times: before the batch.
-    """
+    """The origins of an operator's rows."""
     by_name: dict[str, tuple[int | None, int | None]] = {}
     for node in timed_ends(operator):
         name = origin_of(node)

@@ -31,8 +31,6 @@ class OwnInput:
 
     Attributes:
         read: gives the rows that a task would read.
-        tasks: how many there would be.
-        edge: how the rows are routed.
     """
 
     read: Read
@@ -47,14 +45,7 @@ class OwnInput:
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The input of an operator, for its subtasks to read.
-
-    Attributes:
-        inputs: at least one.
-        empty: no rows, with the columns that routed rows have.
-        layout: of routed rows.
-        parallelism, max_parallelism: of the operator.
-    """
+    """The input of an operator, for its subtasks to read."""
 
     inputs: Sequence[OwnInput]
     empty: pa.Table

@@ -34,14 +34,7 @@ def payload_name(stream: int, position: int) -> str:
 
 @dataclass(frozen=True)
 class RoutedInput:
-    """One input of an operator that has rows in this batch.
-
-    Attributes:
-        place: among the operator's inputs.
-        frame: its rows.
-        scalar: whether its elements are bare values.
-        declared: its columns as the stream declares them.
-    """
+    """One input of an operator that has rows in this batch."""
 
     place: int
     frame: StreamFrame
@@ -61,11 +54,9 @@ class InputLayout:
 
     Attributes:
         columns: of the routed row that functions see, in order.
-        names: what functions see them as.
         scalar: whether functions see the one column bare.
         broadcast: whether every subtask has all rows, as broadcast elements: before those of the other stream.
         ordered: whether broadcast elements stand at their places in the total order instead.
-        everywhere: whether every subtask has all rows.
         declared: the columns as the stream declares them; None where their Arrow types say all.
     """
 
@@ -84,7 +75,6 @@ class RoutedLayout:
 
     Attributes:
         inputs: one, or two; none where no stream has anything new.
-        order: the total order.
         named: how many columns of the order the user named.
         timed_order: whether the order begins with the event time.
         positioned: whether the order ends with file and row of a source (and with the kind, where the stream changes),
@@ -94,9 +84,7 @@ class RoutedLayout:
         event_time: whether there is an event-time column, and one of the watermark beside it.
         key_refusals: whether a column marks rows whose key cannot be one.
         refused: whether a column holds rows that could not be parsed.
-        sources: whether a column holds each row's source.
         lead: columns that come before those of the order, where the rows carry the watermark: it, and their rank.
-        changing: whether a column holds the kind of each row.
         reordered: whether columns hold the places at which rows came, which the order is not that of.
     """
 

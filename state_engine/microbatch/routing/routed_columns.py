@@ -53,7 +53,6 @@ class EdgeKey:
         columns: of the stream, or those that a function makes of each row.
         routed: names of the canonical columns in a routed row.
         refusals: whether a column says why a key cannot be one.
-        selected: whether a function makes it.
     """
 
     columns: tuple[str, ...]
@@ -71,7 +70,6 @@ class Edge:
         order: those of them that make the order.
         source: the name of each row's source, whether or not it is routed.
         key: of a keyed input; without one, a row goes where its order sends it.
-        everywhere: whether every subtask has all rows.
     """
 
     columns: tuple[tuple[str, Rule], ...]
@@ -114,10 +112,6 @@ def planned(
     Args:
         inputs: those that have rows in this batch; their frames are ``ordered``.
         refused: whether rows that could not be parsed are routed beside them.
-
-    Raises:
-        ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
-        InvalidKeyError: a key column has a type that cannot be a key.
     """
     what, several = f"operator '{operator.uid}'", len(operator.inputs) > 1
     frames = [one.frame for one in inputs]

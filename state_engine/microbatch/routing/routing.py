@@ -93,7 +93,6 @@ class Routed:
 
     Attributes:
         rows: blocks, shuffled; or what each subtask reads itself; or where they are little a table a subtask.
-        layout: what the columns of rows are.
         steps: where the watermark moves, where the rows do not carry it themselves.
         newest_ms: newest event times by source, as far as they were looked for.
     """
@@ -109,7 +108,6 @@ class KeyRows:
     """Rows of one key.
 
     Attributes:
-        count: how many there are.
         rows: the first of them in their order, with the columns that functions see.
     """
 
@@ -128,12 +126,7 @@ class _Input:
 
 
 class Router:
-    """Routes the inputs of a job's operators.
-
-    Args:
-        spark: session.
-        max_parallelism: of the operators.
-    """
+    """Routes the inputs of a job's operators."""
 
     def __init__(self, spark: SparkSession, *, max_parallelism: int) -> None:
         self._spark, self._max_parallelism = spark, max_parallelism
@@ -151,13 +144,7 @@ class Router:
         """The input of an operator: shuffled, read by each subtask, or where it is little a table a subtask.
 
         Args:
-            inputs: those that have rows in this batch.
-            origins: what moves the watermark.
             collect: runs a DataFrame, to find out where the watermark moves; None where nobody needs to know.
-
-        Raises:
-            ConfigurationError: a key or order column is missing, or a column has a type without a counterpart.
-            InvalidKeyError: a key column has a type that cannot be a key.
         """
         refused = {source: rows for one in inputs for source, rows in one.frame.refused}
         ready = [replace(one, frame=one.frame.ordered()) for one in inputs]

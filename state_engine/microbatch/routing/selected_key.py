@@ -19,15 +19,7 @@ from state_engine.sources.row_kinds import with_kinds_of
 
 @dataclass(frozen=True)
 class KeyFunction:
-    """Makes the key of every row of one input.
-
-    Attributes:
-        get_key: of the user.
-        key_type: of what it returns.
-        payload: columns that it sees.
-        scalar: whether it sees the one column bare.
-        declared: the columns as the stream declares them.
-    """
+    """Makes the key of every row of one input."""
 
     get_key: Callable[[Any], Any]
     key_type: TypeInformation
@@ -37,7 +29,6 @@ class KeyFunction:
 
     @classmethod
     def of(cls, one: RoutedInput, operator: OperatorNode) -> KeyFunction | None:
-        """Of an input whose key a function makes."""
         key = operator.inputs[one.place].key
         if not isinstance(key, SelectedKey):
             return None

@@ -21,13 +21,7 @@ from state_engine.storage.state.operator_state_files import read_subtask_state, 
 
 
 class FunctionRun:
-    """The run of one subtask's function in one micro-batch.
-
-    Args:
-        work: of the subtask.
-        rows: that it received.
-        context: time and key, as the function sees them.
-    """
+    """The run of one subtask's function in one micro-batch."""
 
     def __init__(self, work: SubtaskWork, rows: ReceivedRows, context: KeyContext) -> None:
         self._work, self._rows, self._context, self._spec = work, rows, context, work.spec
@@ -55,7 +49,6 @@ class FunctionRun:
                 function.notify_checkpoint_complete(checkpoint_id)
 
     def write(self, out: ElementOutputs, snapshot: Any, write_keyed_state: Callable[[], None]) -> None:
-        """Write keyed state, operator state and outputs."""
         with side_by_side():
             write_keyed_state()
             self._write_operator_state(snapshot)

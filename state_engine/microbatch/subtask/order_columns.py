@@ -48,16 +48,7 @@ def order_of(
     With event time also that, the watermark before them and their rank.
 
     Args:
-        origins: of the outputs.
-        events, broadcast: rows of the subtask.
-        order: columns of the order of the rows.
-        event_time: whether rows have one.
-        timed_order: whether the order begins with it.
-        clocks: of the batch.
         merged: whether a chained step merges the outputs with another stream.
-
-    Raises:
-        ConfigurationError: a timer has no place in the order, because that does not begin with the event time.
     """
     columns = [*order, *([EVENT_TIME, WATERMARK, RANK] if event_time else [])]
     rows = events.select(columns)

@@ -142,7 +142,6 @@ class ReceivedRows:
         return {*self.late, *broadcast}
 
     def that_hold(self, refusal: Refusal) -> pa.Table:
-        """The rows among which a refused one is."""
         apart = refusal.broadcast and self._spec.routed.ordered_broadcast is None
         return self.broadcast if apart else self.events
 

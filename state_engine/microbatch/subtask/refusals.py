@@ -36,12 +36,7 @@ Letter = dict[str, Any]
 
 
 class RefusedRows:
-    """Collects refused rows of one subtask.
-
-    Args:
-        spec: of the operator.
-        subtask: index.
-    """
+    """Collects refused rows of one subtask."""
 
     def __init__(self, spec: SubtaskSpec, subtask: int) -> None:
         self._spec, self._subtask = spec, subtask
@@ -236,6 +231,5 @@ def letters_table(letters: list[Letter]) -> pa.Table:
 
 
 def place_of(labels: dict[str, tuple[str, ...]], source: str, file: int, row: int) -> str:
-    """File and row as text."""
     names = labels.get(source, ())
     return f"{names[file] if file < len(names) else f'file {file}'}, row {row}"

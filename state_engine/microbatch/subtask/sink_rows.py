@@ -41,9 +41,6 @@ class SinkRows:
     """What a task is given.
 
     Attributes:
-        target: of the sink.
-        write_id: names the attempt.
-        letters_uri: table of dead letters.
         source: that the rows come straight from; None where that is not known.
         labels: by source, names of its files by place.
         keep_refused: whether bad rows are set aside; else the first one ends the batch.
@@ -66,8 +63,6 @@ class SinkReport:
     """What a task did.
 
     Attributes:
-        file: of the sink.
-        letters: file of dead letters.
         refused: number of refused rows that nobody else counted.
         error: what ended the batch: position, cause and row.
     """

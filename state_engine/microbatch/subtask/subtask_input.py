@@ -40,10 +40,7 @@ class Keys:
     """The keys of a batch.
 
     Attributes:
-        of_rows: key of every row, as declared.
         index_of: for every key, a row (or added key) that has it.
-        columns: stored key columns, row for row.
-        hashes: row for row.
     """
 
     of_rows: list[Any]
@@ -53,12 +50,10 @@ class Keys:
 
     @property
     def touched(self) -> Hashes:
-        """Hashes of the keys, one each."""
         hashes: Hashes = self.hashes[np.fromiter(self.index_of.values(), np.int64, len(self.index_of))]
         return hashes
 
     def and_also(self, keys: list[Any], columns: list[pa.Array], hashes: Hashes) -> Keys:
-        """With keys that no row has."""
         index_of = self.index_of | {key: len(self.hashes) + i for i, key in enumerate(keys)}
         joined = [pa.concat_arrays([a.cast(b.type), b]) for a, b in zip(self.columns, columns, strict=True)]
         return Keys(self.of_rows, index_of, joined, np.concatenate([self.hashes, hashes]))
@@ -196,7 +191,6 @@ def watermarks_of(events: pa.Table, routed: RoutedLayout) -> list[int] | None:
 
 
 def timestamps_of(events: pa.Table, routed: RoutedLayout) -> Iterable[int | None]:
-    """Event times in milliseconds."""
     if not routed.event_time:
         return repeat(None, events.num_rows)
     timestamps: list[int | None] = events[EVENT_TIME].to_pylist()

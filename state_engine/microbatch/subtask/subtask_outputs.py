@@ -1,4 +1,4 @@
-"""``SubtaskOutputs``: the files of what one subtask puts out: for sinks, for chained operators, and dead letters."""
+"""``SubtaskOutputs``: the files of what one subtask emits: for sinks, for chained operators, and dead letters."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ from state_engine.storage.layout import partition_path
 
 
 class SubtaskOutputs:
-    """Writes the outputs of one subtask.
-
-    Args:
-        work: its report lists the files.
-        rows: that the outputs came from.
-    """
+    """Writes the outputs of one subtask."""
 
     def __init__(self, work: SubtaskWork, rows: ReceivedRows) -> None:
         self._work, self._rows, self._spec = work, rows, work.spec
@@ -89,11 +84,7 @@ class SubtaskOutputs:
         )
 
     def _taken(self, rows: pa.Table, sink: SinkTarget, origins: list[Any]) -> pa.Table:
-        """Rows without those that a sink refuses, which become letters.
-
-        Raises:
-            UserFunctionError: there is one, and letters are not kept.
-        """
+        """Rows without those that a sink refuses, which become letters."""
         refused = sink.refused(rows)
         for index, error in refused.items():
             position = self._place_of(origins[index])

@@ -41,11 +41,8 @@ class OutputSpec:
 
     Attributes:
         tag: of a side output; None for the main one.
-        kind: type of the outputs.
-        sinks: sinks that take it as it is.
         exchange: whether a chained step reads it.
         merged: whether a chained step merges it with another stream.
-        changing: whether outputs have kinds.
     """
 
     tag: OutputTag | None
@@ -66,12 +63,8 @@ class BatchClocks:
     """Time in one micro-batch, as an operator sees it; milliseconds.
 
     Attributes:
-        clock_ms: processing time.
-        watermark_ms: at the start.
-        end_watermark_ms: at the end.
         out_of_orderness_ms: the largest of the sources: how far elements stand behind the timers that they are ahead of
             in an order by event time.
-        drain: whether the input has ended for good.
         checkpoint_watermark_ms: that of the parent checkpoint; None where it has none.
     """
 
@@ -89,9 +82,7 @@ class RestoredOperatorState:
 
     Attributes:
         ref: where it lies; None where no checkpoint knows any.
-        files: that hold it.
         restored: whether a restore lies between the operator's last run and now.
-        known: whether the parent checkpoint knows the operator at all.
         completed: ids of the checkpoints of which listeners are notified now.
     """
 
@@ -107,34 +98,19 @@ class SubtaskSpec:
     """Everything that the subtasks of one operator need; the same object for all of them.
 
     Attributes:
-        layout: where the job's tables are.
-        write_id: names the attempt.
-        uid, parallelism, max_parallelism: of the operator.
         function: the user's; every subtask gets its own copy by pickling.
-        routed: columns of the input.
-        keyed: whether the operator is on a keyed stream.
         key_schema: of the key; None without one, and where none is known yet.
         outputs: the main output and the side outputs that somebody reads.
         state_files: files of bases, then changelog files of the path, oldest first.
-        recorded_states: states as of the parent, by name.
         earlier_states: by name of storage, the forms that states ever had on the path.
-        dropped_states: names of states that are dropped.
-        operator_state: what the parent holds of operator state.
-        dead_letters: whether refused rows are set aside.
-        clocks: time in this batch.
         checkpoint_id, parent_id: that this batch makes, and the micro-batch that it continues.
         labels: by source, names of its files by place.
         letters: where the rows came from, where they are dead letters that are sent again.
         source: name of the source that the rows come straight from; None for several, or after an operator.
-        event_times: by source, the column of the event time.
-        parameters: of the job.
-        backend: where subtasks keep their working state.
         key_form: makes keys what the job declares; None where they are that as they are stored.
         watermark_steps: where in the order the watermark moves; None where the rows carry it themselves.
         judges_lateness: whether the watermark before each row is known, so that late rows are counted.
         late_to: id of the side output that late rows go to, by source; without sources whose late rows stay.
-        first_timers: of the operator as of the parent.
-        local_copies: of files of bases.
         table_rules: of a keyed sink's operator, the rules of its table for single rows.
         table_name: of a keyed sink's operator, the sink and its table, for messages.
     """
@@ -219,7 +195,6 @@ class SubtaskReport:
     error: dict[str, Any] | None = None
 
     def rows_staged(self, sink: str) -> int:
-        """Rows that were written for a sink."""
         return sum(file.rows for file in self.sinks.get(sink, []))
 
     def to_json(self) -> str:
@@ -228,7 +203,6 @@ class SubtaskReport:
 
     @classmethod
     def from_json(cls, text: str) -> SubtaskReport:
-        """Back from text."""
         raw = json.loads(text)
 
         def files(listed: list[dict[str, Any]]) -> list[DataFile]:

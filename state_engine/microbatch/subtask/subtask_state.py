@@ -34,13 +34,7 @@ _KEYS_AT_ONCE = 20_000
 
 
 class SubtaskKeyedState:
-    """Keyed state of one operator in one subtask.
-
-    Args:
-        spec: of the operator.
-        subtask: index.
-        keys: of the batch's rows.
-    """
+    """Keyed state of one operator in one subtask."""
 
     def __init__(self, spec: SubtaskSpec, subtask: int, keys: Keys) -> None:
         self._spec = spec
@@ -81,11 +75,7 @@ class SubtaskKeyedState:
         return self._timers.due(timers.filter(pa.array(asked)))
 
     def load(self, descriptor: StateDescriptor) -> Any:
-        """Entries of a state for the keys of the batch: a dict, or for a backend that spills one item after the other.
-
-        Raises:
-            StateMigrationError: the stored type cannot become the declared one.
-        """
+        """Entries of a state for the keys of the batch: a dict, or for a backend that spills one by one."""
         spec = self._spec
         stored = self._stored.of(descriptor)
         if stored.read is None:

@@ -29,8 +29,6 @@ class SubtaskTimers:
     """See the module docstring.
 
     Args:
-        spec: of the operator.
-        own: key groups of the subtask.
         files: that may hold entries of these key groups.
     """
 

@@ -11,14 +11,7 @@ from state_engine.storage.layout import file_name
 
 
 class SubtaskWork:
-    """One attempt of a subtask.
-
-    Args:
-        spec: of the operator.
-        index: of the subtask.
-        attempt_id: of Spark, in the names of files.
-        attempt: number of the attempt, from 0.
-    """
+    """One attempt of a subtask."""
 
     def __init__(self, spec: SubtaskSpec, index: int, attempt_id: int, attempt: int) -> None:
         self.spec, self.index, self.attempt_id, self.attempt = spec, index, attempt_id, attempt

@@ -48,13 +48,7 @@ from state_engine.storage.state.newest_entries import NewestEntries
 
 @dataclass(frozen=True)
 class VectorizedKeys:
-    """The keys of a batch, each once, in the order of files of changes: then they are found and written as they stand.
-
-    Attributes:
-        of_rows: number of every row's key.
-        columns: stored key columns, a row for each key.
-        hashes: likewise.
-    """
+    """The keys of a batch, each once, in the order of files of changes, which saves sorting."""
 
     of_rows: np.ndarray
     columns: list[pa.Array]
@@ -100,13 +94,7 @@ def vectorized_rows(events: pa.Table, keys: VectorizedKeys, spec: SubtaskSpec) -
 
 
 class VectorizedKeyedState:
-    """Keyed state of one operator in one subtask, for the keys of its batch.
-
-    Args:
-        spec: of the operator.
-        subtask: index.
-        keys: of the batch's rows.
-    """
+    """Keyed state of one operator in one subtask, for the keys of its batch."""
 
     def __init__(self, spec: SubtaskSpec, subtask: int, keys: VectorizedKeys) -> None:
         self._spec, self._keys = spec, keys
@@ -117,11 +105,7 @@ class VectorizedKeyedState:
         )
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
-        """What is stored of a state for the keys of the batch.
-
-        Raises:
-            StateMigrationError: the stored type cannot become the declared one.
-        """
+        """What is stored of a state for the keys of the batch."""
         stored, number = self._stored.of(descriptor), len(self._keys.hashes)
         entries = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
         stamped = descriptor.ttl is not None
