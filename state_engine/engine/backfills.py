@@ -9,7 +9,7 @@ from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.engine.context import EngineContext
-from state_engine.engine.running import OnBatch, after_batch, maintain, take_over_sinks
+from state_engine.engine.running import OnBatch, after_batch, check_keyed_sinks, maintain
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import STOP, PartitionSteps, partitions_of
@@ -55,7 +55,7 @@ class JobBackfill:
         tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
         resumed: list[str] | None = None
         if tables and not dry_run:
-            take_over_sinks(self.context, self.job, tables.log.load(), self.options.requested_by)
+            check_keyed_sinks(self.context, self.job, tables.log.load())
         while True:
             history = tables.log.load() if tables else History()
             plan = plan_backfill(self.job.name, partitions, history, self.request)

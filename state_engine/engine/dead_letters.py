@@ -10,7 +10,7 @@ from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.time_plan import ROWS_ALONE
 from state_engine.engine.context import EngineContext
-from state_engine.engine.running import OnBatch, take_over_sinks
+from state_engine.engine.running import OnBatch, check_keyed_sinks
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.batch import PlannedInput
@@ -76,7 +76,7 @@ def replay_dead_letters(
         job, context.positions(job.name), set(report.sent), max_rows, options.clock(), letters
     )
     options = replace(options, clock=script.clock, bounded=True, script=script)
-    take_over_sinks(context, job, tables.log.load(), options.requested_by)
+    check_keyed_sinks(context, job, tables.log.load())
     coordinator, batches = context.coordinator(job, options), list[BatchReport]()
     while (batch := coordinator.run_batch()) is not None:
         batches.append(batch)

@@ -19,7 +19,6 @@ from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import PartitionSteps, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
 from state_engine.sources.local_listing import directories_remembered
-from state_engine.state_processor.sink_takeover import SinkTakeover, unknown_sinks
 
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ def run(
     coordinator = context.coordinator(job, options)
     path, published = coordinator.publish_pending()
     tables = coordinator.moved_tables
-    take_over_sinks(context, job, context.tables(job.name).log.history, options.requested_by)
+    check_keyed_sinks(context, job, context.tables(job.name).log.history)
     batches: list[BatchReport] = []
     compactions: list[CompactionReport] = []
     caught_up = False
@@ -72,18 +71,14 @@ def run(
     )
 
 
-def take_over_sinks(context: EngineContext, job: StatefulJob, history: History, requested_by: str) -> None:
-    """Have tables of keyed sinks show states, where an earlier version of the engine wrote them.
+def check_keyed_sinks(context: EngineContext, job: StatefulJob, history: History) -> None:
+    """Refuse keyed sinks that would begin empty beside their tables, before micro-batches run on ``main``.
 
-    Before whatever runs micro-batches on ``main``.
+    Raises:
+        ConfigurationError: names the sink, its table and the ways out.
     """
-    if history.head is None or not unknown_sinks(job, history.head):
-        return
-    tables = context.tables(job.name)
-    publication = context.publication(tables)
-    publication.publish_pending(history.main_path, context.declared(tables, job))
-    takeover = SinkTakeover(job, tables, publication, context.spark)
-    takeover.run(history, lambda: context.operations(job, requested_by))
+    sinks = [node.recorded for node in job.published.values() if node.sink_key]
+    context.publication(context.tables(job.name)).tables.check_begins_empty(history, sinks)
 
 
 def publish_pending(

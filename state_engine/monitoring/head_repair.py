@@ -1,9 +1,10 @@
 """Leaves out the newest row of ``checkpoints`` where its file is lost or damaged, as after a power cut without syncs.
 
 Everything that a micro-batch stood for is done again by the next run, from its parent; a restore or a promotion did not
-happen, and may be asked for again. So no sink may show the row any more: where one does, it is first brought back to
-what it showed before, see ``lost_outputs``. A row of a branch is shown nowhere. A row without content takes the next id
-in the same commit that removes the damaged file; so the id of the lost row is never used again.
+happen, and may be asked for again. Rows are synced before sinks show them, so a power cut takes back only what no sink
+shows. Where a sink shows the row anyway, as on a disk that lies about syncs, its outputs would be published a second
+time, so the repair is refused. A row without content takes the next id in the same commit that removes the damaged
+file; so the id of the lost row is never used again.
 """
 
 from __future__ import annotations
@@ -12,14 +13,22 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.operation_rows import continuing
+from state_engine.core.checkpoints.row_outputs import dead_letters_sink, sink_key
+from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.core.checkpoints.sink_moves import newest_sinks
 from state_engine.core.checkpoints.updates import AddCheckpoint, LeaveOut, NewestIs
-from state_engine.core.errors import MissingFilesError, StatelakeError, StorageError
-from state_engine.monitoring.lost_outputs import LostChange, LostOutputs, LostRow
+from state_engine.core.errors import MissingFilesError, SinkError, StatelakeError, StorageError
 from state_engine.operations.damage import Damage
+from state_engine.publishing.publication import Publication
+from state_engine.sinks.file_moves import moves_of
+from state_engine.sinks.file_owner import looking
 from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
 from state_engine.storage.delta.log import DeltaLog
+from state_engine.storage.files import open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import jobs_in
 from state_engine.storage.storage_failures import keeping
@@ -30,7 +39,6 @@ if TYPE_CHECKING:
 _ROW = re.compile(r"checkpoint-(\d{12})-([0-9a-f]+)")
 _BACKUP = "put the file back from a backup of the root, or restore a savepoint into another root"
 _LOOKED = "Nothing was done; all commits are unchanged"
-_AGAIN = "Earlier commits are unchanged; a second repair goes on where this one ended"
 REQUESTED_BY = "statelake doctor --repair"
 
 
@@ -62,8 +70,8 @@ def _of_job(uri: str, job: str) -> Iterator[Damage]:
             continue
         number = int(name.split("-")[1])
         what = (
-            f"leave out checkpoint {number}, after sinks that show it are brought back to what they showed before; a "
-            "micro-batch is made again by the next run, under another id, and a restore or promotion did not happen"
+            f"leave out checkpoint {number}, unless a sink shows it; the next run makes a micro-batch again, under "
+            "another id, and a restore or promotion did not happen"
         )
         yield Damage(f"Checkpoints of {job}", damage, what, _left_out(uri, job, name))
 
@@ -92,49 +100,50 @@ def leave_out(engine: StateEngine, job: str, name: str) -> str:
     """Leave out the newest row of a job; what was done.
 
     Raises:
-        SinkError: a sink shows the row and cannot be brought back; nothing was done.
+        SinkError: a sink shows the row; nothing was done.
         StaleParentError: the job ran meanwhile.
-        StorageError: the storage refused; a second repair goes on where this one ended.
+        StorageError: the storage refused; nothing was done.
     """
-    with keeping(job, _AGAIN, at=engine.root):
+    with keeping(job, _LOOKED, at=engine.root):
         return _leave_out(engine, job, name)
 
 
 def _leave_out(engine: StateEngine, job: str, name: str) -> str:
-    match = _ROW.match(name)
-    assert match is not None
-    lost = LostRow(int(match[1]), match[2], _BACKUP)
-    tables = engine.context.ran(job)
+    lost_id, tables = int(name.split("-")[1]), engine.context.ran(job)
     tables.log.pass_over(name)
     history = tables.log.load()
     parent = history.head
-    if parent is None or lost.checkpoint_id <= max(history):
-        raise StatelakeError(
-            f"job '{job}': checkpoint {lost.checkpoint_id} is no longer the newest: {_BACKUP}"
-        )
-    outputs = LostOutputs(engine.context.publication(tables), engine.kernel, history, lost)
-    changes = outputs.changes()
-    for change in changes:
-        outputs.take_back(change, lost.checkpoint_id + 1)
+    if parent is None or lost_id <= max(history):
+        raise StatelakeError(f"job '{job}': checkpoint {lost_id} is no longer the newest: {_BACKUP}")
+    _check_unseen(engine.context.publication(tables), history, lost_id)
     attempt = tables.clock.attempt()
     row = continuing(
         parent,
         kind=CheckpointKind.RETENTION,
-        checkpoint_id=lost.checkpoint_id + 1,
+        checkpoint_id=lost_id + 1,
         write_id=attempt.write_id,
         created_at=attempt.created_at,
         requested_by=REQUESTED_BY,
     )
     tables.log.commit([AddCheckpoint(row), LeaveOut([name])], NewestIs(history.newest_id))
-    return (
-        f"job '{job}': checkpoint {lost.checkpoint_id} is left out, the head is that of checkpoint "
-        f"{parent.checkpoint_id}; {_in_words(changes)}"
-    )
+    return f"job '{job}': checkpoint {lost_id} is left out, the head is that of checkpoint {parent.checkpoint_id}"
 
 
-def _in_words(changes: list[LostChange]) -> str:
-    withdrawn = [change.sink.name for change in changes if change.came]
-    back = [change.sink.name for change in changes if change.went]
-    parts = [f"its outputs were withdrawn from {withdrawn}"] if withdrawn else []
-    parts += [f"withdrawn outputs were put back into {back}"] if back else []
-    return ", and ".join(parts) or "no sink showed it"
+def _check_unseen(publication: Publication, history: History, lost_id: int) -> None:
+    """Refuse where a sink shows the row, wholly or in part; raises SinkError."""
+    letters = dead_letters_sink()
+    sinks = {**newest_sinks(history.values()), sink_key(letters): letters}
+    located = map(publication.places.located, sinks.values())
+    showing = [s.name for s in located if publication.seen(s) >= lost_id or _is_moving(s, lost_id)]
+    if showing:
+        raise SinkError(
+            f"{showing} show checkpoint {lost_id}, so the next run would publish outputs a second time. Nothing was "
+            f"done: {_BACKUP}"
+        )
+
+
+def _is_moving(sink: StagedSink, lost_id: int) -> bool:
+    """Whether files of a sink stand in the middle of a move by a row."""
+    if sink.kind != SinkKind.FILES:
+        return False
+    return any(move.checkpoint_id >= lost_id for move in looking(open_location(sink.path), moves_of))

@@ -32,7 +32,6 @@ from state_engine.publishing.publication import Publication
 from state_engine.publishing.sink_places import Declared
 from state_engine.publishing.stale_outputs import stale_beside
 from state_engine.state_tables.base import TableReport
-from state_engine.state_tables.states import published_on, without_superseded
 
 
 @dataclass(frozen=True)
@@ -187,7 +186,6 @@ class HeadOperations:
         self, history: History, target: CheckpointRow, policy: OutputsOfSinks
     ) -> list[StagedSink]:
         """Tables that do something else than to follow, as the row that moves the head records them."""
-        self._check_taken_over(history, target)
         states = self._publication.tables.states(history, self._declared)
         for state in states:
             self._publication.tables.check_known(
@@ -195,17 +193,6 @@ class HeadOperations:
             )
         named = ((state, policy.of_table(state.name)) for state in states)
         return [replace(state, policy=p).staged() for state, p in named if p != "follow"]
-
-    def _check_taken_over(self, history: History, target: CheckpointRow) -> None:
-        path, head = without_superseded(history.main_path), history.head
-        for state in published_on(history.path(target.checkpoint_id)):
-            known = head is not None and head.operator(state.operator) is not None
-            if not known and self._publication.places.last_staged(path, state) is not None:
-                raise ConfigurationError(
-                    f"job '{self._job}', sink '{state.name}': the rows that an earlier version wrote to its table are "
-                    f"not in the state of checkpoint {target.checkpoint_id}, so they would be deleted. Run the job "
-                    "once, which takes the table over; then replay or backfill from there"
-                )
 
     def _check_sinks(self, policy: OutputsOfSinks, history: History) -> None:
         """Refuse a policy that names sinks which neither the code of the job nor its checkpoints have."""

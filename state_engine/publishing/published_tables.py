@@ -9,7 +9,7 @@ root does not have. Decision 0059.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -48,7 +48,6 @@ from state_engine.state_tables.states import (
     StateWay,
     TablePolicy,
     is_known,
-    is_taken_over,
     last_knowing,
     moves_of,
     published_on,
@@ -182,6 +181,48 @@ class PublishedTables:
                 f'Leave the table as it is with outputs={{"{state.name}": "keep"}}, or empty it with "rebuild"'
             )
 
+    def check_begins_empty(self, history: History, states: Sequence[PublishedState]) -> None:
+        """Refuse states that the head does not know while their tables hold rows, or belong to somebody else.
+
+        The state would begin empty, and the next comparison would delete these rows.
+
+        Args:
+            states: of keyed sinks.
+
+        Raises:
+            ConfigurationError: a table of the job holds rows; names the ways out.
+            SinkIdentityError: a table belongs to another job, or to nobody, and is not to be adopted.
+        """
+        head = history.head
+        for state in states:
+            if state_of(head, state.operator, state.state) is not None or not self._is_ours(state):
+                continue
+            known = last_knowing(history, state)
+            if head is not None and known is not None and self._holds_rows(history, state, known):
+                raise ConfigurationError(
+                    f"job '{self._tables.layout.job}', sink '{state.name}': the head, checkpoint "
+                    f"{head.checkpoint_id}, does not know the state of the sink, and its table {state.place} "
+                    f"still holds the rows of checkpoint {known.checkpoint_id}. The state would begin empty, and these "
+                    "rows would be deleted. Give the sink another table; or empty this one with "
+                    f"{self._table(state)[1].rebuild}; or begin a job of another name from the rows of the table "
+                    "(state_processor(job).bootstrap, with adopt=True in the sink)"
+                )
+
+    def _is_ours(self, state: PublishedState) -> bool:
+        """Whether there is a table of the job; raises SinkIdentityError for another that it does not adopt."""
+        try:
+            return self.is_there(state)
+        except SinkIdentityError:
+            if state.options.get("adopt"):
+                return False
+            raise
+
+    def _holds_rows(self, history: History, state: PublishedState, known: CheckpointRow) -> bool:
+        """Whether a table holds any row, in the columns of the state as a checkpoint knows it."""
+        target, table = self._table(state)
+        columns = self._reader(history, known.checkpoint_id, state).form.columns
+        return any(batch.num_rows for batch in target.content(table, columns))
+
     def rebuild(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
     ) -> tuple[PublishedState, TableReport]:
@@ -303,11 +344,6 @@ class PublishedTables:
                     extra={"job": self._tables.layout.job, "sink": one.name},
                 )
 
-    def content(self, state: PublishedState, columns: TableColumns) -> Iterator[pa.RecordBatch]:
-        """What a table holds now, whoever wrote it."""
-        target, table = self._table(state)
-        yield from target.content(table, columns)
-
     def is_there(self, state: PublishedState) -> bool:
         """Whether there is a table that belongs to the job, whoever changed its rows since."""
         target, table = self._table(state)
@@ -339,13 +375,13 @@ class PublishedTables:
         try:
             return target.shown(table)
         except SinkIdentityError:
-            head, own = history.head, is_taken_over(history.main_path, state.key)
-            if not (state.options.get("adopt") or own) or head is None:
+            head = history.head
+            if not state.options.get("adopt") or head is None:
                 raise
             if state_of(head, state.operator, state.state) is None:
                 return None
             columns = self._reader(history, head.checkpoint_id, state).form.columns
-            target.adopt(table, columns, own=own)
+            target.adopt(table, columns)
             return target.shown(table)
 
     def _at_move(

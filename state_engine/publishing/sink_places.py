@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import PathChanges, last_of_sinks, path_changes
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey
-from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.job.job import StatefulJob
-from state_engine.sinks.sql import SqlSink
 from state_engine.sinks.staging import Staging, located
-from state_engine.state_tables.states import PublishedState, without_superseded
+from state_engine.state_tables.states import without_superseded
 from state_engine.storage.layout import JobLayout
 
 Declared = frozenset[SinkKey] | None
@@ -42,27 +40,7 @@ class SinkPlaces:
         staging = Staging(self.layout.root)
         keys = {(node.name, node.sink.place(self.app_of(node.name), staging)) for node in job.sinks.values()}
         tables = {(node.name, node.table.place) for node in job.published.values()}
-        former = {key for node in job.published.values() if (key := self.former(node.recorded)) is not None}
-        return frozenset({*keys, *tables, *former, (DEAD_LETTERS, self.layout.dead_letters)})
-
-    def former(self, state: PublishedState) -> SinkKey | None:
-        """Name and path of the ``SqlSink`` that may have written to a table before it showed a state.
-
-        None where the table is in no database.
-        """
-        if state.kind != SinkKind.SQL_STATE:
-            return None
-        sink = SqlSink(state.options["url"], state.options["table"], schema=state.options["schema"])
-        return state.name, sink.place(self.app_of(state.name), Staging(self.layout.root))
-
-    def last_staged(self, path: Sequence[CheckpointRow], state: PublishedState) -> StagedSink | None:
-        """What a path last staged for the ``SqlSink`` whose table shows a state now; None where it never did."""
-        key = self.former(state)
-        for row in reversed(path if key else []):
-            for staged in map(self.located, row.sinks):
-                if staged.kind == SinkKind.SQL and (staged.name, staged.path) == key:
-                    return staged
-        return None
+        return frozenset({*keys, *tables, (DEAD_LETTERS, self.layout.dead_letters)})
 
     def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
         """Whether a sink is one of the code's; every one is where the code is not known."""

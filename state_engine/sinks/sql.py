@@ -9,16 +9,14 @@ So either all of a checkpoint is in the table and in the ledger, or nothing is; 
 and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
 the table's identity, which changes when the sink makes the table again.
 
-Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Checkpoints of
-earlier versions record keyed sinks that staged rows; what waits of them is still published, each row in the place of
-that with its key. Plays the part of the exactly-once sink of Flink's JDBC connector, with a ledger instead of XA
-transactions.
+Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Plays the part
+of the exactly-once sink of Flink's JDBC connector, with a ledger in place of XA transactions.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING
@@ -32,6 +30,7 @@ from state_engine.core.errors import SinkError
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import (
+    DROP_ROWS,
     Publisher,
     Sink,
     SinkRequest,
@@ -74,8 +73,7 @@ class SqlSink(Sink):
         ttl: lets rows that nobody wrote for this time leave the table, with the publish after the next compaction; with
             a sequence, deletions are remembered as long.
         adopt: with ``key``, whether an existing table, which belongs to nobody or to another job, is taken over: its
-            rows are compared with the last rows of this job, and become those. A table that this sink wrote with an
-            earlier version is taken over without being asked, and keeps its rows.
+            rows are compared with the last rows of this job, and become those.
 
     Raises:
         ConfigurationError: the URL holds a password, or is of a database that this was not tested with; or arguments do
@@ -174,6 +172,12 @@ class SqlPublisher(Publisher):
             if table.is_published(staged, app, checkpoint_id):
                 return
             what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
+            if target.key:
+                raise SinkError(
+                    f"{what}: version 0.2.0 staged rows by key for {target.shown}. This version does not publish "
+                    "them. "
+                    f"Publish them with 0.2.0: run the job once; or {DROP_ROWS}"
+                )
             verify_files(staged.path, staged.files, what=what, footers=True)
             _check_withdrawals(staged, target)
             table.publish(staged, app, checkpoint_id)
@@ -200,37 +204,12 @@ def target_of(staged: StagedSink) -> SqlTarget:
     return SqlTarget.from_json(json.loads(staged.schema)["target"])
 
 
-def wrote(staged: StagedSink) -> bool:
-    """Whether the table that outputs were staged for is there, and still the one that the ledger knows."""
-    target = target_of(staged)
-    with _connected(target, staged.name) as table:
-        return table.is_same(staged)
-
-
-def ledger_note(staged: StagedSink, app: str, checkpoint_id: int) -> str | None:
-    """What the ledger holds of a checkpoint, see ``note_of``; None where it holds nothing."""
-    with _connected(target_of(staged), staged.name) as table:
-        return table.ledger.digest(app, checkpoint_id)
-
-
-def attempts_in(staged: StagedSink, wanted: Iterable[str]) -> set[str]:
-    """Which of these attempts have rows in a table with a lineage column."""
-    by_lineage = {lineage_of(write_id, staged.name): write_id for write_id in wanted}
-    with _connected(target_of(staged), staged.name) as table:
-        return {by_lineage[one] for one in table.lineages(sorted(by_lineage))}
-
-
 def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
     if not staged.withdrawn or target.lineage:
         return
-    why = (
-        "an earlier version put its rows there by key. Run the job once: the table then shows a state, which restores "
-        "from there on move"
-        if target.key
-        else "only a lineage column could identify its rows (SqlSink(…, lineage=True), from the first row on)"
-    )
     raise SinkError(
-        f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: {why}. Keep the outputs with "
+        f"sink '{staged.name}': outputs cannot be withdrawn from {target.shown}: only a lineage column could identify "
+        "its rows (SqlSink(…, lineage=True), from the first row on). Keep the outputs with "
         'outputs="keep" (--outputs keep)'
     )
 

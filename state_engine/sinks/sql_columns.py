@@ -67,11 +67,6 @@ def table_for(
         ways_out: what to do about a column that has no counterpart, for the message.
     """
     check_names(target, schema.names, what=target.shown)
-    missing = [name for name in target.key if name not in schema.names]
-    if missing:
-        raise SinkError(
-            f"{target.shown}: the key columns {missing} are not in the output, which has {schema.names}"
-        )
     kinds = {f.name: sql_type(f.type, dialect) for f in schema}
     bad = [name for name, kind in kinds.items() if kind is None]
     if bad:

@@ -6,7 +6,7 @@ there until the first has ended, and then sees that the row is taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +26,6 @@ from state_engine.sinks.sql_ledger import Ledger, create, exists
 from state_engine.sinks.sql_rows import (
     check_lineage,
     delete_rows,
-    lineages_in,
     staged_schema,
     write_rows,
 )
@@ -127,12 +126,6 @@ class SqlTable:
         """Refuse where withdrawn rows cannot be identified; raises SinkError."""
         if staged.withdrawn:
             check_lineage(self.connection, self.target, staged)
-
-    def lineages(self, wanted: Sequence[str]) -> set[str]:
-        """Which of these values of the lineage column the table has."""
-        write_ids = lineages_in(self.connection, self.target, wanted)
-        self.connection.rollback()
-        return write_ids
 
     def is_published(self, staged: StagedSink, app: str, checkpoint_id: int) -> bool:
         """Whether the ledger holds this row."""

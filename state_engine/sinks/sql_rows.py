@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,9 +11,8 @@ import sqlalchemy as sa
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SinkError
-from state_engine.sinks.base import DROP_ROWS, WRITE_ID, write_ids
+from state_engine.sinks.base import WRITE_ID, write_ids
 from state_engine.sinks.sql_columns import table_for
-from state_engine.sinks.sql_ledger import insert_into
 from state_engine.sinks.sql_target import SqlTarget, lineage_of
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import open_recorded
@@ -46,17 +45,6 @@ def check_lineage(connection: sa.Connection, target: SqlTarget, staged: StagedSi
         )
 
 
-def lineages_in(connection: sa.Connection, target: SqlTarget, wanted: Sequence[str]) -> set[str]:
-    """Which of these values of the lineage column rows of the table have."""
-    table = _lineage(target)
-    write_ids: set[str] = set()
-    for first in range(0, len(wanted), VALUES):
-        some = wanted[first : first + VALUES]
-        query = sa.select(table.c[WRITE_ID]).distinct().where(table.c[WRITE_ID].in_(some))
-        write_ids.update(connection.execute(query).scalars())
-    return write_ids
-
-
 def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
     """Delete the withdrawn rows, which their lineage column identifies."""
     table = _lineage(target)
@@ -67,15 +55,8 @@ def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink)
     """Insert the staged rows, or put them in the place of those with their key; some at a time."""
     dialect = connection.dialect.name
     table = table_for(target, staged_schema(staged), dialect)
-    insert, key = insert_into(connection, table), list(target.key)
-    rest = {c.name: insert.excluded[c.name] for c in table.c if c.name not in key}
-    if key and rest:
-        insert = insert.on_conflict_do_update(index_elements=key, set_=rest)
-    elif key:
-        insert = insert.on_conflict_do_nothing(index_elements=key)
     for batch in _batches(staged):
-        _check_key(target, staged, batch)
-        connection.execute(insert, driver_values(batch, dialect).to_pylist())
+        connection.execute(sa.insert(table), driver_values(batch, dialect).to_pylist())
 
 
 def _lineage(target: SqlTarget) -> sa.TableClause:
@@ -90,15 +71,6 @@ def _batches(staged: StagedSink) -> Iterator[pa.RecordBatch]:
     for file in staged.files:
         yield from open_recorded(join(staged.path, file.path), file, of=f"sink '{staged.name}'").batches(
             BATCH_ROWS
-        )
-
-
-def _check_key(target: SqlTarget, staged: StagedSink, batch: pa.RecordBatch) -> None:
-    null = [name for name in target.key if batch.column(name).null_count]
-    if null:
-        raise SinkError(
-            f"sink '{staged.name}': a row for {target.shown} has null in the key column '{null[0]}', so nothing says "
-            f"which row it replaces. To go on, {DROP_ROWS}, and filter such out"
         )
 
 

@@ -32,7 +32,7 @@ from state_engine.core.checkpoints.checkpoint import (
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.checkpoints.updates import SetOperators, Update
+from state_engine.core.checkpoints.updates import SetOperators
 from state_engine.core.checkpoints.write_ids import WriteAttempt
 from state_engine.core.errors import InvalidKeyError, ValueTypeError
 from state_engine.core.state.descriptors import TIMERS
@@ -176,7 +176,7 @@ class EntryWriter:
     def commit(
         self,
         written: Sequence[WrittenEntries],
-        *updates: Update,
+        *,
         operations: HeadOperations,
         tables: JobTables,
         history: History,
@@ -190,9 +190,7 @@ class EntryWriter:
         row = replace(head, checkpoint_id=history.next_id, write_id=self.attempt.write_id)
         path = [*history.path(head.checkpoint_id), row]
         changed = SetOperators([self.listed(one, tables=tables, path=path) for one in written])
-        return operations.commit(
-            CheckpointKind.TRANSFORM, head, history, changed, *updates, attempt=self.attempt
-        )
+        return operations.commit(CheckpointKind.TRANSFORM, head, history, changed, attempt=self.attempt)
 
     def _next_timers_ms(self, path: Sequence[CheckpointRow], uid: str) -> dict[str, int]:
         """Time of the first timer that there is at the end of a path, by domain."""

@@ -312,13 +312,10 @@ class TableTarget(ABC):
         return ""
 
     @abstractmethod
-    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         """Take over a table that belongs to nobody or to another: it then belongs to ``table.app``.
 
         The caller compares its content next, and applies the difference.
-
-        Args:
-            own: whether this very job wrote its rows, as a sink of an earlier version.
         """
 
     def tidy(self, table: PublishedTable, columns: TableColumns) -> int:

@@ -155,7 +155,7 @@ class DeltaStateTarget(TableTarget):
         self._kernel.create_table(table.place, columns.schema, properties=properties)
         self._name(table)
 
-    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         files = self._files(table)
         if _check_fits(table, files.facts, columns):
             raise _other_columns(table, files.facts.schema, columns, is_ours=False)

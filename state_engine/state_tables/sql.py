@@ -177,9 +177,9 @@ class SqlStateTarget(TableTarget):
 
         return driver_floats(rows) if table.options["url"].startswith("sqlite") else rows
 
-    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         with _opened(table) as there:
-            there.adopt(columns, own=own)
+            there.adopt(columns)
 
     def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
         with _opened(table) as there:

@@ -150,11 +150,10 @@ class ShownTable:
                 rows.insert(pa.Table.from_batches([batch]))
             self._ledger.note_rows(self._has_rows())
 
-    def adopt(self, columns: TableColumns, *, own: bool = False) -> None:
+    def adopt(self, columns: TableColumns) -> None:
         """Take the table over with the rows that it holds, see ``TableTarget.adopt``."""
         table, at = self._table(columns), datetime.now(UTC)
-        if not own:
-            self._refuse_texts(columns)
+        self._refuse_texts(columns)
         self._ledger.prepare()
         with self._claiming(ShownCheckpoint(0), at):
             self._refuse_gone()

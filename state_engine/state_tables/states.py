@@ -86,49 +86,29 @@ def published_in(row: CheckpointRow) -> list[PublishedState]:
 
 
 def published_on(path: Sequence[CheckpointRow]) -> list[PublishedState]:
-    """The tables of the newest micro-batch of a path, and those that were taken over since."""
-    tables: dict[SinkKey, PublishedState] = {}
-    for row in reversed(path):
-        if row.kind.changes_state:
-            tables = {one.key: one for one in published_in(row)} | tables
-        if row.kind is CheckpointKind.CHECKPOINT:
-            break
-    return list(tables.values())
+    """The tables of the newest micro-batch of a path."""
+    newest = next((row for row in reversed(path) if row.kind is CheckpointKind.CHECKPOINT), None)
+    return [] if newest is None else published_in(newest)
 
 
 def published_states(history: History, wanted: Collection[SinkKey] | None) -> list[PublishedState]:
     """The tables that follow the head of ``main``, each as the newest row records it.
 
     Args:
-        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch, and
-            those that were taken over since.
+        wanted: name and place of those that may; None where the code is not known: those of the newest micro-batch.
     """
     known: dict[SinkKey, PublishedState] = {}
-    newest: dict[SinkKey, None] = {}
     for checkpoint_id in reversed(list(history)):
         row = history[checkpoint_id]
         if row.branch != MAIN:
             continue
         for one in published_in(row):
             known.setdefault(one.key, replace(one, policy="follow"))
-        if row.kind.changes_state:
-            newest |= dict.fromkeys(one.key for one in published_in(row))
         if wanted is None and row.kind is CheckpointKind.CHECKPOINT:
-            return [known[key] for key in newest]
+            return [known[one.key] for one in published_in(row)]
         if wanted is not None and set(wanted) <= known.keys():
             break
     return [one for key, one in known.items() if wanted is not None and key in wanted]
-
-
-def is_taken_over(path: Sequence[CheckpointRow], table: SinkKey) -> bool:
-    """Whether the last row of a path in the foreground read a table into the state that the table shows from then on.
-
-    Later it is known to belong to the job: a row is committed only after what came before it was published.
-    """
-    newest = next((row for row in reversed(path) if not row.kind.is_in_background), None)
-    if newest is None or newest.kind is not CheckpointKind.TRANSFORM:
-        return False
-    return any(one.key == table for one in published_in(newest))
 
 
 def without_superseded(path: Sequence[CheckpointRow]) -> list[CheckpointRow]:

@@ -93,7 +93,7 @@ class MemoryTables(TableTarget):
     def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         yield from self._content(table, columns).to_batches()
 
-    def adopt(self, table: PublishedTable, columns: TableColumns, *, own: bool = False) -> None:
+    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
         """No table belongs to anybody else."""
 
     def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:

@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from state_engine import DataStream, DeltaSink, FileSink, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, StagedSink
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.row_outputs import publications
 from state_engine.core.errors import StatelakeError
@@ -35,6 +35,7 @@ from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.subtask.refusals import letters_table
 from state_engine.monitoring.head_repair import head_damages, leave_out
 from state_engine.operations import maintenance, savepoints
+from state_engine.publishing.publication import Publication
 from state_engine.sinks.base import Sink
 from state_engine.storage.delta import locks
 from state_engine.storage.files import join, write_parquet
@@ -203,7 +204,7 @@ def _numbers(write_id: str) -> range:
 
 def site_of(directory: Path, operation: str) -> Site:
     """The site of an operation."""
-    sinks = WITHDRAWING if operation in ("restore", "collect", "repair") else EVERY
+    sinks = WITHDRAWING if operation in ("restore", "collect") else EVERY
     return Site(directory, sinks, keeps=operation == "restore and keep")
 
 
@@ -221,14 +222,30 @@ def prepare(site: Site, operation: str) -> None:
         with site.engine() as engine:
             engine.expire_checkpoints(JOB, RetentionPolicy(keep_last=1))
     if operation == "repair":
-        with site.engine() as engine:
-            engine.restore(JOB, checkpoint_id=1)
+        with shown_in(0), suppress(StatelakeError):
+            site.run(max_batches=1)
         os.truncate(rows_files(site)[-1], 0)
     if operation == "import":
         with site.engine() as engine:
             engine.savepoints(JOB).create("safe", site.directory / "safe")
         for path in set(site.directory.iterdir()) - {site.directory / "safe"}:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def shown_in(sinks: int) -> Iterator[None]:
+    """A power cut after so many sinks show a row."""
+    real, calls = Publication._publish, []
+
+    def publish(self: Publication, staged: StagedSink, checkpoint_id: int) -> None:
+        calls.append(staged)
+        if len(calls) > sinks:
+            raise StatelakeError("out of power")
+        real(self, staged, checkpoint_id)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Publication, "_publish", publish)
+        yield
 
 
 def rows_files(site: Site) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The newest row of ``checkpoints`` is damaged: sinks withdraw its outputs, then it is left out."""
+"""The newest row of ``checkpoints`` is damaged: it is left out where no sink shows it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import (
     DamagedFileError,
     DamagedOutputError,
@@ -19,12 +18,9 @@ from state_engine.core.errors import (
 )
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.monitoring.head_repair import REQUESTED_BY, head_damages, leave_out
-from state_engine.monitoring.lost_outputs import LostChange, LostOutputs
-from state_engine.publishing.publication import Publication
 from state_engine.sinks.file_moves import Mover
-from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.faults.file_plane import Access, Plane, installed
-from tests.faults.sites import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, opened
+from tests.faults.sites import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, shown_in
 from tests.protocol.model_job import JOB
 
 
@@ -79,22 +75,6 @@ HEADS: dict[str, tuple[list[Step], Step]] = {
 MOVES_OUTPUTS = [name for name in HEADS if name not in ("a compaction", "a row of a branch")]
 
 
-@contextmanager
-def shown_in(sinks: int) -> Iterator[None]:
-    """A power cut after so many sinks show a row."""
-    real, calls = Publication._publish, []
-
-    def publish(self: Publication, staged: StagedSink, checkpoint_id: int) -> None:
-        calls.append(staged)
-        if len(calls) > sinks:
-            raise StatelakeError("out of power")
-        real(self, staged, checkpoint_id)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Publication, "_publish", publish)
-        yield
-
-
 def lost_head(site: Site, head: str, cut: AbstractContextManager[None] | None = None) -> str:
     """Make a row, which is cut short where that is wanted, and lose it; the name of its file."""
     before, last = HEADS[head]
@@ -113,160 +93,80 @@ def repaired(site: Site, name: str) -> str:
         return leave_out(engine, JOB, name)
 
 
-def check_repaired(site: Site, name: str) -> None:
-    """The row has no effect except its used id, and the job goes on."""
-    assert not head_damages((site.directory / "root").as_uri())
-    with site.engine() as engine:
-        rows = engine.checkpoints(JOB)
-    lost, top = int(name.split("-")[1]), rows[-1]
-    assert (top.checkpoint_id, top.kind, top.requested_by) == (lost + 1, "retention", REQUESTED_BY)
-    assert lost not in [row.checkpoint_id for row in rows]  # and it is never used again
-    site.run()
-    check(site)
-    restored(site)  # what sinks show is what rows say: they can be moved again
-    site.run()
-    check(site)
+CASES = [*((head, 0) for head in MOVES_OUTPUTS), ("a compaction", 99), ("a row of a branch", 99)]
+"""Which row is lost, and how many sinks it was published to by then: rows of the last two move no outputs."""
 
 
-CASES = [(head, sinks) for head in MOVES_OUTPUTS for sinks in (0, 2, 99)] + [
-    (head, 99) for head in HEADS if head not in MOVES_OUTPUTS
-]
-"""Which row is lost, and how many sinks show it."""
-ALWAYS = [
-    ("a micro-batch", 99), ("a restore that puts outputs back", 99), ("a promotion", 0),
-]  # fmt: skip
+@pytest.mark.parametrize(("head", "sinks"), CASES)
+def test_a_damaged_head_that_no_sink_shows_is_left_out_and_done_again(
+    head: str, sinks: int, tmp_path: Path
+) -> None:
+    site = Site(tmp_path, EVERY if head == "a micro-batch" else WITHDRAWING)
+    with in_this_process():
+        lost = lost_head(site, head, shown_in(sinks))
+        lost_id = int(lost.split("-")[1])
+        [damage] = head_damages((tmp_path / "root").as_uri())
+        assert f"leave out checkpoint {lost_id}" in damage.repair
+        assert f"checkpoint {lost_id} is left out" in repaired(site, lost)
+        assert not head_damages((tmp_path / "root").as_uri())
+        with site.engine() as engine:
+            rows = engine.checkpoints(JOB)
+        top = rows[-1]
+        assert (top.checkpoint_id, top.kind, top.requested_by) == (lost_id + 1, "retention", REQUESTED_BY)
+        assert lost_id not in [row.checkpoint_id for row in rows]  # and it is never used again
+        site.run()
+        check(site)
+
+
+SHOWN = [(head, sinks) for head in MOVES_OUTPUTS for sinks in (1, 99)]
 
 
 @pytest.mark.parametrize(
     ("head", "sinks"),
-    [pytest.param(*case, marks=[] if case in ALWAYS else pytest.mark.faults) for case in CASES],
+    [pytest.param(*case, marks=[] if case[0] == "a micro-batch" else pytest.mark.faults) for case in SHOWN],
 )
-def test_a_damaged_head_is_left_out_and_done_again(head: str, sinks: int, tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with in_this_process():
-        name = lost_head(site, head, shown_in(sinks))
-        [damage] = head_damages((tmp_path / "root").as_uri())
-        assert f"leave out checkpoint {int(name.split('-')[1])}" in damage.repair
-        done = repaired(site, name)
-        every = [*WITHDRAWING, LETTERS]
-        changed = str(every[:sinks])
-        if sinks == 0 or head not in MOVES_OUTPUTS:
-            assert "no sink showed it" in done
-        if sinks and head in ("a micro-batch", "a restore that puts outputs back", "a promotion"):
-            assert f"its outputs were withdrawn from {changed}" in done
-        if sinks and head in ("a restore", "a restore that puts outputs back", "a promotion"):
-            assert f"withdrawn outputs were put back into {changed}" in done
-        check_repaired(site, name)
-
-
-@pytest.mark.parametrize(
-    "head",
-    [
-        "a restore",
-        pytest.param("a micro-batch", marks=pytest.mark.faults),
-        pytest.param("a restore that puts outputs back", marks=pytest.mark.faults),
-    ],
-)
-def test_a_repair_that_was_interrupted_is_repeated(
-    head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_damaged_head_that_a_sink_shows_is_refused_and_nothing_is_done(
+    head: str, sinks: int, tmp_path: Path
 ) -> None:
     site = Site(tmp_path)
     with in_this_process():
-        name = lost_head(site, head)
-        real, calls = LostOutputs.take_back, []
+        lost = lost_head(site, head, shown_in(sinks))
+        before = {sink: site.shown(sink) for sink in (*WITHDRAWING, LETTERS)}
+        files = sorted(path.name for path in (tmp_path / "root" / JOB / "checkpoints").iterdir())
+        with pytest.raises(SinkError, match=r"show checkpoint \d, so .*second time.*backup.*savepoint"):
+            repaired(site, lost)
+        assert {sink: site.shown(sink) for sink in (*WITHDRAWING, LETTERS)} == before
+        assert sorted(path.name for path in (tmp_path / "root" / JOB / "checkpoints").iterdir()) == files
 
-        def take_back(self: LostOutputs, change: LostChange, checkpoint_id: int) -> None:
-            calls.append(change)
-            if len(calls) == 4:
-                raise StatelakeError("out of power")
-            real(self, change, checkpoint_id)
 
-        with monkeypatch.context() as patch:
-            patch.setattr(LostOutputs, "take_back", take_back)
-            patch.setattr(CheckpointLog, "_append", out_of_power)
-            for _ in range(2):  # in the middle of the sinks, and before the row
-                with pytest.raises(StatelakeError, match="out of power"):
-                    repaired(site, name)
-        repaired(site, name)
-        check_repaired(site, name)
+def test_every_kind_of_sink_is_asked(tmp_path: Path) -> None:
+    site = Site(tmp_path, EVERY)
+    with in_this_process():
+        lost = lost_head(site, "a micro-batch")
+        with pytest.raises(SinkError) as refusal:
+            repaired(site, lost)
+        assert str(refusal.value).startswith(f"{[*EVERY, LETTERS]} show checkpoint 2")
+
+
+@pytest.mark.parametrize("step", ["withdraw", "add"])
+def test_a_sink_that_stands_in_the_middle_of_a_move_shows_the_damaged_head(step: str, tmp_path: Path) -> None:
+    site = Site(tmp_path, ("out_files",))
+    with in_this_process():
+        lost = lost_head(site, "a restore that puts outputs back", cut_in(step))
+        with pytest.raises(SinkError, match=r"'out_files'.* show checkpoint"):
+            repaired(site, lost)
 
 
 @contextmanager
 def cut_in(step: str) -> Iterator[None]:
     """A power cut before a step of a move of files."""
+
+    def out_of_power(*_: object, **__: object) -> None:
+        raise StatelakeError("out of power")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Mover, step, out_of_power)
         yield
-
-
-def out_of_power(*_: object, **__: object) -> None:
-    raise StatelakeError("out of power")
-
-
-def test_a_move_of_files_that_stands_in_the_middle_is_taken_back(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with in_this_process():
-        name = lost_head(site, "a restore that puts outputs back", cut_in("add"))
-        assert site.shown("out_files") != site.shown("out")
-        repaired(site, name)
-        check_repaired(site, name)
-
-
-@pytest.mark.parametrize(
-    ("head", "step"),
-    [
-        ("a micro-batch", "add"),
-        ("a restore", "_write"),
-        pytest.param("a micro-batch", "withdraw", marks=pytest.mark.faults),
-        pytest.param("a restore that puts outputs back", "withdraw", marks=pytest.mark.faults),
-        pytest.param("a restore that puts outputs back", "add", marks=pytest.mark.faults),
-    ],
-)
-def test_a_repair_that_was_cut_in_the_middle_of_a_move_goes_on_with_it(
-    head: str, step: str, tmp_path: Path
-) -> None:
-    site = Site(tmp_path)
-    with in_this_process():
-        name = lost_head(site, head)
-        with cut_in(step), pytest.raises(StatelakeError, match="out of power"):
-            repaired(site, name)
-        repaired(site, name)
-        check_repaired(site, name)
-
-
-def test_outputs_that_a_consumer_took_cannot_be_withdrawn(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with in_this_process():
-        name = lost_head(site, "a micro-batch")
-        (tmp_path / "out_csv" / "checkpoint_id=000000000002").rename(tmp_path / "taken")
-        with pytest.raises(
-            SinkError, match=r"'out_csv' shows checkpoint 2: .*somebody removed the files.* Nothing was done"
-        ):
-            repaired(site, name)
-
-
-def test_rows_that_somebody_changed_since_are_no_evidence(tmp_path: Path) -> None:
-    site = Site(tmp_path)
-    with in_this_process():
-        name = lost_head(site, "a restore")
-        with opened(f"{tmp_path}/out_sql.db") as database:
-            database.execute("delete from out")  # the outputs of checkpoint 1 as well
-        before = site.shown("out")
-        with pytest.raises(SinkError, match=r"'out_sql' shows checkpoint 3: .*somebody has changed rows"):
-            repaired(site, name)
-        assert site.shown("out") == before
-
-
-def test_a_function_keeps_a_head_that_it_was_called_with_and_nothing_is_done(tmp_path: Path) -> None:
-    site = Site(tmp_path, EVERY)
-    with in_this_process():
-        name = lost_head(site, "a micro-batch")
-        before = {sink: site.shown(sink) for sink in EVERY}
-        with pytest.raises(
-            SinkError, match=r"'out_function' shows checkpoint 2: its function was called .* Nothing was done"
-        ):
-            repaired(site, name)
-        assert {sink: site.shown(sink) for sink in EVERY} == before
 
 
 def test_an_older_row_or_the_only_one_is_for_a_person(tmp_path: Path) -> None:

@@ -403,14 +403,14 @@ A keyed sink that cannot take its stream is refused while it is built
   misuse/test_keyed_sinks::test_what_a_keyed_sink_cannot_take_is_refused_while_the_job_is_built
 Another key for a keyed sink is refused, with the way out
   state_tables/test_keyed_sinks::test_another_key_is_refused
-  state_tables/test_sink_takeover::test_another_key_is_refused
 A checkpoint that does not know the rows of a keyed sink is no empty table
   state_tables/test_keyed_sinks::test_a_checkpoint_before_the_sink_is_no_empty_table
-  state_tables/test_sink_takeover::test_earlier_checkpoints_do_not_know_the_state
+  state_tables/test_keyed_sinks::test_rows_that_the_head_does_not_know_are_not_deleted
+  state_tables/test_keyed_sinks::test_a_backfill_does_not_begin_beside_rows_that_the_head_does_not_know
 Keyed sinks do not withdraw, and the message says what they do
   state_tables/test_keyed_sinks::test_a_restore_moves_the_table_back_and_forth
-A branch that never read the table of a keyed sink of an earlier version is not promoted
-  state_tables/test_sink_takeover::test_a_branch_that_never_read_the_table_is_not_promoted
+What a keyed sink of 0.2.0 staged is not published
+  sinks/test_sql::test_what_waits_of_a_keyed_sink_of_0_2_0_is_refused
 A sink does not write to such a table
   state_tables/test_sql_tables::test_no_sink_writes_to_a_table_that_shows_a_state
 The URL of a database holds no password, and is of a database that was tried

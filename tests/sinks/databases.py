@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from state_engine import SqlSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.sinks.sql import SqlPublisher
 from tests.sinks.requests import APP, asked, staged_files
-from tests.support.former_sinks import FormerSink
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
@@ -33,11 +31,8 @@ class Database:
         self.publisher = SqlPublisher()
         self._user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)
 
-    def sink(self, *, key: Sequence[str] = (), **options: Any) -> SqlSink:
-        if key:  # what versions up to 0.2.0 staged is still published
-            options["replaced_by"] = tuple(key)
-        made = FormerSink if key else SqlSink
-        return made(self.url, "delays", schema=self.schema, password_env=self.password_env, **options)
+    def sink(self, **options: Any) -> SqlSink:
+        return SqlSink(self.url, "delays", schema=self.schema, password_env=self.password_env, **options)
 
     def staged(
         self, write_id: str, *parts: Any, schema: pa.Schema = SCHEMA, app: str = APP, **options: Any

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
@@ -44,19 +45,14 @@ def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
     assert ledger == [(APP, -1), (APP, 0), (APP, 1), (APP, 12)]
 
 
-def test_what_waits_of_keyed_sinks_of_earlier_versions_is_put_in_place_by_key(db: Database) -> None:
-    key: Any = {"key": ["id"]}
-    db.publisher.publish(
-        db.staged("w1", [(1, "a"), (2, "a"), (1, "b")], [(1, "c"), (3, None)], **key), APP, 1
-    )
-    assert db.rows() == [(1, "c"), (2, "a"), (3, None)]
-    again = db.staged("w2", [(3, "d"), (2, None)], **key)
-    for _ in range(2):
-        db.publisher.publish(again, APP, 2)
-        assert db.rows() == [(1, "c"), (2, None), (3, "d")]
-    lonely = db.staged("w3", [(9,), (9,)], schema=pa.schema([("id", pa.int64())]), **key)
-    db.publisher.publish(lonely, APP, 3)
-    assert db.rows()[-1] == (9, None)
+def test_what_waits_of_a_keyed_sink_of_0_2_0_is_refused(lite: Database) -> None:
+    staged = lite.staged("w1", [1])
+    recorded = json.loads(staged.schema)
+    recorded["target"]["key"] = ["id"]
+    by_key = replace(staged, schema=json.dumps(recorded))
+    with pytest.raises(SinkError, match=r"0\.2\.0 staged rows by key.*run the job once; or restore"):
+        lite.publisher.publish(by_key, APP, 1)
+    assert (lite.ids(), lite.publisher.seen(staged.path, APP)) == ([], 0)
 
 
 def test_other_rows_under_the_same_number(db: Database) -> None:
@@ -101,22 +97,15 @@ def test_outputs_are_withdrawn_and_come_again(db: Database) -> None:
     assert db.rows("SELECT DISTINCT _write_id FROM delays WHERE id = 20") == [("w2/out",)]
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({}, "only a lineage column could identify"),
-        ({"key": ["id"]}, "earlier version put its rows there by key. Run the job once"),
-    ],
-)
-def test_what_cannot_be_withdrawn(lite: Database, options: dict[str, Any], why: str) -> None:
-    one = lite.staged("w1", [1], **options)
+def test_what_cannot_be_withdrawn(lite: Database) -> None:
+    one = lite.staged("w1", [1])
     lite.publisher.publish(one, APP, 1)
     back = move(one, add=[], withdraw=[one])
     for asked in (
         lambda: lite.publisher.check_withdrawable(back),
         lambda: lite.publisher.publish(back, APP, 2),
     ):
-        with pytest.raises(SinkError, match=rf'cannot be withdrawn.*{why}.*outputs="keep"'):
+        with pytest.raises(SinkError, match=r'cannot be withdrawn.*only a lineage column.*outputs="keep"'):
             asked()
     assert (lite.ids(), lite.publisher.seen(one.path, APP)) == ([1], 1)
 
@@ -151,7 +140,7 @@ def test_crash_at_every_step_and_publish_again(
         publish(*args)
         raise Killed
 
-    mine = db.staged("w1", [1, 2], key=["id"])
+    mine = db.staged("w1", [1, 2])
     where: Any = {"take": Ledger, "write_rows": sql_database, "commit": sa.Connection}
     with monkeypatch.context() as patch:
         if step == "after":

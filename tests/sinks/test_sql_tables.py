@@ -22,23 +22,6 @@ from tests.sinks.databases import APP, KERNEL, SCHEMA, Database
 from tests.sinks.requests import asked
 from tests.support.postgres import PASSWORD_ENV, Server
 
-
-def test_a_key_of_two_columns_that_a_unique_index_knows(db: Database) -> None:
-    db.run("CREATE TABLE delays (id bigint, text text, seen_at integer)")
-    with pytest.raises(SinkError, match=r"no primary key or unique constraint of exactly \['id', 'text'\]"):
-        db.staged("w1", [1], key=["id", "text"])
-    db.run("CREATE UNIQUE INDEX in_part ON delays (text, id) WHERE id > 5")
-    with pytest.raises(SinkError, match="no primary key or unique constraint"):
-        db.staged("w1", [1], key=["id", "text"])
-    db.run("CREATE UNIQUE INDEX whole ON delays (text, id)")
-    db.publisher.publish(db.staged("w1", [1, 2, 1], key=["id", "text"]), APP, 1)
-    assert db.rows() == [(1, "t1"), (2, "t2")]
-    with pytest.raises(SinkError, match=r"null in the key column 'text'"):
-        db.publisher.publish(db.staged("w2", [(7, "x"), (8, None)], key=["id", "text"]), APP, 2)
-    assert db.ids() == [1, 2]
-    assert db.publisher.seen(db.staged("w3", key=["id", "text"]).path, APP) == 1
-
-
 VALUES: dict[str, tuple[pa.DataType, Any]] = {
     "small": (pa.int8(), -128),
     "big": (pa.int64(), 2**63 - 1),
@@ -169,8 +152,6 @@ def test_a_table_that_is_gone_or_was_made_anew(db: Database) -> None:
 def test_what_an_output_cannot_be(lite: Database) -> None:
     with pytest.raises(SinkError, match=r"cannot hold tags list.*to_json"):
         lite.staged("w1", schema=pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))]))
-    with pytest.raises(SinkError, match=r"the key columns \['no'\] are not in the output"):
-        lite.staged("w1", key=["no"])
     with pytest.raises(ConfigurationError, match="has a column _write_id already"):
         lite.staged("w1", schema=pa.schema([("_write_id", pa.string())]), lineage=True)
     lite.publisher.publish(lite.staged("w1", [1]), APP, 1)

@@ -184,6 +184,22 @@ def test_what_cannot_be_taken_over(world: World, table: str, why: str) -> None:
         world.shown()
 
 
+def test_a_table_whose_key_is_a_unique_index_is_taken_over(world: World) -> None:
+    columns = [("account", pa.int64()), ("day", pa.int64()), ("total", pa.string())]
+    world.columns = TableColumns(pa.schema(columns), ("account", "day"))
+    world.run("CREATE TABLE balances (account bigint, day bigint, total text, seen_at integer)")
+    world.run("CREATE UNIQUE INDEX in_part ON balances (day, account) WHERE account > 5")
+    with pytest.raises(
+        SinkError, match=r"no primary key or unique constraint of exactly \['account', 'day'\]"
+    ):
+        world.adopt()
+    world.run("CREATE UNIQUE INDEX whole ON balances (day, account)")
+    world.adopt()
+    world.apply(0, 1, [(1, 2, "a"), (1, 3, "b")])
+    world.apply(1, 2, [(1, 2, "A")])
+    assert world.rows("SELECT * FROM balances ORDER BY day") == [(1, 2, "A", None, 2), (1, 3, "b", None, 1)]
+
+
 def test_a_view_shows_no_state(world: World) -> None:
     world.run("CREATE VIEW balances AS SELECT 1 AS account, 'a' AS total")
     for asked_for in (world.adopt, lambda: world.replace(1, []), world.content):

@@ -94,16 +94,6 @@ class DropOperators:
 
 
 @dataclass(frozen=True)
-class TakeOverTables:
-    """Tables whose rows were read into states that the row adds; from now on they show these states."""
-
-    tables: Sequence[StagedSink]
-
-    def applied(self, row: CheckpointRow) -> CheckpointRow:
-        return replace(row, sinks=[*row.sinks, *self.tables])
-
-
-@dataclass(frozen=True)
 class StatePositions:
     """The positions of sources are stated whole, in a file of the row."""
 
