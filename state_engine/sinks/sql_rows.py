@@ -52,7 +52,7 @@ def delete_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink
 
 
 def write_rows(connection: sa.Connection, target: SqlTarget, staged: StagedSink) -> None:
-    """Insert the staged rows, or put them in the place of those with their key; some at a time."""
+    """Insert the staged rows, some at a time."""
     dialect = connection.dialect.name
     table = table_for(target, staged_schema(staged), dialect)
     for batch in _batches(staged):
