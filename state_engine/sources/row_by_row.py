@@ -8,6 +8,7 @@ depend on the cuts of micro-batches.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -212,17 +213,18 @@ class _Carrier:
 
     def _check_zones(self, plan: JavaObject) -> None:
         """Refuse functions that get or give times in the zone of the process that runs them, where that is not UTC."""
-        if not plan.containsPattern(self._of_python) or (time.timezone, time.daylight) == (0, 0):
+        if not plan.containsPattern(self._of_python):
             return
         for one in chain.from_iterable(map(_nodes, _list(plan.expressions()))):
             if _kind(one) != "PythonUDF" or one.evalType() not in _BY_VALUE:
                 continue
             kinds = [one.dataType(), *(child.dataType() for child in _list(one.children()))]
-            if any(_TIMESTAMP(kind.json()) for kind in kinds):
+            if any(_TIMESTAMP(kind.json()) for kind in kinds) and (zones := _zones_of_tasks(self._given)):
                 raise ConfigurationError(
                     f"{self._what} uses a udf, {one.name()}, of a timestamp: Spark converts its times by the zone of "
-                    f"the process, {time.tzname[0]} here, so that a row would be another one on another machine. "
-                    "Use pandas_udf or SQL's functions, compute it in a function (map, process), or run with TZ=UTC"
+                    f"the process, {' or '.join(zones)} where tasks run, so that a row would be another one on another "
+                    "machine. Use pandas_udf or SQL's functions, compute it in a function (map, process), or set "
+                    "spark.executorEnv.TZ to UTC"
                 )
 
     def _check_expressions(self, plan: JavaObject) -> None:
@@ -265,6 +267,17 @@ class _Carrier:
 
     def _seq(self, parts: Sequence[JavaObject]) -> JavaObject:
         return java_class(self._jvm, "org.apache.spark.api.python.PythonUtils").toSeq(list(parts))
+
+
+def _zones_of_tasks(frame: DataFrame) -> list[str]:
+    """Time zones of the processes that run functions of Python, other than UTC; asked in a task for each core."""
+    context = frame.sparkSession.sparkContext
+    tasks = context.defaultParallelism
+    return sorted({*context.parallelize(range(tasks), tasks).map(_zone_here).collect()} - {""})
+
+
+def _zone_here(_: int) -> str:
+    return "" if (time.timezone, time.daylight) == (0, 0) else os.environ.get("TZ") or time.tzname[0]
 
 
 def _nodes(expression: JavaObject) -> Iterator[JavaObject]:

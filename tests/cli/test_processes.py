@@ -16,15 +16,24 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from tests.support.clusters import spark_home
+
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
 
 JOBS = '''
 """Rows with their hour, counted by key; a file a micro-batch."""
 
+import os
+
 from pyspark.sql.functions import pandas_udf
 
-from state_engine import DeltaSink, FileSource, KeyedProcessFunction, StatefulJob, ValueStateDescriptor
+from state_engine import (
+    DeltaSink, FileSource, KeyedProcessFunction, OutputTag, StatefulJob, ValueStateDescriptor
+)
 from state_engine.registry import RegisteredJob
+
+
+ZONES = OutputTag("zones", str)
 
 
 class Count(KeyedProcessFunction):
@@ -34,20 +43,22 @@ class Count(KeyedProcessFunction):
     def process_element(self, value, ctx):
         count = (self.count.value() or 0) + 1
         self.count.update(count)
-        yield value.k, value.id, count, value.hour, value.text, value.of_pandas
+        yield ZONES, os.environ.get("TZ", "")
+        yield value.k, value.id, count, value.hour, value.text, value.of_pandas, str(value.at)
 
 
 def with_hours(rows):
     of_pandas = pandas_udf(lambda at: at.dt.hour.astype("int32"), "int")
     plain = rows.selectExpr("k", "id", "hour(at) AS hour", "CAST(at AS string) AS text", "at")
-    return plain.withColumn("of_pandas", of_pandas("at")).drop("at")
+    return plain.withColumn("of_pandas", of_pandas("at"))
 
 
 job = StatefulJob("hours", parallelism=2, max_parallelism=8)
 source = FileSource("inbox", schema="k string, id bigint, at timestamp", format="json", max_files_per_batch=1)
-columns = "k string, id bigint, count bigint, hour int, text string, of_pandas int"
+columns = "k string, id bigint, count bigint, hour int, text string, of_pandas int, at string"
 counts = job.source("rows", source, order_by=["id"]).transform(with_hours, order_by=["id"])
-counts.key_by("k").process(Count(), uid="count", output_type=columns).sink("out", DeltaSink("out"))
+counted = counts.key_by("k").process(Count(), uid="count", output_type=columns).sink("out", DeltaSink("out"))
+counted.get_side_output(ZONES).sink("zones", DeltaSink("zones"))
 
 
 def jobs(settings):
@@ -67,6 +78,17 @@ if __name__ == "__main__":
         engine.run(job)
 """
 FILES, KEYS = 12, "ab"
+NOON = {(12, "2024-07-01 12:00:00", 12, "2024-07-01 12:00:00+00:00")}
+ELSEWHERE = """
+[spark]
+master = "local-cluster[2,1,1024]"
+
+[spark.options]
+"spark.executor.memory" = "512m"
+"spark.executorEnv.TZ" = "America/New_York"
+"spark.executor.extraJavaOptions" = "-Duser.timezone=America/New_York"
+"""
+"""Executors whose Java and Python are in another zone than the driver."""
 COMMAND = [str(Path(sys.executable).parent / "statelake"), "run", "hours"]
 NOTEBOOK = [sys.executable, "program.py"]
 
@@ -117,6 +139,10 @@ class Project:
     def commits(self) -> int:
         return len(list(self.directory.glob("root/hours/checkpoints/_delta_log/*.json")))
 
+    def zones(self) -> set[str]:
+        """Of the processes that ran the function."""
+        return {*DeltaTable(self.directory / "zones").to_pyarrow_table()["value"].to_pylist()}
+
     def rows(self) -> list[dict[str, object]]:
         table: pa.Table = DeltaTable(self.directory / "out").to_pyarrow_table()
         return sorted(table.to_pylist(), key=lambda row: row["id"])
@@ -157,6 +183,18 @@ def test_a_command_and_a_notebook_with_another_zone_give_the_same_rows(tmp_path:
         "spark.sql.timestampType=TIMESTAMP_NTZ",
     ]
     notebook.run([*NOTEBOOK, *options], TZ="Asia/Tokyo")
-    rows = command.rows()
-    assert {(row["hour"], row["text"], row["of_pandas"]) for row in rows} == {(12, "2024-07-01 12:00:00", 12)}
-    assert notebook.rows() == rows
+    assert {(row["hour"], row["text"], row["of_pandas"], row["at"]) for row in command.rows()} == NOON
+    assert notebook.rows() == command.rows()
+    assert (command.zones(), notebook.zones()) == ({"UTC"}, {"Asia/Tokyo"})
+
+
+@pytest.mark.timeout(1200)
+def test_executors_in_another_zone_give_the_same_rows(tmp_path: Path) -> None:
+    project = Project(tmp_path / "project")
+    with (project.directory / "statelake.toml").open("a") as settings:
+        settings.write(ELSEWHERE)
+    home = spark_home(tmp_path / "home")
+    project.run(COMMAND, TZ="UTC", SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable)
+    assert project.zones() == {"America/New_York"}
+    assert {(row["hour"], row["text"], row["of_pandas"], row["at"]) for row in project.rows()} == NOON
+    assert len(project.rows()) == 2 * FILES

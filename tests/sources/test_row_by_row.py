@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError
-from state_engine.sources import row_by_row
 from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import HIDDEN, StreamFrame, from_source
 from state_engine.sources.output_type import OutputType
@@ -299,16 +298,18 @@ NO_TIMES = {
 
 @pytest.mark.parametrize("frame", ["driver"], indirect=True)
 def test_a_udf_that_goes_by_the_zone_of_the_process_is_refused(
-    frame: StreamFrame, monkeypatch: pytest.MonkeyPatch
+    frame: StreamFrame, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PySpark converts times that it gives to Python's functions by the zone of their process."""
-    monkeypatch.setattr(row_by_row.time, "timezone", -9 * 3600)
+    monkeypatch.setitem(spark.sparkContext.environment, "TZ", "Asia/Tokyo")
     for what, code in TIMES.items():
-        assert re.search("transform.* uses a udf, .*of a timestamp.*pandas_udf", refused(frame, code)), what
+        assert re.search(
+            "transform.* uses a udf, .*of a timestamp.*Asia/Tokyo where tasks run.*pandas_udf",
+            refused(frame, code),
+        ), what
     for code in NO_TIMES.values():
         frame.transformed(Step(code))
-    monkeypatch.setattr(row_by_row.time, "timezone", 0)
-    monkeypatch.setattr(row_by_row.time, "daylight", 0)
+    monkeypatch.setitem(spark.sparkContext.environment, "TZ", "UTC")
     for code in TIMES.values():
         frame.transformed(Step(code))
 
