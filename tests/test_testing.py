@@ -160,7 +160,7 @@ def test_outputs_are_normalised_where_a_type_is_given() -> None:
 
 
 def test_parallelism_is_checked() -> None:
-    with pytest.raises(ValueError, match="parallelism 200 is greater than max parallelism 128"):
+    with pytest.raises(ConfigurationError, match="parallelism 200 is greater than max parallelism 128"):
         count(parallelism=200, max_parallelism=128)
 
 

@@ -32,6 +32,7 @@ from state_engine.dagster.naming import Operation
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator
 from state_engine.job.job import StatefulJob
+from state_engine.machine.defects import guarded_function
 from state_engine.machine.settings import Settings, load_settings
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
 from state_engine.storage.object_stores import StoreAccess, store_access, stores_are_known, use_stores
@@ -48,6 +49,7 @@ OPERATIONS: Mapping[Operation, ModuleType] = {
 }
 
 
+@guarded_function
 def statelake_definitions(
     jobs: Sequence[StatefulJob | RegisteredJob] | None = None,
     *,
@@ -89,6 +91,7 @@ def statelake_definitions(
     return dg.Definitions.merge(*parts, *(part for job in shown for part in _parts(job)))
 
 
+@guarded_function
 def statelake_assets(
     job: StatefulJob | RegisteredJob,
     *,

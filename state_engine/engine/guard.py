@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
-from state_engine.machine.defects import unforeseen
+from state_engine.machine.defects import unforeseen, with_methods
 from state_engine.spark.lost_spark import outside
 from state_engine.storage.storage_failures import NOTHING_DONE, keeping
 
@@ -23,10 +23,7 @@ C = TypeVar("C", bound=type)
 
 def guarded(cls: C) -> C:
     """Class decorator for what users call: its instances have a ``context``, and methods or instances a job."""
-    for name, member in list(vars(cls).items()):
-        if not name.startswith("_") and inspect.isfunction(member):
-            setattr(cls, name, _guarded(member))
-    return cls
+    return with_methods(cls, _guarded)
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,6 +18,7 @@ from state_engine.job.graph import (
     SourceNode,
     upstream,
 )
+from state_engine.machine.defects import guarded_class
 
 if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 from state_engine.job.stream import KeyLike, Stream, key_of
 
 
+@guarded_class
 class BroadcastStream:
     """A broadcast stream: every subtask of the connected operator receives all rows."""
 
@@ -36,6 +38,7 @@ class BroadcastStream:
         return None
 
 
+@guarded_class
 class ConnectedStreams(Stream):
     """Two streams into one function, which may share keyed state."""
 
@@ -86,6 +89,7 @@ class ConnectedStreams(Stream):
         return self._add(self._inputs, function, method=method, uid=uid, output_type=output_type)
 
 
+@guarded_class
 class BroadcastConnectedStream(Stream):
     """A stream, keyed or not, beside one that every subtask sees whole: before its elements, or among them.
 

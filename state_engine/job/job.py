@@ -31,6 +31,7 @@ from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy, warn_of_outages
+from state_engine.machine.defects import guarded_class
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.changes.decoded_source import decoded
@@ -45,6 +46,7 @@ from state_engine.state_tables.base import StateTable
 OnError = Literal["fail", "dead_letter"]
 
 
+@guarded_class
 class StatefulJob:
     """A job: a name, and a graph of sources, operators and sinks.
 

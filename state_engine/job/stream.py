@@ -25,6 +25,7 @@ from state_engine.job.graph import (
     declared_columns,
     type_in_code,
 )
+from state_engine.machine.defects import guarded_class
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.base import StateTable
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from state_engine.job.streams import DataStream
 
 
+@guarded_class
 class Stream:
     """What all streams have in common."""
 

@@ -21,6 +21,7 @@ from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.job.graph import TransformNode, declared_columns, is_scalar
 from state_engine.job.stream import Stream
+from state_engine.machine.defects import guarded_class
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.output_type import OutputType
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@guarded_class
 class StreamShortcuts(Stream):
     """Methods of ``DataStream`` that wire no function of the user's."""
 

@@ -58,6 +58,7 @@ from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.table_functions import TableFunctions
 from state_engine.job.timestamps_behind import timestamps_behind
 from state_engine.job.typed_by_input import TypedByInput, element_type
+from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates import Aggregate
 from state_engine.operators.last_rows import ROW
 from state_engine.sinks.base import Sink
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob
 
 
+@guarded_class
 class DataStream(StreamShortcuts):
     """An unkeyed stream of rows, like Flink's ``DataStream``."""
 
@@ -357,6 +359,7 @@ class DataStream(StreamShortcuts):
         return OperatorInput(self._node)
 
 
+@guarded_class
 class BroadcastDataStream(DataStream, BroadcastStream):
     """A stream of which every subtask of the next operator gets all elements."""
 
@@ -369,6 +372,7 @@ class BroadcastDataStream(DataStream, BroadcastStream):
         return self._input()
 
 
+@guarded_class
 class KeyedStream(TableFunctions, DataStream):
     """A stream partitioned by key: the only place where keyed state exists."""
 

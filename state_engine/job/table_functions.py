@@ -14,6 +14,7 @@ from state_engine.job.changing_streams import is_changing, sequence_of_feeds
 from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
 from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInput
+from state_engine.machine.defects import guarded_class
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
 from state_engine.sources.output_type import OutputType
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Key = tuple[str, ...] | SelectedKey
 
 
+@guarded_class
 class TableFunctions(Stream):
     """Methods of ``KeyedStream`` that keep a state for a table."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any, TypeVar, cast
 from state_engine.core.errors import InternalError, StatelakeError
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=type)
 
 _OURS = str(Path(__file__).parents[1])
 _PYTHON, _PACKAGES = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
@@ -42,9 +44,22 @@ def guarded_function(function: F) -> F:
     return cast("F", call)
 
 
+def guarded_class(cls: C) -> C:
+    """Class decorator for what users call without an engine: its own methods are guarded, and how it is made."""
+    return with_methods(cls, guarded_function, "__init__")
+
+
+def with_methods(cls: C, wrap: Callable[[Any], Any], *also: str) -> C:
+    """A class whose own public methods, and those that are named, are wrapped."""
+    for name, member in list(vars(cls).items()):
+        if inspect.isfunction(member) and (name in also or not name.startswith("_")):
+            setattr(cls, name, wrap(member))
+    return cls
+
+
 def unforeseen(error: Exception, job: str = "") -> InternalError | None:
     """What an exception of the engine's own is; None for what is foreseen, or the user's."""
-    if isinstance(error, StatelakeError):
+    if isinstance(error, StatelakeError | NotImplementedError):  # the latter: the user's class lacks a method
         return None
     codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     is_of_call = all(code.co_name == "call" for code in codes)  # arguments that the method does not take

@@ -240,15 +240,21 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
         return "the row itself was not kept: an older version refused it, or a sink without an operator"
     if job is None:
         return ""
-    operator, place, source, sink = letter.place
-    if sink is not None:
-        return _problem_at_sink(letter, job)
-    if operator is None:
+    source = letter.place.source
+    if source is not None:
         return "" if source in job.sources else f"the job no longer has a source '{source}'"
-    if operator not in job.operators:
+    if unread := _unreadable(letter):
+        return f"what was kept of the row cannot be read ({unread}): correct it where it came from"
+    return _problem_at_operator(letter, job) if letter.sink is None else _problem_at_sink(letter, job)
+
+
+def _problem_at_operator(letter: DeadLetter, job: StatefulJob) -> str:
+    """Why a letter cannot be sent to its operator again; empty where it can."""
+    operator, place = letter.operator, letter.input
+    if operator is None or operator not in job.operators:
         return f"the job no longer has an operator '{operator}'"
     inputs = job.operators[operator].inputs
-    if place is None or place >= len(inputs):
+    if place is None or not 0 <= place < len(inputs):
         return f"the operator '{operator}' has {counted(len(inputs), 'input')} now"
     node = inputs[place].parent
     kind = _kind(letter)
@@ -316,10 +322,18 @@ def chosen(letters: Sequence[DeadLetter], ids: Sequence[str] | None) -> list[Dea
 
 
 def _table(letter: DeadLetter) -> pa.Table:
-    assert letter._schema is not None
-    assert letter._data is not None
-    schema = pa.ipc.read_schema(pa.py_buffer(letter._schema))
-    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(letter._data), schema)])
+    schema = pa.ipc.read_schema(pa.py_buffer(letter._schema or b""))
+    return pa.Table.from_batches([pa.ipc.read_record_batch(pa.py_buffer(letter._data or b""), schema)])
+
+
+def _unreadable(letter: DeadLetter) -> str:
+    """Why the row itself cannot be read; empty where it can."""
+    try:
+        table = _table(letter)
+        table.validate(full=True)
+    except (pa.ArrowException, OSError) as error:
+        return str(error)
+    return "" if table.num_rows == 1 else f"it holds {counted(table.num_rows, 'row')}"
 
 
 def _kind(letter: DeadLetter) -> RowKind:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError, to_wire
 from state_engine.core.extras import missing, optional
+from state_engine.machine.defects import guarded_function
 from state_engine.machine.settings import load_settings
 from state_engine.microbatch.reports import BatchReport, RunReport
 from state_engine.pipes.engine_calls import EngineCall, Message
@@ -35,6 +36,7 @@ _NOT_LAUNCHED = (
 )
 
 
+@guarded_function
 def run_for_dagster(
     jobs: Sequence[StatefulJob | RegisteredJob] | None = None,
     *,

@@ -19,7 +19,7 @@ from state_engine.sources.base import Element, Source
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.parquet_reading import damaged, open_recorded
 
 POSITIONS = "positions"
 """Name of the operator state that holds a source's position."""
@@ -83,5 +83,16 @@ class SourcePositions:
             ) from None
         for one in table.sort_by([("operator", "ascending"), ("position", "ascending")]).to_pylist():
             if one["state"] == POSITIONS:
-                by_source.setdefault(one["operator"], []).append(json.loads(one["value"]))
+                by_source.setdefault(one["operator"], []).append(_element(one["value"], uri))
         return by_source
+
+
+def _element(text: str, uri: str) -> Element:
+    """An element of a position. Raises DamagedFileError where a text is none: a savepoint may come from anywhere."""
+    try:
+        element: Element = json.loads(text)
+        if "position" in element and isinstance(element["split"], str):
+            return element
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise damaged(uri, f"{text[:60]!r} is no element of a position", of="source positions")

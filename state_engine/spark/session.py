@@ -23,6 +23,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SessionError
+from state_engine.machine.defects import guarded_function
 from state_engine.machine.jars import (
     DELTA_VERSION,
     delta_jars,
@@ -87,6 +88,7 @@ def _own_session() -> str:
     )
 
 
+@guarded_function
 def local_session(
     settings: Settings | SparkSettings | None = None, *, app_name: str = "statelake"
 ) -> SparkSession:

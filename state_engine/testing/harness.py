@@ -46,6 +46,7 @@ from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import arrow_type, to_type
+from state_engine.machine.defects import guarded_class
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing.harness_tables import table_of
 
@@ -55,6 +56,7 @@ Selector = Callable[[Any], Any]
 """From an element to its key, or to its event time in milliseconds."""
 
 
+@guarded_class
 @dataclass
 class OperatorHarness:
     """Runs a function over lists of elements.
@@ -489,6 +491,7 @@ class OperatorHarness:
         return None if chosen is None else chosen(value)
 
 
+@guarded_class
 class KeyedHarness(OperatorHarness):
     """Runs a function of keyed streams over lists of elements; ``key_by`` must be given.
 

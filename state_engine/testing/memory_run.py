@@ -25,6 +25,7 @@ from state_engine.engine.context import EngineContext
 from state_engine.engine.engine import StateEngine
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
+from state_engine.machine.defects import guarded_class
 from state_engine.microbatch.reports import RunReport
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy
@@ -43,6 +44,7 @@ _MEMORY = "/dev/shm"
 _ROOM_BYTES = 2**28
 
 
+@guarded_class
 class MemoryRun:
     """A job in memory; ``run_in_memory`` makes one.
 

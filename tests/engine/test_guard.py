@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,13 @@ from typing import Any
 import pytest
 
 import state_engine
-from state_engine import open_state
+from state_engine import DataStream, FileSource, KeyedProcessFunction, KeyedStream, StatefulJob, open_state
 from state_engine.core.errors import InternalError, SourceError
 from state_engine.engine.guard import guarded
+from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
+from state_engine.pipes import run_for_dagster
+from state_engine.spark.session import local_session
+from state_engine.testing import KeyedHarness, MemoryRun, OperatorHarness, run_in_memory
 
 ENGINE = Path(state_engine.__file__).parent
 
@@ -110,3 +115,56 @@ def test_state_without_an_engine_is_guarded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(open_state, "read_history", of_engine("def work(root, job): return {}['x']"))
     with pytest.raises(InternalError, match=r"^KeyError: 'x'. This is a defect of Statelake"):
         open_state.read_state("/nowhere", "totals", "sum", "total")
+
+
+def guard_of(cls: type) -> list[str]:
+    """Public methods of a class's own, and how it is made, that are not guarded."""
+    own = {n: m for n, m in vars(cls).items() if inspect.isfunction(m) and (n == "__init__" or n[0] != "_")}
+    return [name for name, member in own.items() if not hasattr(member, "__wrapped__")]
+
+
+BUILDERS = (
+    StatefulJob, DataStream, KeyedStream, ConnectedStreams, BroadcastStream, BroadcastConnectedStream, OperatorHarness,
+    KeyedHarness, MemoryRun,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("cls", BUILDERS)
+def test_all_that_is_called_without_an_engine_is_guarded(cls: type) -> None:
+    for one in cls.__mro__[:-1]:
+        assert guard_of(one) == []
+
+
+class Echo(KeyedProcessFunction):
+    """Gives what it gets."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value
+
+
+WITHOUT_ENGINE: dict[str, tuple[str, Callable[[], object]]] = {
+    "a job": ("state_engine.job.job.check_name", lambda: StatefulJob("totals")),
+    "a stream": (
+        "state_engine.job.streams.key_of",
+        lambda: StatefulJob("totals").source("rows", FileSource("/rows", schema="k string")).key_by("k"),
+    ),
+    "a harness": ("state_engine.testing.harness.check_parallelism", lambda: OperatorHarness(Echo())),
+    "a job in memory": (
+        "state_engine.testing.memory_run.MemoryJob.of",
+        lambda: run_in_memory(StatefulJob("totals")),
+    ),
+    "a run for Dagster": ("state_engine.pipes.reporting.launched_run", run_for_dagster),
+    "a session": ("state_engine.spark.session._start", local_session),
+}
+"""What users call without an engine, and a function that it calls in turn."""
+
+
+@pytest.mark.internal_errors
+@pytest.mark.parametrize("what", WITHOUT_ENGINE)
+def test_what_nobody_foresaw_without_an_engine_is_an_error_of_ours(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside, call = WITHOUT_ENGINE[what]
+    monkeypatch.setattr(inside, of_engine("def work(*args, **options): return {}['x']"))
+    with pytest.raises(InternalError, match=r"^KeyError: 'x'. This is a defect of Statelake"):
+        call()

@@ -73,12 +73,12 @@ def test_a_type_that_cannot_be_a_key_is_no_key_of_a_map(kind: Any) -> None:
 
 def test_a_parallelism_above_the_number_of_key_groups_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"parallelism 9 is greater than max parallelism 8.*Lower the parallelism"
+        ConfigurationError, match=r"parallelism 9 is greater than max parallelism 8.*Lower the parallelism"
     ):
         KeyedHarness(Seen(), key_by=lambda value: value, parallelism=9, max_parallelism=8)
     harness = KeyedHarness(Seen(), key_by=lambda value: value, parallelism=8, max_parallelism=8)
     harness.process([1])
-    with pytest.raises(ValueError, match="parallelism 9 is greater than max parallelism 8"):
+    with pytest.raises(ConfigurationError, match="parallelism 9 is greater than max parallelism 8"):
         KeyedHarness.restored(
             Seen(), harness.snapshot(), key_by=lambda value: value, parallelism=9, max_parallelism=8
         )

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from state_engine.core.errors import ValueTypeError
+from state_engine.core.errors import UserFunctionError, ValueTypeError
 from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
@@ -19,7 +19,7 @@ from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunc
 from state_engine.core.harness.vectorized_run import VectorizedElements, columns_of_type
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
-from state_engine.core.operator.outputs import ElementOutputs, ElementRefused
+from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, Refusal
 from state_engine.core.operator.source_operator import SourceOperator
 from state_engine.core.operator.stream_operator import StreamOperator
 from state_engine.core.operator.vectorized_operator import VectorizedOperator
@@ -148,7 +148,7 @@ class HarnessRun:
             finally:
                 operator.close()
         except ElementRefused as refused:
-            raise refused.__cause__ or refused from None
+            raise refused.__cause__ or _row_refused(refused.refusal) from None
         self.metrics = operator.metrics()
 
     def collect(self, max_elements: int) -> bool:
@@ -236,3 +236,9 @@ def _without_kind(value: Any) -> Any:
     if isinstance(value, Row) and value.get_row_kind() is not RowKind.INSERT:
         raise ValueTypeError(f"{value!r}: its row kind is {value.get_row_kind()}, and {INSERTS_ONLY}")
     return value
+
+
+def _row_refused(refusal: Refusal) -> UserFunctionError:
+    """The error for a row that a function over columns refused, with which it raised nothing."""
+    at, key = f"row {refusal.index}", None if refusal.key is None else str(refusal.key)
+    return UserFunctionError(job="harness", operator="harness", cause=refusal.error, key=key, position=at)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.canonical import key_hash
 
 MAX_PARALLELISM_LIMIT: Final = 1 << 15
@@ -121,24 +122,24 @@ def subtask_for_key_group(max_parallelism: int, parallelism: int, key_group: int
 
 
 def check_max_parallelism(max_parallelism: int, *, name: str = "max_parallelism") -> None:
-    """Raise :class:`ValueError` unless 1 ≤ `max_parallelism` ≤ 32768.
+    """Raise ConfigurationError unless 1 ≤ `max_parallelism` ≤ 32768.
 
     >>> check_max_parallelism(128)
     """
     if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
-        raise ValueError(f"{name} must be 1 … {MAX_PARALLELISM_LIMIT}, got {max_parallelism}")
+        raise ConfigurationError(f"{name} must be 1 … {MAX_PARALLELISM_LIMIT}, got {max_parallelism}")
 
 
 def check_parallelism(*, max_parallelism: int, parallelism: int) -> None:
-    """Raise :class:`ValueError` unless 1 ≤ `parallelism` ≤ `max_parallelism` ≤ 32768.
+    """Raise ConfigurationError unless 1 ≤ `parallelism` ≤ `max_parallelism` ≤ 32768.
 
     >>> check_parallelism(max_parallelism=128, parallelism=2)
     """
     check_max_parallelism(max_parallelism)
     if parallelism < 1:
-        raise ValueError(f"parallelism must be at least 1, got {parallelism}")
+        raise ConfigurationError(f"parallelism must be at least 1, got {parallelism}")
     if parallelism > max_parallelism:
-        raise ValueError(
+        raise ConfigurationError(
             f"parallelism {parallelism} is greater than max parallelism {max_parallelism}: subtasks would be left "
             "without a key group. Lower the parallelism, or raise max parallelism by a rescale"
         )

@@ -20,7 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, StatelakeError, ValueTypeError
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_text import type_to_text
@@ -50,11 +50,19 @@ def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
         >>> from_json(to_type(list[float], parameter="p"), ['[1.5, null, "NaN"]'])
         [[1.5, None, nan]]
     """
-    if isinstance(kind, PlainType):
-        return [kind.from_text(text) for text in texts]
-    value = _reader(kind.storage)
-    values = kind.from_arrow(pa.array([value(json.loads(text)) for text in texts], kind.storage))
-    return [kind.normalise(v) for v in values]
+    try:
+        if isinstance(kind, PlainType):
+            return [kind.normalise(kind.from_text(text)) for text in texts]
+        value = _reader(kind.storage)
+        values = kind.from_arrow(pa.array([value(json.loads(text)) for text in texts], kind.storage))
+        return [kind.normalise(v) for v in values]
+    except StatelakeError:
+        raise
+    except Exception as error:  # a text may come with a savepoint from anywhere, and hold anything
+        raise ValueTypeError(
+            f"a stored element is none of the type {type_text(kind)} ({type(error).__name__}: {error}), so Statelake "
+            "did not write it: restore an earlier checkpoint, or another savepoint"
+        ) from error
 
 
 def for_json(kind: pa.DataType) -> Convert:

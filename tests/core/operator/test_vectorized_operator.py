@@ -19,7 +19,7 @@ from state_engine import (
     VectorizedKeyedFunction,
     VectorizedResult,
 )
-from state_engine.core.errors import ValueTypeError
+from state_engine.core.errors import UserFunctionError, ValueTypeError
 from state_engine.testing import KeyedHarness
 
 OPTIONS: dict[str, Any] = {
@@ -90,7 +90,7 @@ def test_refused_rows_are_set_aside_or_fail_the_batch() -> None:
     assert [(r.index, r.key, r.error) for r in run.refused] == [(1, "a", "no value"), (2, "b", "no value")]
     assert run.state("total") == {"a": 1}
     failing = harness(totals)
-    with pytest.raises(Exception, match="no value"):
+    with pytest.raises(UserFunctionError, match="key a, at row 1: no value"):
         failing.process([("a", 1), ("a", None)])
 
 

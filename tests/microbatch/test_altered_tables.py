@@ -1,0 +1,139 @@
+"""What tables of a job hold as JSON or as bytes is judged, whoever wrote it: a savepoint brings such tables along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_engine import FileSource, KeyedProcessFunction, StatefulJob
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import DamagedFileError, ValueTypeError
+from state_engine.core.types.json_values import from_json, to_json
+from state_engine.core.types.plain_type import PlainType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.microbatch.dead_letters import _letter, next_slice
+from state_engine.sources.source_positions import SourcePositions
+from state_engine.storage.files import join, write_parquet
+from state_engine.storage.layout import OPERATOR_STATE_SCHEMA
+from state_engine.testing import CollectSink, run_in_memory
+from tests.core.checkpoints.rows import checkpoint
+from tests.support.altered_json import altered, as_text
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "number": (int, 3),
+    "double": (float, float("nan")),
+    "text": (str, "x"),
+    "bytes": (bytes, b"x"),
+    "boolean": (bool, True),
+    "date": (date, date(2026, 3, 1)),
+    "timestamp": (datetime, datetime(2026, 3, 1, tzinfo=UTC)),
+    "decimal": ("decimal(10,2)", Decimal("1.50")),
+    "list": (list[int], [1, 2]),
+    "map": (dict[str, int], {"a": 1}),
+    "record": ("struct<day: date, n: array<bigint>>", (date(2026, 3, 1), [1])),
+}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "plain"])
+@given(st.data())
+def test_an_element_of_operator_state_is_of_its_type_or_refused(kind: str, data: st.DataObject) -> None:
+    declared, value = KINDS.get(kind, (None, None))
+    made = PlainType() if kind == "plain" else to_type(declared, parameter="p")
+    values = [{"a": [1, (b"x", 2.5, date(2026, 3, 1))]}] if kind == "plain" else [value]
+    (text,) = to_json(made, [made.normalise(one) for one in values])
+    assert to_json(made, from_json(made, [text])) == (text,)
+    other = as_text(data.draw(altered([json.loads(text)])))[1:-1]
+    try:
+        read = from_json(made, [other])
+    except ValueTypeError:
+        return
+    assert len(to_json(made, read)) == 1
+
+
+ELEMENT = {"split": "file:///in/a.json", "position": {"size": 9, "mtime_ms": 1, "start": 0, "end": None}}
+
+
+@given(st.data())
+def test_a_position_is_one_or_its_file_is_named(tmp_path_factory: Any, data: st.DataObject) -> None:
+    uri = f"file://{tmp_path_factory.mktemp('positions')}"
+    text = as_text(data.draw(altered([ELEMENT])))[1:-1] or "null"
+    row = {"operator": "rows", "state": "positions", "position": 0, "value": text}
+    table = pa.Table.from_pylist([row], OPERATOR_STATE_SCHEMA)
+    file = write_parquet(table, join(uri, "positions.parquet"))
+    listed = DataFile("positions.parquet", file.bytes, 1, 0, footer=file.footer)
+    path = [checkpoint(1, operator_state_files=[listed])]
+    try:
+        (element,) = SourcePositions(uri).elements(path, "rows")
+    except DamagedFileError:
+        return
+    assert isinstance(element["split"], str)
+
+
+class Refuses(KeyedProcessFunction):
+    """Takes no row."""
+
+    def process_element(self, value: Any, ctx: Any) -> Iterator[Any]:
+        yield value.v / 0
+
+
+def refusing() -> StatefulJob:
+    job = StatefulJob("refuses", on_error="dead_letter")
+    rows = job.source("rows", FileSource("/rows", schema="k string, v bigint"))
+    rows.key_by("k").process(Refuses(), uid="f", output_type="v double").sink("out", CollectSink())
+    return job
+
+
+@pytest.fixture(scope="module")
+def letter() -> dict[str, Any]:
+    """A row of the table of dead letters."""
+    with run_in_memory(refusing()) as run:
+        run.process({"rows": [("a", 1)]})
+        (row,) = run.checkpoints()
+        (file,) = row.dead_letters
+        (written,) = Path(run._directory.name).rglob(Path(file.path).name)
+        (one,) = pq.ParquetFile(written).read().to_pylist()
+        letter: dict[str, Any] = one
+        return letter
+
+
+@given(st.data())
+def test_a_letter_that_somebody_altered_says_why_it_cannot_be_sent(
+    letter: dict[str, Any], data: st.DataObject
+) -> None:
+    column = data.draw(
+        st.sampled_from(["schema", "data", "operator", "source", "input", "sink", "key", "error"])
+    )
+    as_it_was = letter[column]
+    value: Any
+    if isinstance(as_it_was, bytes):
+        at = data.draw(st.integers(0, len(as_it_was)))
+        value = data.draw(
+            st.sampled_from([None, as_it_was[:at], as_it_was[:at] + b"\xff" + as_it_was[at + 1 :]])
+        )
+    else:
+        value = data.draw(st.integers(-1, 9) if column == "input" else st.text())
+    one = _letter(1, 1, "file", 0, {**letter, column: value}, sent=False, job=refusing())
+    part = next_slice([one], [], 10)
+    if part is None:
+        assert one.problem
+    elif part.operator is not None:
+        assert part.rows().num_rows == 1
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+@given(st.data())
+def test_a_record_that_is_sent_again_is_a_row_or_refused_again(form: Any, data: st.DataObject) -> None:
+    source = FileSource("file:///in", format=form, schema="k string, v bigint")
+    text = as_text(data.draw(altered([{"k": "a", "v": 1}])))[1:-1].encode("utf-8", "surrogatepass")
+    read = source.parse(None, [text, data.draw(st.binary())], keep_refused=True)  # type: ignore[arg-type]
+    assert read.rows.schema.names[:2] == ["k", "v"]
