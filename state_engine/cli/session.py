@@ -96,6 +96,12 @@ def set_up_logs(settings: LoggingSettings) -> None:
     logger = logging.getLogger(LOGGER)
     logger.handlers = [handler]
     logger.setLevel(settings.level.upper())
+    logging.getLogger().addFilter(_raised_anyway)
+
+
+def _raised_anyway(record: logging.LogRecord) -> bool:
+    """Whether a record of the root logger is none of py4j's: what fails as it calls Java, it logs and raises."""
+    return "while sending command" not in record.getMessage()
 
 
 def _json_lines() -> logging.Formatter:

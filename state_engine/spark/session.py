@@ -7,7 +7,6 @@ JVM), has Delta's extension and catalog, and has Delta Kernel on its class path.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -301,7 +300,6 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
         # what PySpark goes by: it does not look at the option of the same meaning
         "PYSPARK_PYTHON": options["spark.pyspark.python"],
     }
-    logging.getLogger().addFilter(_raised_anyway)
     try:
         with _environment(launch), java_is_starting():
             spark = builder.getOrCreate()
@@ -316,11 +314,6 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
     if settings.master.startswith("local"):
         _write_no_checksums(spark)
     return spark
-
-
-def _raised_anyway(record: logging.LogRecord) -> bool:
-    """Whether a record of the root logger is none of py4j's: what fails as it calls Java, it logs and raises."""
-    return "while sending command" not in record.getMessage()
 
 
 def _end_java() -> None:

@@ -23,6 +23,7 @@ def logger() -> Iterator[logging.Logger]:
     yield engine_logger
     engine_logger.handlers = before
     engine_logger.setLevel(level)
+    logging.getLogger().filters.clear()
 
 
 @pytest.mark.spark
@@ -67,6 +68,15 @@ def test_people_get_text_and_each_line_once(
     shown = capsys.readouterr()
     assert shown.err.count("hello") == 1
     assert shown.out == "", "what commands print stays as it is"
+
+
+def test_what_py4j_logs_and_raises_is_shown_once(
+    logger: logging.Logger, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_up_logs(LoggingSettings())
+    logging.error("Exception while sending command.")
+    logging.error("another")
+    assert caplog.messages == ["another"]
 
 
 def test_a_format_that_does_not_exist_is_refused(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ def jobs(settings):
     return [RegisteredJob(job=job)]
 '''
 PROGRAM = """
+import logging
 import sys
 
 from my_jobs import job
@@ -72,6 +73,7 @@ from state_engine import StateEngine, local_session
 
 if __name__ == "__main__":
     spark = local_session()
+    assert not logging.getLogger().filters, "logging is the user's"
     for option in sys.argv[1:]:
         spark.conf.set(*option.split("="))
     with StateEngine("root", spark) as engine:

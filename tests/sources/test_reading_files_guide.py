@@ -93,7 +93,7 @@ def test_a_default_is_what_the_table_says(tmp_path: Path, spark: SparkSession, w
 
 
 def test_the_table_has_these_lines() -> None:
-    table = re.findall(r"^\| (.+?) \| .+? \| .+? \| (.+) \|$", GUIDE.read_text(), re.MULTILINE)
+    table = re.findall(r"^\| (.+?) \| .+? \| .+? \| (.+?) \| .+ \|$", GUIDE.read_text(), re.MULTILINE)
     assert [what for what, _ in table] == list(DEFAULTS)
     for what, way in table:
         for name, value in (DEFAULTS[what].to_have or {}).items():

@@ -71,6 +71,7 @@ CSV: dict[str, tuple[str | bytes, str, dict[str, str], list[Any]]] = {
     "a byte-order mark": ("\ufeffk,v\n1,a\n", "v string, k int", HEADER, [("a", 1)]),
     "a header in quotes": ('"k","a,b"\n1,2\n', "`a,b` int, k int", HEADER, [(2, 1)]),
     "only a header": ("k,v\n", "k int, v int", HEADER, []),
+    "a header again": ("k,v\na,1\nk,v\n", "k string, v string", HEADER, [("a", "1"), ("k", "v")]),
     "by position, as Spark does": ("x,y\n1,2\n", "k int, v int", {**HEADER, "enforceSchema": "true"}, [(1, 2)]),
     "doubled quotes": ('"an inch is 1"""\n', "v string", {}, [('an inch is 1"',)]),
     "separators and line ends in quotes": ('"a,b","c\r\nd"\n', "a string, b string", {}, [("a,b", "c\r\nd")]),
