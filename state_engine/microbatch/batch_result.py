@@ -14,7 +14,6 @@ from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.reports import OperatorReport
-from state_engine.microbatch.subtask.sink_rows import SinkReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.storage.files import join
 from state_engine.storage.parquet_reading import open_recorded
@@ -45,33 +44,27 @@ class Execution:
     refused: int = 0
     letters_from: set[str] = field(default_factory=set)
 
-    def add_sink(self, name: str, reports: list[SinkReport], *, source: str | None) -> None:
-        """Take over what the tasks of a sink without an operator report."""
-        files = [r.file for r in reports if r.file is not None]
-        self.outputs.add(name, files)
-        self.outputs.dead_letters.extend(r.letters for r in reports if r.letters is not None)
-        refused = sum(r.refused for r in reports)
-        self.refused += refused
-        if source is not None:
-            self.rows_by_source.setdefault(source, sum(f.rows for f in files) + refused)
-
     def add(self, uid: str, reports: list[SubtaskReport]) -> None:
         """Take over what the subtasks of one operator report."""
-        report = self.operators[uid] = OperatorReport.of(uid, reports)
+        self.operators[uid] = OperatorReport.of(uid, reports)
         self.states[uid] = list({s.name: s for one in reports for s in one.states}.values())
         self.asked_in_open[uid] = {name for one in reports for name in one.asked_in_open}
         self.asked_late[uid] = {name for one in reports for name in one.asked_late} - self.asked_in_open[uid]
+        self.take(reports)
+
+    def take(self, reports: list[SubtaskReport]) -> None:
+        """Take over what subtasks wrote, and what they counted of sources."""
         rows, late = Counter[str](), Counter[str]()
         for one in reports:
             for name, files in one.sinks.items():
                 self.outputs.add(name, files)
             self.outputs.dead_letters.extend(one.dead_letters)
+            self.refused += one.rows_refused
             rows.update(one.rows_by_source)
             late.update(one.behind_watermark)
             for source, newest in one.max_event_ms.items():
                 self.max_event_ms[source] = max(newest, self.max_event_ms.get(source, newest))
-        self.refused += report.rows_refused
-        # several operators may read one source
+        # several operators and sinks may read one source
         self.rows_by_source = {**rows, **self.rows_by_source}
         self.behind_watermark = {**late, **self.behind_watermark}
 

@@ -1,22 +1,20 @@
 """Runs the graph of a job over one batch: reads slices, chains operators, writes sinks. Steps 2 to 4 of a micro-batch.
 
 One Spark job per operator. A chained operator reads the files that its predecessor wrote in this attempt; a sink on
-an operator's stream gets its files from the operator's own subtasks; a sink behind DataFrame code, or on a stateless
-stream, takes one more job that writes and shuffles nothing. Nothing is visible to readers afterwards.
+an operator's stream gets its files from the operator's own subtasks; to any other sink rows pass through in one more
+job, which shuffles nothing. Nothing is visible to readers afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS
-from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import is_changing
@@ -42,7 +40,13 @@ from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.dead_letters import LettersSlice
 from state_engine.microbatch.declarations import check_key_names
 from state_engine.microbatch.judged_outputs import set_broken_aside
-from state_engine.microbatch.operator_run import main_output_type, run_subtasks, subtask_spec
+from state_engine.microbatch.operator_run import (
+    main_output_type,
+    run_operator,
+    run_subtasks,
+    sink_spec,
+    subtask_spec,
+)
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
@@ -52,36 +56,31 @@ from state_engine.microbatch.run_always import runs_without_input
 from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.stored_keys import checked_key
 from state_engine.microbatch.subtask.output_files import exchange_rows, order_fields, read_exchange
-from state_engine.microbatch.subtask.refusals import bad_file, letters_table, user_error
-from state_engine.microbatch.subtask.sink_rows import (
-    SinkReport,
-    SinkRows,
-    letter_writer,
-    sink_writer,
-    write_letters,
-    write_sink_rows,
-)
-from state_engine.microbatch.subtask.subtask_spec import REPORT_SCHEMA, OutputSpec, SubtaskReport
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Rows
+from state_engine.microbatch.subtask.refusals import bad_file, letters_table
+from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport
+from state_engine.sinks.base import SinkTarget
+from state_engine.sources.base import ROW_COLUMN, Rows
 from state_engine.sources.frames import (
     EVENT_TIME,
     HIDDEN,
+    PLACE_COLUMNS,
     RANK,
     WATERMARK,
     StreamFrame,
     from_source,
     order_name,
+    refused_by_task,
     united,
 )
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.parquet.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.row_kinds import KIND_FIELD
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.spark.execution import collected, mapped_in_arrow
+from state_engine.spark.execution import described
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.read_failures import reading
 from state_engine.spark.shipped_code import running_driver_code
-from state_engine.spark.task_attempts import attempt_here, runs_in_this_process
+from state_engine.spark.tasks import DriverTables
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 
@@ -270,8 +269,7 @@ class GraphExecutor:
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
         )  # fmt: skip
-        small = all(one.frame.interpret_expressions for one in inputs)
-        reports = run_subtasks(self._spark, routed.rows, spec, job=job.name, small=small)
+        reports = run_operator(self._spark, routed, spec)
         done.add(uid, reports)
         for output in outputs:
             if output.exchange:
@@ -326,89 +324,49 @@ class GraphExecutor:
     def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:
         """Collects a small frame for an operator."""
         label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, watermark for operator '{uid}'"
-        return lambda rows: collected(
-            rows, label=label, source=None, job=self._job.name, into=f"operator '{uid}'"
-        )
 
-    # -- sinks behind DataFrame code -------------------------------------------------------------------------------
+        def collect(rows: DataFrame) -> Sequence[object]:
+            with described(self._spark, label), reading(None, job=self._job.name, into=f"operator '{uid}'"):
+                return rows.collect()
+
+        return collect
+
+    # -- sinks behind no operator ----------------------------------------------------------------------------------
 
     def _write_sink(self, sink: SinkNode, batch: BatchContext, done: Execution, frames: Frames) -> None:
         frame = self._frame(sink.parent, batch, frames)
         if frame is None:
             return
-        hidden = [c for c in (FILE_COLUMN, ROW_COLUMN, ROW_KIND) if c in frame.schema.names]
-        declared = to_type(frame.user_schema, parameter=f"columns of sink '{sink.name}'")
-        assert isinstance(declared, StructType)
-        kinds = [KIND_FIELD] if is_changing(sink.parent) else []
-        target = done.outputs.prepare(sink, pa.schema([*declared.arrow, *kinds]))
+        places = [c for c in PLACE_COLUMNS if c in frame.schema.names and frame.source is not None]
+        hidden = [*places, *([ROW_KIND] if ROW_KIND in frame.schema.names else [])]
+        columns = to_type(frame.user_schema, parameter=f"columns of sink '{sink.name}'")
+        assert isinstance(columns, StructType)
         known = set(done.rows_by_source) | done.letters_from
-        spec = SinkRows(
-            target=target,
-            write_id=batch.write_id,
-            letters_uri=self._layout.dead_letters,
-            source=frame.source,
-            labels=dict(frame.labels),
-            keep_refused=self._job.on_error == "dead_letter",
-            fresh=not set(frame.sources) & known,
-        )
-        columns = [*frame.user_columns, *hidden]
-        if frame.table is not None and runs_in_this_process(self._spark):
-            reports = [write_sink_rows(spec, frame.table.select(columns), attempt_here(0))]
-        else:
-            with naming_source(self._job.name, frame.source or "unknown"):
-                rows = frame.rows.select([F.col(quoted(c)) for c in columns])
-            reports = self._sink_reports(
-                sink, frame, mapped_in_arrow(rows, sink_writer(spec), REPORT_SCHEMA), batch
-            )
-        for name, refused in frame.refused:
-            if name in known:
-                continue
-            if isinstance(refused, pa.Table):
-                reports += write_letters(spec, refused, attempt_here(_DRIVER))
-            else:
-                letters = refused.mapInArrow(letter_writer(spec), REPORT_SCHEMA)
-                reports += self._sink_reports(sink, frame, letters, batch)
-        self._refuse(sink, reports)
+        spec = sink_spec(
+            self._job, self._target(sink, columns.arrow, is_changing(sink.parent), done), batch, columns.names,
+            layout=self._layout, places=places, source=frame.source, labels=dict(frame.labels),
+            first_reader=not set(frame.sources) & known,
+        )  # fmt: skip
+        with naming_source(self._job.name, frame.source or "unknown"):
+            inputs = [frame.by_task([*columns.names, *hidden])]
+        inputs += [refused_by_task(rows) for name, rows in frame.refused if name not in known]
+        done.take([report for one in inputs for report in run_subtasks(self._spark, one, spec)])
         done.letters_from.update(frame.sources)
-        done.add_sink(sink.name, reports, source=frame.source)
 
     def _send_to_sink(
         self, sink: SinkNode, letters: LettersSlice, batch: BatchContext, done: Execution
     ) -> None:
         """Rows that a sink refused before, once more."""
         rows = letters.rows()
-        schema = pa.schema([field for field in rows.schema if not field.name.startswith(HIDDEN)])
-        kinds = [KIND_FIELD] if ROW_KIND in rows.column_names else []
-        spec = SinkRows(
-            target=done.outputs.prepare(sink, pa.schema([*schema, *kinds])),
-            write_id=batch.write_id,
-            letters_uri=self._layout.dead_letters,
-            source=None,
-            labels={},
-            keep_refused=self._job.on_error == "dead_letter",
-            fresh=True,
-            sent_again=letters.labels,
-        )
-        reports = [write_sink_rows(spec, rows, attempt_here(_DRIVER))]
-        self._refuse(sink, reports)
+        fields = [field for field in rows.schema if not field.name.startswith(HIDDEN)]
+        spec = sink_spec(
+            self._job, self._target(sink, fields, ROW_KIND in rows.column_names, done), batch,
+            [field.name for field in fields], layout=self._layout, places=[ROW_COLUMN], letters=letters.labels,
+        )  # fmt: skip
+        done.take(run_subtasks(self._spark, DriverTables([rows], here=True), spec))
         done.rows_by_source[LETTERS] = rows.num_rows
-        done.add_sink(sink.name, reports, source=None)
 
-    def _refuse(self, sink: SinkNode, reports: Sequence[SinkReport]) -> None:
-        """End the batch at the first row that a task may not set aside. Raises UserFunctionError."""
-        error = next((r.error for r in reports if r.error), None)
-        if error is not None:
-            raise user_error(error, job=self._job.name, operator=f"sink {sink.name}")
-
-    def _sink_reports(
-        self, sink: SinkNode, frame: StreamFrame, rows: DataFrame, batch: BatchContext
-    ) -> list[SinkReport]:
-        answers = collected(
-            rows,
-            label=f"{self._job.name}: checkpoint {batch.checkpoint_id}, sink {sink.name}",
-            source=frame.source,
-            job=self._job.name,
-            into=f"sink '{sink.name}'",
-            small=frame.small,
-        )
-        return [SinkReport.from_json(r["report"]) for r in answers]
+    def _target(
+        self, sink: SinkNode, fields: Iterable[pa.Field], changing: bool, done: Execution
+    ) -> SinkTarget:
+        return done.outputs.prepare(sink, pa.schema([*fields, *([KIND_FIELD] if changing else [])]))

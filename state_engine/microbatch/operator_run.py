@@ -1,21 +1,16 @@
-"""One operator in one micro-batch, as the driver sees it: what its subtasks are given, and their answers.
-
-Rows that are shuffled are a query. Where there is nothing to plan and nothing to shuffle, subtasks run in a job of
-Spark without a query: those of a few rows are given a table each, as it is; others read their rows themselves. The same
-Python processes run all of them, one micro-batch after the other.
+"""One operator in one micro-batch, as the driver sees it: what its subtasks are given, and their reports.
 
 Plays the part of Flink's ``Execution`` of a vertex: deploys the subtasks, gathers their acknowledgements.
-Decisions 0003 and 0040.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import OperatorStateRef
 from state_engine.core.checkpoints.resumption import (
@@ -26,9 +21,8 @@ from state_engine.core.checkpoints.resumption import (
 )
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import StatelakeError, from_wire
+from state_engine.core.errors import StatelakeError
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.types.columns import in_one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import OperatorNode, declared_key, output_type_of
@@ -36,25 +30,22 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.routing.blocks import packed, unpacked
 from state_engine.microbatch.routing.origins import timed_sources
-from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import RoutedInput
-from state_engine.microbatch.routing.routing import Routed
-from state_engine.microbatch.subtask.subtask import SubtaskFunction, in_task, subtask_function
+from state_engine.microbatch.routing.routing import Routed, not_routed
+from state_engine.microbatch.subtask.subtask import subtask_function
 from state_engine.microbatch.subtask.subtask_spec import (
-    REPORT_SCHEMA,
     BatchClocks,
     OutputSpec,
     RestoredOperatorState,
     SubtaskReport,
     SubtaskSpec,
 )
+from state_engine.sinks.base import SinkTarget
 from state_engine.sources.output_type import OutputType
-from state_engine.spark.execution import collected, described
 from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.spark.read_failures import reading
-from state_engine.spark.task_attempts import attempt_here, runs_in_this_process, this_task
+from state_engine.spark.tasks import TaskInput, run
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.copy_directory import NO_COPIES, local_copies
 from state_engine.storage.state.located_files import state_files
@@ -143,7 +134,7 @@ def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> O
 
 
 _NOTHING = OutputType.of(to_type(int, parameter="output_type"))
-"""Stands for the kind of elements where none came in, so that none goes out."""
+"""Stands for the kind of elements where none goes out."""
 
 
 def _input_type(inputs: Sequence[RoutedInput]) -> OutputType:
@@ -158,25 +149,43 @@ def _input_type(inputs: Sequence[RoutedInput]) -> OutputType:
     return OutputType(columns, scalar=first.scalar)
 
 
-def run_subtasks(
-    spark: SparkSession,
-    routed: DataFrame | OwnRows | list[pa.Table],
-    spec: SubtaskSpec,
+def sink_spec(
+    job: StatefulJob,
+    target: SinkTarget,
+    batch: BatchContext,
+    columns: Sequence[str],
     *,
-    job: str,
-    small: bool = False,
-) -> list[SubtaskReport]:
-    """Run all subtasks in one Spark job; their reports, by subtask.
+    layout: JobLayout,
+    places: Sequence[str],
+    **origin: Any,
+) -> SubtaskSpec:
+    """What all subtasks are given through which rows pass to a sink.
 
     Args:
-        routed: rows by subtask, shuffled; or what each reads itself; or where they are few a table a subtask.
+        columns: that the sink is given.
+        places: hidden columns that say where each row came from.
+        origin: what else is known of that, see ``SubtaskSpec``.
     """
-    with translating_worker_loss(job=job, operator=spec.uid):
-        unordered = map(SubtaskReport.from_json, _answers(spark, routed, spec, job=job, small=small))
-    reports = sorted(unordered, key=lambda r: r.subtask)
-    for report in reports:
-        if report.error is not None:
-            raise from_wire(report.error, prefix=f"job '{job}': ")
+    return SubtaskSpec(
+        layout=layout,
+        write_id=batch.write_id,
+        uid=target.name,
+        routed=not_routed(columns, places),
+        outputs=[OutputSpec(None, _NOTHING, [target], exchange=False)],
+        dead_letters=job.on_error == "dead_letter",
+        clocks=BatchClocks(batch.clock_ms, batch.clock_ms, batch.clock_ms),
+        checkpoint_id=batch.checkpoint_id,
+        **origin,
+    )
+
+
+def run_operator(spark: SparkSession, routed: Routed, spec: SubtaskSpec) -> list[SubtaskReport]:
+    """Run all subtasks of an operator in one Spark job; their reports, by subtask.
+
+    Raises:
+        StatelakeError: as for ``run_subtasks``; or broadcast elements were refused by some subtasks only.
+    """
+    reports = run_subtasks(spark, routed.rows, spec)
     if [r.subtask for r in reports] != list(range(spec.parallelism)):
         raise StatelakeError(
             f"operator '{spec.uid}': {counted(spec.parallelism, 'subtask was', 'subtasks were')} planned, "
@@ -185,7 +194,8 @@ def run_subtasks(
         )
     if any(r.broadcast_refused != reports[0].broadcast_refused for r in reports):
         raise StatelakeError(
-            f"job '{job}', operator '{spec.uid}': a broadcast element was refused by some subtasks and taken by others "
+            f"job '{spec.layout.job}', operator '{spec.uid}': a broadcast element was refused by some subtasks and "
+            "taken by others "
             f"({[len(r.broadcast_refused) for r in reports]} refused, by subtask), so their copies of the state would "
             "differ. Nothing of this micro-batch was committed. The function must do the same with a broadcast "
             "element in every subtask"
@@ -193,54 +203,24 @@ def run_subtasks(
     return reports
 
 
-def _answers(
-    spark: SparkSession,
-    routed: DataFrame | OwnRows | list[pa.Table],
-    spec: SubtaskSpec,
-    *,
-    job: str,
-    small: bool,
-) -> list[str]:
-    """The reports of all subtasks, as JSON, as they end."""
-    label, run = f"{job}: checkpoint {spec.checkpoint_id}, operator {spec.uid}", subtask_function(spec)
-    if isinstance(routed, list):
-        return run_few(spark, routed, run, label)
-    into = f"operator '{spec.uid}'"
-    if isinstance(routed, OwnRows):
-        with reading(spec.source, job=job, into=into):
-            return run_reading(spark, routed, run, label)
-    reports = routed.mapInArrow(in_task(run), REPORT_SCHEMA)
-    rows = collected(reports, label=label, source=spec.source, job=job, into=into, small=small)
-    return [row["report"] for row in rows]
+def run_subtasks(
+    spark: SparkSession, rows: TaskInput[pa.Table | None], spec: SubtaskSpec
+) -> list[SubtaskReport]:
+    """Run a subtask over each part of rows; their reports, in the order of the parts.
 
-
-def run_few(spark: SparkSession, tables: list[pa.Table], run: SubtaskFunction, label: str) -> list[str]:
-    """Run a subtask over each table, in Spark tasks or in this process, see ``task_attempts``; reports, as JSON."""
-    if runs_in_this_process(spark):
-        return [run(in_one_chunk(table), attempt_here(n)) for n, table in enumerate(tables)]
-
-    def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
-        yield run(unpacked(blocks), this_task())
-
-    return _without_query(spark, [packed(table) for table in tables], tasks, label)
-
-
-def run_reading(spark: SparkSession, rows: OwnRows, run: SubtaskFunction, label: str) -> list[str]:
-    """Run all subtasks in Spark tasks, each over the rows that it reads; their reports, as JSON."""
-
-    def tasks(subtasks: Iterable[int]) -> Iterator[str]:
-        for subtask in subtasks:
-            yield run(rows.of(subtask), this_task())
-
-    return _without_query(spark, range(rows.parallelism), tasks, label)
-
-
-def _without_query(
-    spark: SparkSession, given: Sequence[Any], run: Callable[[Iterable[Any]], Iterator[str]], label: str
-) -> list[str]:
-    """What a function makes of each of these, in a task of its own."""
-    with described(spark, label):
-        return spark.sparkContext.parallelize(given, len(given)).mapPartitions(run).collect()
+    Raises:
+        UserFunctionError: a row or function failed.
+        SubtaskLostError: a process that ran a subtask died.
+        StatelakeError: of the class that a subtask raised.
+    """
+    job = spec.layout.job
+    label = f"{job}: checkpoint {spec.checkpoint_id}, {spec.kind} {spec.uid}"
+    with (
+        translating_worker_loss(job=job, operator=spec.uid),
+        reading(spec.source, job=job, into=f"{spec.kind} '{spec.uid}'"),
+    ):
+        reports = run(spark, rows, subtask_function(spec), label=label, prefix=f"job '{job}': ")
+    return [SubtaskReport.of(one) for one in reports]
 
 
 def _restored_state(operator: OperatorNode, batch: BatchContext, *, known: bool) -> RestoredOperatorState:

@@ -7,7 +7,7 @@ compaction, savepoints and a change of max parallelism rest on. Decision 0017.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -15,7 +15,6 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import (
     BaseFile,
@@ -28,8 +27,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism, remaining
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.operations.changed_groups import as_ranges
-from state_engine.spark.execution import described
-from state_engine.spark.task_reports import Report, reports_of_tasks, written_files
+from state_engine.spark.task_attempts import TaskAttempt
+from state_engine.spark.tasks import OwnReads, Report, run, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.changelog import KeyGroups
@@ -108,10 +107,9 @@ def write_base(
         listing=tuple(listing),
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
-    with described(spark, label):
-        # a task each, so that progress can be reported
-        fold = partial(_fold, spec, chunks)
-        reports = reports_of_tasks(spark, len(chunks), fold, prefix=f"job '{layout.job}': ")
+    # a task each, so that progress can be reported
+    tasks = OwnReads(len(chunks), chunks.__getitem__)
+    reports = run(spark, tasks, partial(_fold, spec), label=label, prefix=f"job '{layout.job}': ")
     return WrittenBase(written_files(reports, BaseFile), written_files(reports, DataFile, "expired"))
 
 
@@ -202,12 +200,11 @@ class _Chunk:
     files: list[StateFile]
 
 
-def _fold(
-    spec: BaseSpec, chunks: Sequence[_Chunk], _: Iterable[pa.RecordBatch], task: int, attempt: int
-) -> Report:
-    chunk = chunks[task]
+def _fold(spec: BaseSpec, chunk: _Chunk, attempt: TaskAttempt) -> Report:
     files = [f.listed for f in chunk.files]
-    written, expired = write_base_files(spec, files, chunk.groups, task=task, attempt=attempt)
+    written, expired = write_base_files(
+        spec, files, chunk.groups, task=attempt.task, attempt=attempt.attempt_id
+    )
     return {"files": written, "expired": expired}
 
 

@@ -11,7 +11,7 @@ an order; the content of the row then breaks ties, so that rows which tie are eq
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import repeat
@@ -41,6 +41,7 @@ from state_engine.sources.stream_columns import (
 )
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.spark_names import F, T
+from state_engine.spark.tasks import DriverTables, FramePartitions, TaskInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,6 +175,13 @@ class StreamFrame:
             return None
         few = given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
         return given if few or not has_spark(self.spark) else None
+
+    def by_task(self, columns: Sequence[str]) -> TaskInput[pa.Table | None]:
+        """Some columns, for tasks that each take a part of the rows, whichever it is."""
+        if self.table is not None:
+            return DriverTables([self.table.select(columns)])
+        selected = self.rows.select([F.col(quoted(c)) for c in columns])
+        return FramePartitions(selected, _table_of, self.small)
 
     @property
     def interpret_expressions(self) -> bool:
@@ -392,6 +400,18 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         origin=None if event_time is None else source,
         changing=changing,
     )
+
+
+def refused_by_task(refused: DataFrame | pa.Table) -> TaskInput[pa.Table | None]:
+    """Rows that could not be parsed, as ``StreamFrame.refused`` has them, for tasks."""
+    if isinstance(refused, pa.Table):
+        return DriverTables([refused], here=True)
+    return FramePartitions(refused, _table_of)
+
+
+def _table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
+    filled = [batch for batch in batches if batch.num_rows]
+    return pa.Table.from_batches(filled) if filled else None
 
 
 def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from state_engine.spark.read_failures import reading
+from state_engine.spark.no_spark import has_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -31,9 +31,20 @@ def mapped_in_arrow(rows: DataFrame, run: ArrowFunction, schema: StructType | st
     return rows.toDF(*[f"c{at}" for at in range(len(names))]).mapInArrow(run_with_names, schema)
 
 
+def interpreted(rows: DataFrame) -> DataFrame:
+    """The same rows, of whose expressions Spark compiles none."""
+    from state_engine.spark.engine_session import EngineSession, moved  # PySpark is imported on first use
+
+    session = rows.sparkSession
+    return moved(rows, session.interpreted) if isinstance(session, EngineSession) else rows
+
+
 @contextmanager
 def described(spark: SparkSession, label: str) -> Iterator[None]:
     """Run the actions inside under a description, for Spark's UI."""
+    if not has_spark(spark):
+        yield
+        return
     context = spark.sparkContext
     before = context.getLocalProperty("spark.job.description")
     context.setJobDescription(label)
@@ -41,16 +52,3 @@ def described(spark: SparkSession, label: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
-
-
-def collected(
-    rows: DataFrame, *, label: str, source: str | None, job: str, into: str, small: bool = False
-) -> list[Row]:
-    """The rows of a small result, from one Spark job."""
-    from state_engine.spark.engine_session import EngineSession, moved  # PySpark is imported on first use
-
-    session = rows.sparkSession
-    if small and isinstance(session, EngineSession):
-        rows = moved(rows, session.interpreted)
-    with described(session, label), reading(source, job=job, into=into):
-        return rows.collect()

@@ -45,9 +45,9 @@ from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, KEY_HASH, OP, PLACE, STATE, WHY
 from state_engine.queries.stored_entries import stored_entries
-from state_engine.spark.execution import described
 from state_engine.spark.key_columns import key_group_column, subtask_column
-from state_engine.spark.task_reports import Report, reports_of, written_files
+from state_engine.spark.task_attempts import TaskAttempt
+from state_engine.spark.tasks import FramePartitions, Report, run, written_files
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, write_entries
 from state_engine.storage.state.changelog_write import in_file_order, write_changes
@@ -133,8 +133,9 @@ class EntryWriter:
         order = [GROUP, PLACE] if entries.is_base else [GROUP]
         sent = placed.repartitionById(tasks, F.col(_TASK)).drop(_TASK).sortWithinPartitions(*order)
         work = partial(_write, self._spec(entries), entries.check, entries.is_base, self.dry_run)
-        with described(self.spark, f"{what}: {doing}"):
-            reports = reports_of(sent, work, prefix=f"{what}: ")
+        reports = run(
+            self.spark, FramePartitions(sent, iter), work, label=f"{what}: {doing}", prefix=f"{what}: "
+        )
         counts: dict[str, Counter[str]] = {}
         for stored, kind, number in (count for report in reports for count in report["counts"]):
             counts.setdefault(name_of(operator.states, stored), Counter())[kind] += number
@@ -222,8 +223,7 @@ def _write(
     is_base: bool,
     dry_run: bool,
     batches: Iterable[pa.RecordBatch],
-    task: int,
-    attempt: int,
+    attempt: TaskAttempt,
 ) -> Report:
     """What a task does: rows come in, sorted by key group, and files go out."""
     counts: Counts = Counter()
@@ -234,12 +234,12 @@ def _write(
         if dry_run or not rows.num_rows:
             continue
         if is_base:
-            files += write_entries(spec, rows, task=task, attempt=attempt)
+            files += write_entries(spec, rows, task=attempt.task, attempt=attempt.attempt_id)
         else:
             # the name must differ from those of the task's other files
-            name = attempt * _FILES_OF_A_TASK + number
-            rows = in_file_order(rows)
-            files.append(write_changes(rows, spec.uri, write_id=spec.base_id, subtask=task, attempt=name))
+            name = attempt.attempt_id * _FILES_OF_A_TASK + number
+            rows, uri = in_file_order(rows), spec.uri
+            files.append(write_changes(rows, uri, write_id=spec.base_id, subtask=attempt.task, attempt=name))
     return {"files": files, "counts": [[*at, number] for at, number in counts.items()]}
 
 

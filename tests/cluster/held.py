@@ -170,23 +170,23 @@ def hold_up_files(gate: Gate) -> None:
 @contextmanager
 def held_in_driver(gate: Gate, moment: str) -> Iterator[None]:
     """Have the driver pass by the gate where the moment is one of its own, and tasks of a compaction do so."""
-    real = compaction.reports_of_tasks
+    real = compaction.run
 
-    def reports_of_tasks(spark: Any, tasks: int, work: Any, *, prefix: str) -> Any:
+    def run(spark: Any, rows: Any, work: Any, **names: str) -> Any:
         def held(*args: Any) -> Any:
             report = work(*args)
             gate.pass_by(COMPACTING)
             return report
 
-        return real(spark, tasks, held, prefix=prefix)
+        return real(spark, rows, held, **names)
 
-    compaction.reports_of_tasks = reports_of_tasks
+    compaction.run = run
     schedule = [_DRIVER_POINTS[moment]] if moment in _DRIVER_POINTS else []
     try:
         with installed(schedule, meanwhile=lambda: gate.pass_by(moment)):
             yield
     finally:
-        compaction.reports_of_tasks = real
+        compaction.run = real
 
 
 def workload(rows: Sequence[tuple[str, int]], gate: Gate) -> Workload:

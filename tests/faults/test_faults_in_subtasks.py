@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SubtaskLostError, UserFunctionError
-from state_engine.microbatch import operator_run
 from state_engine.sources.frames import StreamFrame
+from state_engine.spark.tasks import DriverTables
 from tests.faults.cases import SavedSite
 from tests.faults.subtask_faults import MESSAGE, UIDS, Planted, SubtaskFault, Where, breakable
 from tests.faults.workloads import Site
@@ -48,13 +48,13 @@ def saved_site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) ->
 @pytest.fixture
 def sent_by_driver(monkeypatch: pytest.MonkeyPatch, route: str) -> Iterator[list[int]]:
     """Numbers of tables that the driver sent to subtasks."""
-    sent, real = list[int](), operator_run.run_few
+    sent, real = list[int](), DriverTables.answers
 
-    def run_few(spark: Any, tables: Any, run: Any, label: str) -> Any:
-        sent.append(len(tables))
-        return real(spark, tables, run, label)
+    def answers(given: DriverTables, spark: SparkSession, answer: Any) -> list[str]:
+        sent.append(len(given.tables))
+        return real(given, spark, answer)
 
-    monkeypatch.setattr(operator_run, "run_few", run_few)
+    monkeypatch.setattr(DriverTables, "answers", answers)
     if route == "spark":
         monkeypatch.setattr(StreamFrame, "table", None)
     yield sent

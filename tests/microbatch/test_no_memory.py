@@ -25,7 +25,6 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import MemoryLimitError
-from state_engine.microbatch.operator_run import run_reading
 from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed_columns import Edge
 from state_engine.microbatch.routing.routing import nothing_new
@@ -33,6 +32,7 @@ from state_engine.sources.parquet import few_rows
 from state_engine.sources.stream_columns import Constant
 from state_engine.spark.lost_spark import without_memory
 from state_engine.spark.read_failures import reading_file
+from state_engine.spark.tasks import OwnReads, run
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 REPOSITORY = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ def test_a_subtask_that_reads_rows_without_memory_blames_none_of_them(spark: Spa
     one = OwnInput(no_memory, 1, Edge((), (), Constant(None, pa.string()), None, everywhere=False))
     rows = OwnRows([one], pa.table({}), nothing_new(1, event_time=False).layout, 1, 1)
     with pytest.raises(CapturedException) as raised:
-        run_reading(spark, rows, lambda rows, attempt: "", "reads")
+        run(spark, OwnReads(1, rows.of, in_spark=True), lambda rows, attempt: {}, label="reads", prefix="")
     failure = without_memory(raised.value, job="tiny")
     assert failure is not None
     assert str(failure).startswith("job 'tiny': a task that read or routed rows had no memory left.")

@@ -27,11 +27,11 @@ from state_engine.core.functions.co_functions import CoProcessFunction
 from state_engine.core.keys.canonical import key_hash
 from state_engine.core.keys.hashing import hash_bytes, hash_long
 from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key_group
+from state_engine.core.types.columns import to_bytes
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.microbatch.routing.blocks import BLOCK, packed, unpacked
+from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
 from state_engine.microbatch.routing.origins import EventTimes, origins_of
-from state_engine.microbatch.routing.own_rows import OwnRows
 from state_engine.microbatch.routing.routed import (
     HASH,
     INPUT,
@@ -47,6 +47,7 @@ from state_engine.microbatch.routing.routing import Routed, Router
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import EVENT_TIME, REFUSED, WATERMARK, from_source, order_name
+from state_engine.spark.tasks import DriverTables, FramePartitions, OwnReads
 from tests.support.key_samples import KINDS, arrow_column, plain_table, random_keys
 
 ROWS = 300
@@ -124,17 +125,17 @@ def routed(
 def here(tables: Sequence[pa.Table], wire: Wire, **options: Any) -> list[pa.Table]:
     """The rows of every subtask, routed by the driver; each holds only its own."""
     rows = routed(tables, wire, **options).rows
-    assert isinstance(rows, list)
-    for number, part in enumerate(rows):
+    assert isinstance(rows, DriverTables)
+    for number, part in enumerate(rows.tables):
         assert set(part[SUBTASK].to_pylist()) <= {number}
-    return rows
+    return list(rows.tables)
 
 
 def out_of_blocks(rows: Any) -> list[pa.Table]:
     """The rows of every subtask out of the blocks that tasks made."""
-    assert isinstance(rows, DataFrame)
+    assert isinstance(rows, FramePartitions)
     blocks: dict[int, list[bytes]] = {}
-    for row in rows.collect():
+    for row in rows.rows.collect():
         blocks.setdefault(row[SUBTASK], []).append(bytes(row[BLOCK]))
     parts = []
     for number in range(PARALLELISM):
@@ -146,8 +147,8 @@ def out_of_blocks(rows: Any) -> list[pa.Table]:
 
 def in_tasks(routed: Routed) -> list[pa.Table]:
     """The rows of every subtask, as its task has them, with the watermarks that it finds for them."""
-    if isinstance(routed.rows, OwnRows):
-        parts = list(map(routed.rows.of, range(PARALLELISM)))
+    if isinstance(routed.rows, OwnReads):
+        parts = list(map(routed.rows.read, range(PARALLELISM)))
     else:
         parts = out_of_blocks(routed.rows)
     if not routed.layout.event_time:
@@ -255,7 +256,8 @@ def test_the_columns_of_two_streams_with_one_key_and_a_named_order() -> None:
         False,
     )
     assert str(layout.key_schema) == "struct<`k`: bigint>"
-    rows = pa.concat_tables(result.rows).to_pylist()
+    assert isinstance(result.rows, DriverTables)
+    rows = pa.concat_tables(result.rows.tables).to_pylist()
     (of_two,) = [row for row in rows if row[INPUT] == 1]
     assert [of_two[order_name(i)] for i in range(1, 6)] == [1, None, None, 0, 0]
     assert (of_two[key_name(0)], of_two[EVENT_TIME], of_two[payload_name(0, 0)]) == (1, None, None)
@@ -285,8 +287,8 @@ def test_ordered_broadcast_rows_stand_in_the_order_of_event_time(
     layout = result.layout
     assert (layout.named, layout.timed_order, layout.lead, layout.broadcast) == (1, True, (), None)
     assert layout.ordered_broadcast == 1
-    parts = result.rows
-    assert isinstance(parts, list)
+    assert isinstance(result.rows, DriverTables)
+    parts = list(result.rows.tables)
     assert parts[0].schema.field(order_name(0)).type == first
     assert [len(part.filter(pc.equal(part[INPUT], 1))) for part in parts] == [1] * PARALLELISM
     rows = pa.concat_tables(parts).to_pylist()
@@ -338,10 +340,12 @@ def test_keys_of_different_types_and_types_without_order_are_refused() -> None:
 
 def test_blocks_of_a_subtask_become_one_table_with_all_columns() -> None:
     empty = pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())})
-    rows = unpacked([packed(empty), packed(pa.table({"a": [1]})), packed(pa.table({"a": [2], "c": [True]}))])
+    rows = unpacked(
+        [to_bytes(empty), to_bytes(pa.table({"a": [1]})), to_bytes(pa.table({"a": [2], "c": [True]}))]
+    )
     assert rows is not None
     assert rows.to_pydict() == {"a": [1, 2], "c": [None, True], "b": [None, None]}
-    alone = unpacked([packed(empty)])
+    alone = unpacked([to_bytes(empty)])
     assert alone is not None
     assert alone.schema == empty.schema
     assert unpacked([]) is None
@@ -385,7 +389,7 @@ def check(
         [as_near for _ in tables],
     ):
         by_tasks = routed(tables, wire, spark=spark, gives=gives, **options)
-        assert isinstance(by_tasks.rows, OwnRows) == (gives[0] is as_near and not selects)
+        assert isinstance(by_tasks.rows, OwnReads) == (gives[0] is as_near and not selects)
         assert by_tasks.layout == routed(tables, wire, **options).layout
         for mine, theirs in zip(few, in_tasks(by_tasks), strict=True):
             assert sorted(mine.column_names) == sorted(theirs.column_names)

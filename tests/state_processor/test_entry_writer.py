@@ -20,6 +20,7 @@ from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import CLEAR, PUT
 from state_engine.core.types.types_namespace import Types
+from state_engine.spark.task_attempts import TaskAttempt
 from state_engine.state_processor import entry_writer
 from state_engine.state_processor.entry_writer import Counts, check_given
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec
@@ -66,7 +67,9 @@ def write(
 ) -> tuple[list[DataFile], list[set[int]]]:
     seen: list[set[int]] = []
     batches: Iterator[pa.RecordBatch] = iter(table.to_batches(max_chunksize=at_once))
-    report = entry_writer._write(spec(directory), partial(counted, seen), is_base, False, batches, 2, 5)
+    report = entry_writer._write(
+        spec(directory), partial(counted, seen), is_base, False, batches, TaskAttempt(2, 5)
+    )
     assert report["counts"] == [["total", "added", table.num_rows]]
     return report["files"], seen
 

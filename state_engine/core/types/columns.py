@@ -29,6 +29,19 @@ def in_one_chunk(table: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=table.schema)
 
 
+def to_bytes(table: pa.Table) -> bytes:
+    """A table for another process; ``from_bytes`` makes it a table again."""
+    out = pa.BufferOutputStream()
+    with pa.ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table)
+    return bytes(out.getvalue())
+
+
+def from_bytes(data: bytes) -> pa.Table:
+    """The table of ``to_bytes``."""
+    return pa.ipc.open_stream(data).read_all()
+
+
 def elements(
     table: pa.Table | pa.RecordBatch,
     columns: Sequence[str],

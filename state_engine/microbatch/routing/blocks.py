@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from state_engine.core.types.columns import in_one_chunk
+from state_engine.core.types.columns import from_bytes, in_one_chunk, to_bytes
 from state_engine.microbatch.routing.routed import SUBTASK
 from state_engine.sources.frames import HIDDEN
 
@@ -19,17 +19,15 @@ _ROWS, _BYTES = 2**18, 2**24
 """Of what is made into blocks at a time: enough for large records, and little memory."""
 
 
-def packed(rows: pa.Table) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema) as stream:
-        stream.write_table(rows)
-    return bytes(out.getvalue())
-
-
 def unpacked(blocks: Iterable[bytes]) -> pa.Table | None:
     """The rows of all blocks of one subtask, in which each column is one chunk; None without a block."""
-    tables = [pa.ipc.open_stream(block).read_all() for block in blocks]
+    tables = [from_bytes(block) for block in blocks]
     return joined(tables) if tables else None
+
+
+def rows_of_blocks(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
+    """The rows of a partition of blocks."""
+    return unpacked(block for batch in batches for block in batch[BLOCK].to_pylist())
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -48,7 +46,7 @@ def blocks_of(tables: Sequence[pa.Table]) -> pa.RecordBatch:
     """A record for each subtask that has rows, of one table a subtask."""
     filled = [(number, table) for number, table in enumerate(tables) if table.num_rows]
     numbers = pa.array([number for number, _ in filled], pa.int32())
-    return pa.record_batch({SUBTASK: numbers, BLOCK: pa.array([packed(t) for _, t in filled], pa.binary())})
+    return pa.record_batch({SUBTASK: numbers, BLOCK: pa.array([to_bytes(t) for _, t in filled], pa.binary())})
 
 
 def gathered(batches: Iterable[pa.RecordBatch], *, enough: int = _ROWS) -> Iterator[pa.Table]:

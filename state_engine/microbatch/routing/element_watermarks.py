@@ -30,8 +30,8 @@ from state_engine.core.time.watermarks import (
     watermarks_after,
     watermarks_before,
 )
+from state_engine.core.types.columns import from_bytes, to_bytes
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from state_engine.microbatch.routing.blocks import packed
 from state_engine.microbatch.routing.origins import Origins
 from state_engine.microbatch.routing.routed import INPUT
 from state_engine.microbatch.routing.total_order import order_indices
@@ -91,18 +91,14 @@ def steps_in(
     if moves.most_ms is not None:
         steps = steps.append_column(_MOST, pa.array(moves.most_ms[at]))
     newest = pa.array([json.dumps(_newest(rows))])
-    return pa.record_batch({"steps": pa.array([packed(steps)], pa.binary()), "newest": newest})
+    return pa.record_batch({"steps": pa.array([to_bytes(steps)], pa.binary()), "newest": newest})
 
 
 def joined_steps(packed: Sequence[bytes], order: Sequence[str], origins: Origins) -> pa.Table | None:
     """The steps of all tasks in order, with where each moves the watermark of the operator; None without any."""
-    parts = []
-    for one in packed:
-        with pa.ipc.open_stream(one) as stream:
-            parts.append(stream.read_all())
-    if not parts:
+    if not packed:
         return None
-    steps = pa.concat_tables(parts)
+    steps = pa.concat_tables(map(from_bytes, packed))
     phase = pc.if_else(steps[_BEFORE], _CARRIED, _SOURCE_ROW)
     steps = steps.append_column(_PHASE, pc.cast(phase, pa.int64())).combine_chunks()
     steps = steps.take(pa.array(order_indices(steps, [_FIRST, *order, _PHASE])))
@@ -149,7 +145,7 @@ def arrivals_in(rows: pa.Table, origins: Origins) -> pa.Table:
 
 def packed_arrivals(rows: pa.Table, origins: Origins) -> pa.RecordBatch:
     """Those of a task's rows; of ``STEPS_SCHEMA``."""
-    steps = pa.array([packed(arrivals_in(rows, origins))], pa.binary())
+    steps = pa.array([to_bytes(arrivals_in(rows, origins))], pa.binary())
     return pa.record_batch({"steps": steps, "newest": pa.array(["{}"])})
 
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.columns import one_chunk, to_bytes
 from state_engine.core.types.ddl import quoted
 from state_engine.job.graph import OperatorNode
 from state_engine.microbatch.routing.arrow_router import (
@@ -31,7 +31,7 @@ from state_engine.microbatch.routing.arrow_router import (
     with_watermarks,
     without_watermarks,
 )
-from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, packed, unpacked
+from state_engine.microbatch.routing.blocks import BLOCK, blocks_of, gathered, rows_of_blocks, unpacked
 from state_engine.microbatch.routing.element_watermarks import (
     STEPS_SCHEMA,
     joined_steps,
@@ -40,7 +40,7 @@ from state_engine.microbatch.routing.element_watermarks import (
 )
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
 from state_engine.microbatch.routing.own_rows import MOST_READERS, OwnInput, OwnRows
-from state_engine.microbatch.routing.routed import HASH, SUBTASK, RoutedInput, RoutedLayout
+from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
 from state_engine.sources.base import TaskRows
@@ -49,6 +49,7 @@ from state_engine.sources.stream_columns import in_arrow
 from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
 from state_engine.spark.pickled_code import copied
 from state_engine.spark.shipped_code import shipped
+from state_engine.spark.tasks import DriverTables, FramePartitions, OwnReads, TaskInput
 
 Collect = Callable[[DataFrame], Sequence[Any]]
 """Runs a DataFrame and gives its rows."""
@@ -75,7 +76,16 @@ def nothing_new(parallelism: int, *, event_time: bool) -> Routed:
     layout = _NOTHING_NEW if event_time else replace(_NOTHING_NEW, event_time=False)
     columns = [HASH, *layout.order, *([EVENT_TIME] if event_time else []), SUBTASK]
     empty = pa.table({name: pa.array([], pa.int64()) for name in columns})
-    return Routed([empty] * parallelism, layout)
+    return Routed(DriverTables([empty] * parallelism), layout)
+
+
+def not_routed(columns: Sequence[str], places: Sequence[str]) -> RoutedLayout:
+    """Of rows that pass through to a sink: columns of a user, and hidden ones that say where a row came from."""
+    names = tuple(columns)
+    return replace(
+        _NOTHING_NEW, inputs=(InputLayout(names, names, scalar=False),), order=tuple(places), named=0,
+        positioned=True, event_time=False,
+    )  # fmt: skip
 
 
 def newest_by_source(frame: StreamFrame, table: pa.Table, known: Mapping[str, int]) -> dict[str, int]:
@@ -92,12 +102,12 @@ class Routed:
     """The input of an operator.
 
     Attributes:
-        rows: blocks, shuffled; or what each subtask reads itself; or where they are little a table a subtask.
+        rows: of each subtask; they are None where its block without rows did not arrive.
         steps: where the watermark moves, where the rows do not carry it themselves.
         newest_ms: newest event times by source, as far as they were looked for.
     """
 
-    rows: DataFrame | OwnRows | list[pa.Table]
+    rows: TaskInput[pa.Table | None]
     layout: RoutedLayout
     steps: pa.Table | None = None
     newest_ms: Mapping[str, int] = field(default_factory=dict)
@@ -164,21 +174,21 @@ class Router:
             refusals = [unparsable_rows(one_chunk(column), parallelism) for column in unparsed]
             every = [with_watermarks(rows, layout, origins), *refusals]
             together = pa.concat_tables(every, promote_options="default").combine_chunks()
-            return Routed(by_subtask(together, parallelism), layout)
+            return Routed(DriverTables(by_subtask(together, parallelism)), layout)
         steps, newest = None, dict[str, int]()
         if collect is not None and layout.event_time and not layout.lead:
             steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)
         empty = self._without_rows(planned_inputs, layout, parallelism)
         near = _readable_by_every_subtask(planned_inputs)
         if near is not None and not refused and parallelism <= MOST_READERS:
-            return Routed(
-                OwnRows(near, empty, layout, parallelism, self._max_parallelism), layout, steps, newest
-            )
+            own = OwnRows(near, empty, layout, parallelism, self._max_parallelism)
+            return Routed(OwnReads(parallelism, own.of, in_spark=True), layout, steps, newest)
         parts = [self._blocks(one, layout, parallelism) for one in planned_inputs]
         parts += [self._unparsable_blocks(rows, parallelism) for rows in refused.values()]
         parts.append(self._marker_blocks(empty, parallelism))
-        blocks = reduce(DataFrame.union, parts)
-        return Routed(blocks.repartitionById(parallelism, F.col(SUBTASK)), layout, steps, newest)
+        shuffled = reduce(DataFrame.union, parts).repartitionById(parallelism, F.col(SUBTASK))
+        little = all(one.frame.interpret_expressions for one in ready)
+        return Routed(FramePartitions(shuffled, rows_of_blocks, little), layout, steps, newest)
 
     def rows_of_key(self, one: RoutedInput, operator: OperatorNode, key_hash: int, *, limit: int) -> KeyRows:
         """Of an input's rows those with one key; ``limit`` of them are given."""
@@ -195,7 +205,7 @@ class Router:
             return pa.record_batch(
                 {
                     SUBTASK: pa.array([held.num_rows], pa.int32()),
-                    BLOCK: pa.array([packed(held.slice(0, limit))], pa.binary()),
+                    BLOCK: pa.array([to_bytes(held.slice(0, limit))], pa.binary()),
                 }
             )
 
@@ -258,7 +268,7 @@ class Router:
 
     def _marker_blocks(self, empty: pa.Table, parallelism: int) -> DataFrame:
         """For every subtask a block without rows."""
-        at = packed(empty), parallelism
+        at = to_bytes(empty), parallelism
         if at not in self._markers:
             columns = [F.col("id").cast("int").alias(SUBTASK), F.lit(at[0]).alias(BLOCK)]
             self._markers[at] = self._spark.range(0, parallelism, 1, 1).select(*columns)

@@ -1,7 +1,7 @@
 """``FunctionRun``: what a function gets before it runs in a subtask, and where its state and outputs go afterwards.
 
 Two kinds of functions run, each in its own way: those called for each element (``element_run``), and those called once
-with columns (``column_run``).
+with columns (``column_run``). Rows for a sink pass through without a function (``pass_through_run``).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from state_engine.core.errors import StatelakeError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.operator.outputs import ElementRefused, Refusal
 from state_engine.core.types.beyond_python import undecodable
+from state_engine.core.types.invalid_text import invalid_text
 from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
 from state_engine.microbatch.routing.total_order import in_total_order
@@ -78,6 +79,15 @@ class ReceivedRows:
         self.late = late_tags(self.events, self._spec)
         self.of_broadcast = among_broadcast(self.events, routed)
 
+    def pass_through(self, table: pa.Table) -> None:
+        """Take rows for a sink as they come, without those that hold bad text."""
+        (one,) = self._spec.routed.inputs
+        self.events = table
+        bad = invalid_text({name: table[name] for name in one.names})
+        what = "holds text that is not UTF-8"
+        errors = {row: f"SourceError: the column '{column}' {what}" for row, column in bad.items()}
+        self.events = self._without(errors, table, None)
+
     def _without_bad_rows(self, events: pa.Table, of_broadcast: Flags | None) -> pa.Table:
         """Without the rows that Python could not decode, and those that a strategy could give no event time."""
         columns = {
@@ -88,7 +98,10 @@ class ReceivedRows:
         if TIME_REFUSAL in events.column_names:
             why = events[TIME_REFUSAL].to_pylist()
             errors = {i: text for i, text in enumerate(why) if text is not None} | errors
-        errors = self._refused_by_table(events, columns) | errors
+        return self._without(self._refused_by_table(events, columns) | errors, events, of_broadcast)
+
+    def _without(self, errors: dict[int, str], events: pa.Table, of_broadcast: Flags | None) -> pa.Table:
+        """Without rows that are refused, each for an error."""
         if not errors:
             return events
         for index, error in sorted(errors.items()):
@@ -96,7 +109,8 @@ class ReceivedRows:
             refusal = Refusal(index, None, error, "", broadcast=broadcast)
             if not self._spec.dead_letters:
                 raise ElementRefused(refusal)
-            if not (broadcast and self._work.index):  # all subtasks have the same
+            # all subtasks have the same broadcast rows, and all readers of a source the same bad ones
+            if self._spec.first_reader and not (broadcast and self._work.index):
                 self._work.refused.add(refusal, events)
         good = np.ones(events.num_rows, bool)
         good[list(errors)] = False

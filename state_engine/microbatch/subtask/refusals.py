@@ -39,7 +39,9 @@ class RefusedRows:
     """Collects refused rows of one subtask."""
 
     def __init__(self, spec: SubtaskSpec, subtask: int) -> None:
-        self._spec, self._subtask = spec, subtask
+        self._spec = spec
+        passing: Letter = {"subtask": 0, "source": spec.source}
+        self._who = passing if spec.function is None else {"operator": spec.uid, "subtask": subtask}
         self._rows: list[Letter] = []
         self._schemas: dict[int, bytes] = {}
 
@@ -49,22 +51,22 @@ class RefusedRows:
     def add(self, refusal: Refusal, events: pa.Table) -> None:
         """Keep the element at ``refusal.index`` of ``events``."""
         letter = self.described(refusal, events)
-        if refusal.index is not None:
+        if refusal.index is not None and self._spec.function is not None:
             letter |= self._sendable(events, refusal.index)
-        self._rows.append(letter)
+        self.add_letter(letter)
 
     def add_unparsable(self, table: pa.Table) -> dict[str, int]:
         """Keep the rows that sources could not parse; their number by source."""
         counts: dict[str, int] = {}
         for packed in table[REFUSED].drop_null().to_pylist():
             source, letter = unparsable(packed, self._spec.labels)
-            self._rows.append(letter | {"operator": self._spec.uid, "subtask": self._subtask})
+            self.add_letter(letter)
             counts[source] = counts.get(source, 0) + 1
         return counts
 
     def add_letter(self, letter: Letter) -> None:
-        """Keep a row that a sink of the operator refuses."""
-        self._rows.append(letter | {"operator": self._spec.uid, "subtask": self._subtask})
+        """Keep a letter."""
+        self._rows.append(self._who | letter)
 
     def table(self) -> pa.Table:
         """All of them as rows of the table of dead letters."""
@@ -73,11 +75,9 @@ class RefusedRows:
     def described(self, refusal: Refusal, events: pa.Table) -> Letter:
         """What there is to say about a refused element of ``events``."""
         index = refusal.index
-        position = refusal.place if index is None else self._position(events, index) + _kind(events, index)
+        position = refusal.place if index is None else self._position(events, index)
         without_time = "" if index is None else self._without_time(refusal.error, events, index)
         return {
-            "operator": self._spec.uid,
-            "subtask": self._subtask,
             "key": None if refusal.key is None else repr(refusal.key),
             "position": position,
             "error": refusal.error + without_time,
@@ -87,9 +87,15 @@ class RefusedRows:
 
     def raised(self, letter: Letter) -> UserFunctionError:
         """The error that ends the micro-batch, where a row does not become its letter."""
-        can_be_set_aside = letter["position"] is not None and not self._spec.dead_letters
-        return user_error(
-            letter, job=self._spec.layout.job, operator=self._spec.uid, can_be_set_aside=can_be_set_aside
+        row = f" (row {letter['row']})" if letter["row"] else ""
+        return UserFunctionError(
+            job=self._spec.layout.job,
+            operator=f"sink {self._spec.uid}" if self._spec.function is None else self._spec.uid,
+            cause=f"{letter['error']}{row}",
+            key=letter.get("key"),
+            position=letter["position"],
+            traceback_text=letter["traceback"],
+            can_be_set_aside=letter["position"] is not None and not self._spec.dead_letters,
         )
 
     def _sendable(self, events: pa.Table, index: int) -> Letter:
@@ -116,12 +122,19 @@ class RefusedRows:
         return source
 
     def _position(self, events: pa.Table, index: int) -> str:
-        """Where an element came from: source, file and row, or the place in the total order."""
+        """Where an element came from, and its kind where it is an update or delete."""
+        kind = _kind(events, index) if self._spec.routed.changing else ""
+        return self._place(events, index) + kind
+
+    def _place(self, events: pa.Table, index: int) -> str:
+        """Source, file and row, or the place in the total order, as far as that is known."""
         spec, routed = self._spec, self._spec.routed
         order = [shown(events[c], index) for c in routed.order]
         source = self._source(events, index)
         if spec.letters:
             return str(spec.letters[order[-1]])
+        if not order:
+            return f"a row for sink '{spec.uid}'" if source is None else f"source '{source}'"
         if source is None:
             return f"an earlier operator, order {tuple(str(o) for o in order)}"
         if not routed.positioned:
@@ -152,26 +165,8 @@ class RefusedRows:
         return json.dumps(row, default=str)
 
 
-def user_error(
-    letter: Letter, *, job: str, operator: str, can_be_set_aside: bool = True
-) -> UserFunctionError:
-    """The error of a row that does not become its letter."""
-    row = f" (row {letter['row']})" if letter["row"] else ""
-    return UserFunctionError(
-        job=job,
-        operator=operator,
-        cause=f"{letter['error']}{row}",
-        key=letter.get("key"),
-        position=letter["position"],
-        traceback_text=letter.get("traceback", ""),
-        can_be_set_aside=can_be_set_aside,
-    )
-
-
 def _kind(events: pa.Table, index: int) -> str:
     """The kind of an update or delete, for its position."""
-    if ROW_KIND not in events.column_names:
-        return ""
     (kind,) = kinds_of(events.slice(index, 1))
     return "" if kind is RowKind.INSERT else f", {kind}"
 
@@ -183,7 +178,6 @@ def unparsable(packed: str, labels: dict[str, tuple[str, ...]]) -> tuple[str, Le
     text = text_or_bytes(data)
     error, shown_row = (part.decode() for part in said) if said else ("", "")
     return source, {
-        "subtask": 0,
         "position": f"source '{source}', {place_of(labels, source, int(file), int(row))}",
         "error": error or UNPARSABLE,
         "traceback": "",
@@ -197,7 +191,6 @@ def sink_letter(rows: pa.Table, index: int, *, sink: str, error: str, position: 
     """The letter of a row that a sink refuses, as it was about to be staged; it can be sent to that sink again."""
     batch = rows.slice(index, 1).combine_chunks().to_batches()[0]
     return {
-        "subtask": 0,
         "position": position,
         "error": error,
         "traceback": "",

@@ -2,20 +2,19 @@
 
 Receives its routed rows as Arrow, reads the touched keys' state from the files of the path, runs the function, and
 writes changes, operator state, outputs and dead letters as files that no reader sees yet. Only a report of these files
-goes back. A row or function that fails is reported, not raised: Spark would only run it again. Plays the part of
-Flink's ``StreamTask``.
+goes back. Plays the part of Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
 
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import CodeVersionError, MemoryLimitError, StatelakeError, to_wire
+from state_engine.core.errors import MemoryLimitError, StatelakeError
 from state_engine.core.functions.vectorized_functions import (
     PerElement,
     StandsForElements,
@@ -25,48 +24,32 @@ from state_engine.core.functions.vectorized_functions import (
 from state_engine.core.operator.outputs import ElementRefused
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
-from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun
+from state_engine.microbatch.subtask.pass_through_run import PassThroughRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
-from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.lost_subtasks import MORE_MEMORY
 from state_engine.spark.shipped_code import shipped
-from state_engine.spark.task_attempts import TaskAttempt, this_task
-
-SubtaskFunction = Callable[[pa.Table | None, TaskAttempt], str]
-"""Runs one subtask over its routed rows; its report, as JSON."""
+from state_engine.spark.task_attempts import TaskAttempt
+from state_engine.spark.tasks import Work
 
 
-def subtask_function(spec: SubtaskSpec) -> SubtaskFunction:
-    """What runs each subtask of an operator, with the code that this process has."""
+def subtask_function(spec: SubtaskSpec) -> Work[pa.Table | None]:
+    """What runs each subtask of an operator over its routed rows, with the code that this process has."""
     outputs = [o.kind for o in spec.outputs] + [o.tag for o in spec.outputs]
     inputs = [one.declared for one in spec.routed.inputs]
     sent = shipped(
         spec, [spec.function, spec.backend, *outputs, *inputs, spec.key_form], what=f"operator '{spec.uid}'"
     )
 
-    def run(rows: pa.Table | None, attempt: TaskAttempt) -> str:
-        try:
-            own = sent.unpacked()
-        except CodeVersionError as error:
-            return SubtaskReport(attempt.task, error=to_wire(error)).to_json()
+    def run(rows: pa.Table | None, attempt: TaskAttempt) -> SubtaskReport:
+        own = sent.unpacked()
         with _without_gc():
-            return Subtask(own, *attempt).run(rows).to_json()
+            return Subtask(own, *attempt).run(rows)
 
     return run
-
-
-def in_task(run: SubtaskFunction) -> ArrowFunction:
-    """The same as a Spark task over shuffled blocks: the subtask is that of the partition."""
-
-    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = unpacked(block for batch in batches for block in batch[BLOCK].to_pylist())
-        yield pa.record_batch({"report": pa.array([run(rows, this_task())])})
-
-    return task
 
 
 @contextmanager
@@ -90,24 +73,26 @@ class Subtask:
         self._rows = ReceivedRows(self._work)
 
     def run(self, table: pa.Table | None) -> SubtaskReport:
-        """Do all of it; errors of rows and functions are in the report."""
-        report = self._work.report
+        """Do all of it.
+
+        Raises:
+            UserFunctionError: a row or function failed under ``on_error='fail'``.
+            MemoryLimitError: there was no memory left.
+            StatelakeError: the job, its state or an output is not right.
+        """
+        if table is None and self._spec.function is not None:
+            raise StatelakeError(
+                f"subtask {self._work.index} got no marker row: Spark planned the shuffle away"
+            )
         try:
-            if table is None:
-                raise StatelakeError(
-                    f"subtask {self._work.index} got no marker row: Spark planned the shuffle away"
-                )
-            self._rows.receive(table)
-            self._run()
+            self._run(table)
         except ElementRefused as refused:
             rows = self._rows.that_hold(refused.refusal)
             letter = self._work.refused.described(refused.refusal, rows)
-            report.error = to_wire(self._work.refused.raised(letter))
+            raise self._work.refused.raised(letter) from None
         except MemoryError:
-            report.error = to_wire(self._without_memory())
-        except StatelakeError as error:
-            report.error = to_wire(error)
-        return report
+            raise self._without_memory() from None
+        return self._work.report
 
     def _without_memory(self) -> MemoryLimitError:
         report = self._work.report
@@ -118,7 +103,7 @@ class Subtask:
             f"{MORE_MEMORY}"
         )
 
-    def _run(self) -> None:
+    def _run(self, table: pa.Table | None) -> None:
         spec, clocks = self._spec, self._spec.clocks
         context = KeyContext(
             clock_ms=clocks.clock_ms,
@@ -127,6 +112,10 @@ class Subtask:
             has_event_time=spec.routed.event_time,
         )
         context.present = spec.key_form
+        if spec.function is None:
+            PassThroughRun(self._work, self._rows, context).run(table)
+            return
+        self._rows.receive(table)
         if (over_columns := self._over_columns()) is not None:
             try:
                 ColumnRun(self._work, self._rows, context).run(over_columns)

@@ -5,8 +5,7 @@ Plays the part of Flink's ``TaskDeploymentDescriptor`` and of the message that a
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -31,8 +30,6 @@ from state_engine.state_backends.state_backend import StateBackend
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from state_engine.storage.state.located_files import StateFile
-
-REPORT_SCHEMA = "report string"
 
 
 @dataclass(frozen=True)
@@ -93,12 +90,13 @@ class RestoredOperatorState:
     completed: list[int] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SubtaskSpec:
     """Everything that the subtasks of one operator need; the same object for all of them.
 
     Attributes:
-        function: the user's; every subtask gets its own copy by pickling.
+        uid: of the operator; of a sink that no operator writes it is its name.
+        function: the user's; every subtask gets its own copy by pickling. None where rows pass through to a sink.
         key_schema: of the key; None without one, and where none is known yet.
         outputs: the main output and the side outputs that somebody reads.
         state_files: files of bases, then changelog files of the path, oldest first.
@@ -113,25 +111,26 @@ class SubtaskSpec:
         late_to: id of the side output that late rows go to, by source; without sources whose late rows stay.
         table_rules: of a keyed sink's operator, the rules of its table for single rows.
         table_name: of a keyed sink's operator, the sink and its table, for messages.
+        first_reader: where rows pass through, whether nobody else set the bad rows of their sources aside.
     """
 
     layout: JobLayout
     write_id: str
     uid: str
-    parallelism: int
-    max_parallelism: int
-    function: Any
+    parallelism: int = 1
+    max_parallelism: int = 1
+    function: Any = None
     routed: RoutedLayout
-    keyed: bool
-    key_schema: KeySchema | None
+    keyed: bool = False
+    key_schema: KeySchema | None = None
     outputs: list[OutputSpec]
-    state_files: list[StateFile]
-    recorded_states: dict[str, StateSchema]
-    operator_state: RestoredOperatorState
+    state_files: list[StateFile] = field(default_factory=list)
+    recorded_states: dict[str, StateSchema] = field(default_factory=dict)
+    operator_state: RestoredOperatorState = RestoredOperatorState(None, [])
     dead_letters: bool
     clocks: BatchClocks
     checkpoint_id: int
-    parent_id: int | None
+    parent_id: int | None = None
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     letters: tuple[str, ...] = ()
     source: str | None = None
@@ -148,6 +147,12 @@ class SubtaskSpec:
     local_copies: LocalCopies = NO_COPIES
     table_rules: tuple[RowRule, ...] = ()
     table_name: str = ""
+    first_reader: bool = True
+
+    @property
+    def kind(self) -> str:
+        """Whose uid it is, for messages."""
+        return "sink" if self.function is None else "operator"
 
     @property
     def known_key_schema(self) -> KeySchema:
@@ -158,7 +163,7 @@ class SubtaskSpec:
 
 @dataclass
 class SubtaskReport:
-    """What a subtask did. ``error`` is set where it gave up; its files are orphans then.
+    """What a subtask did.
 
     Attributes:
         rows_by_source, max_event_ms: of the rows that come straight from sources, by source.
@@ -192,18 +197,13 @@ class SubtaskReport:
     asked_in_open: list[str] = field(default_factory=list)
     asked_late: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    error: dict[str, Any] | None = None
 
     def rows_staged(self, sink: str) -> int:
         return sum(file.rows for file in self.sinks.get(sink, []))
 
-    def to_json(self) -> str:
-        """As text, for the way back to the driver."""
-        return json.dumps(asdict(self))
-
     @classmethod
-    def from_json(cls, text: str) -> SubtaskReport:
-        raw = json.loads(text)
+    def of(cls, report: dict[str, Any]) -> SubtaskReport:
+        raw = dict(report)
 
         def files(listed: list[dict[str, Any]]) -> list[DataFile]:
             return [DataFile(**file) for file in listed]

@@ -1,0 +1,153 @@
+"""Runs work in tasks and collects their reports: subtasks of operators and sinks, compactions, entries without input.
+
+A task is given its rows in one of three ways, see ``TaskInput``, and sends one report to the driver, as JSON. Spark
+repeats a task that raises, and an error of ours would only come again: it stands in the report, and the driver raises
+it. Decision 0040.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import pyarrow as pa
+
+from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import StatelakeError, from_wire, to_wire
+from state_engine.core.types.columns import from_bytes, in_one_chunk, to_bytes
+from state_engine.spark.execution import described, interpreted, mapped_in_arrow
+from state_engine.spark.task_attempts import TaskAttempt, attempt_here, runs_in_this_process, this_task
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_File = TypeVar("_File", bound=DataFile)
+Given = TypeVar("Given")
+Report = dict[str, Any]
+"""What a task reports, as the driver gets it."""
+Work = Callable[[Given, TaskAttempt], Any]
+"""What a task does with its rows; it returns its report, of plain data and dataclasses."""
+_Answer = Callable[[Given, TaskAttempt], str]
+
+
+class TaskInput(ABC, Generic[Given]):
+    """What each of several tasks is given."""
+
+    @abstractmethod
+    def answers(self, spark: SparkSession, answer: _Answer[Given]) -> list[str]:
+        """What a function returns in each task, in the order of the tasks."""
+
+
+@dataclass(frozen=True)
+class DriverTables(TaskInput[pa.Table]):
+    """A table for each task, which the driver has; sent without a query, so that there is nothing to plan.
+
+    Attributes:
+        tables: of the tasks.
+        here: whether this process works on them itself.
+    """
+
+    tables: Sequence[pa.Table]
+    here: bool = False
+
+    def answers(self, spark: SparkSession, answer: _Answer[pa.Table]) -> list[str]:
+        if self.here or runs_in_this_process(spark):
+            return [answer(in_one_chunk(table), attempt_here(n)) for n, table in enumerate(self.tables)]
+
+        def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
+            for block in blocks:
+                yield answer(in_one_chunk(from_bytes(block)), this_task())
+
+        return _without_query(spark, [to_bytes(table) for table in self.tables], tasks)
+
+
+@dataclass(frozen=True)
+class OwnReads(TaskInput[Given]):
+    """Tasks that read what they need themselves, without a query.
+
+    Attributes:
+        tasks: how many there are.
+        read: what a task reads, by its number; it is pickled for the tasks.
+        in_spark: whether they run in Spark's tasks also inside of ``in_this_process``.
+    """
+
+    tasks: int
+    read: Callable[[int], Given]
+    in_spark: bool = False
+
+    def answers(self, spark: SparkSession, answer: _Answer[Given]) -> list[str]:
+        if not self.in_spark and runs_in_this_process(spark):
+            return [answer(self.read(n), attempt_here(n)) for n in range(self.tasks)]
+
+        def tasks(numbers: Iterable[int]) -> Iterator[str]:
+            for number in numbers:
+                yield answer(self.read(number), this_task())
+
+        return _without_query(spark, range(self.tasks), tasks)
+
+
+@dataclass(frozen=True)
+class FramePartitions(TaskInput[Given]):
+    """Tasks that get the partitions of a DataFrame.
+
+    Attributes:
+        rows: the DataFrame.
+        read: what a task is given of the batches of its partition.
+        little: whether there is so little input that Spark interprets its expressions, see ``execution``.
+    """
+
+    rows: DataFrame
+    read: Callable[[Iterable[pa.RecordBatch]], Given]
+    little: bool = False
+
+    def answers(self, spark: SparkSession, answer: _Answer[Given]) -> list[str]:
+        read = self.read  # a DataFrame cannot go to tasks
+
+        def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield pa.record_batch({"report": pa.array([answer(read(batches), this_task())])})
+
+        reports = mapped_in_arrow(self.rows, task, "report string")
+        return [row["report"] for row in (interpreted(reports) if self.little else reports).collect()]
+
+
+def run(
+    spark: SparkSession, rows: TaskInput[Given], work: Work[Given], *, label: str, prefix: str
+) -> list[Report]:
+    """Run work over rows, and return the reports of the tasks, in the order of the tasks.
+
+    Args:
+        label: describes the job in Spark's UI.
+        prefix: begins the message of an error.
+
+    Raises:
+        StatelakeError: of the class that it had in the task; the first one by the order of the tasks.
+    """
+
+    def answer(given: Given, attempt: TaskAttempt) -> str:
+        try:
+            report = work(given, attempt)
+        except StatelakeError as error:
+            report = {"error": to_wire(error)}
+        return json.dumps(report, default=asdict)
+
+    with described(spark, label):
+        reports = [json.loads(text) for text in rows.answers(spark, answer)]
+    for report in reports:
+        if (error := report.get("error")) is not None:
+            raise from_wire(error, prefix=prefix)
+    return reports
+
+
+def written_files(reports: Iterable[Report], kind: type[_File], name: str = "files") -> list[_File]:
+    """The files of all tasks that reports have under a name, in order of key groups."""
+    files = [kind(**file) for report in reports for file in report[name]]
+    return sorted(files, key=lambda f: f.key_group_min or 0)
+
+
+def _without_query(
+    spark: SparkSession, given: Sequence[Any], run_all: Callable[[Iterable[Any]], Iterator[str]]
+) -> list[str]:
+    return spark.sparkContext.parallelize(given, len(given)).mapPartitions(run_all).collect()
