@@ -151,6 +151,11 @@ class OperatorNode:
         return self.inputs[0].key_columns
 
     @property
+    def second_key(self) -> tuple[str, ...]:
+        """Names of the key's columns in the second of two connected streams; none where it has no key."""
+        return self.inputs[1].key_columns if len(self.inputs) > 1 else ()
+
+    @property
     def by_event_time(self) -> bool:
         """Whether event time orders the elements of all inputs, because a broadcast stream is ordered."""
         return any(one.ordered for one in self.inputs)

@@ -115,6 +115,7 @@ def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoi
         first_timers=_first_timers(report, job.max_parallelism, attempt.batch.parallelism[uid], states),
         entries=entries_after(attempt.batch.path, uid, states, report.entries_added),
         asked_late=_asked_late(attempt, uid, parent, states),
+        second_key=list(job.operators[uid].second_key),
     )
 
 

@@ -28,6 +28,7 @@ def check_stored_key(job: StatefulJob, operator: OperatorNode, recorded: Operato
     _check_keyed(job, operator, recorded)
     if operator.key_columns != known.names:
         _refuse_columns(job, operator, known, operator.key_columns)
+    _check_second_key(job, operator, recorded.second_key)
     declared = declared_key(operator, type_in_code)
     if declared is not None:
         _check_types(job, operator, known, declared.schema, recorded)
@@ -66,6 +67,16 @@ def _check_keyed(job: StatefulJob, operator: OperatorNode, recorded: OperatorChe
         raise StateMigrationError(
             f"{_where(job, operator)}: its state is stored by key {recorded.key_schema}, the job gives it a stream "
             "without key. Restore the old key_by, or give the operator another uid to start empty"
+        )
+
+
+def _check_second_key(job: StatefulJob, operator: OperatorNode, known: Sequence[str]) -> None:
+    """Both streams share the state, so another key of the second one is another key as well."""
+    today = operator.second_key
+    if known and today and list(today) != list(known):
+        raise StateMigrationError(
+            f"{_where(job, operator)}: its second stream was keyed by {list(known)}, the job keys it by {list(today)}. "
+            f"{other_columns(known, today)}"
         )
 
 

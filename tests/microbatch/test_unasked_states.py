@@ -14,6 +14,7 @@ from state_engine import (
     CheckpointedFunction,
     DeltaSink,
     FileSource,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListCheckpointed,
     ListStateDescriptor,
@@ -519,6 +520,53 @@ def test_no_advice_makes_another_key_of_a_key_by_a_cast(what: str) -> None:
         run.restart(visits(*before))
         run.process({"rows": [("u10", "p10", 10)]})
         assert [*run.state("f", "seen").values()] == [2]
+
+
+class Both(KeyedCoProcessFunction):
+    """Counts the rows of both streams."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int, default=0))
+
+    def process_element1(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.seen.update(self.seen.value() + 1)
+        yield (self.seen.value(),)
+
+    process_element2 = process_element1
+
+
+def both(first: Any, second: Any) -> StatefulJob:
+    job = StatefulJob("kept")
+    schema = "user string, page string"
+    streams = [job.source(name, FileSource(f"/{name}", schema=schema)) for name in ("clicks", "orders")]
+    keyed = streams[0].connect(streams[1]).key_by(first, second, Types.STRING() if callable(first) else None)
+    keyed.process(Both(), uid="f", output_type="v bigint").sink("out", CollectSink())
+    return job
+
+
+@pytest.mark.parametrize("empty", [False, True])
+def test_another_key_of_the_second_stream_is_another_key(empty: bool) -> None:
+    with run_in_memory(both("user", "user")) as run:
+        run.process({"clicks": [("u1", "p1")]} if empty else {"orders": [("u1", "p1")]})
+        run.restart(both("user", "page"))
+        said = r"second stream was keyed by \['user'\], the job keys it by \['page'\]\. Other columns.*another uid"
+        for rows in (None, {"orders": [("u1", "p1")]}):
+            with pytest.raises(StateMigrationError, match=said):
+                run.process(rows)
+        run.restart(both("page", "user"))
+        with pytest.raises(StateMigrationError, match=r"stored by \['user'\], the job keys by \['page'\]"):
+            run.process()
+        run.restart(both("user", "user"))
+        run.process({"orders": [("u1", "p1")]})
+        assert run.state("f", "seen") == {"u1": 2}
+
+
+def test_a_function_in_place_of_the_columns_of_the_second_stream_is_another_key() -> None:
+    with run_in_memory(both("user", "user")) as run:
+        run.process({"clicks": [("u1", "p1")]})
+        run.restart(both(page, page))
+        with pytest.raises(StateMigrationError, match="another uid: it starts empty, and a replay"):
+            run.process()
 
 
 class Feed(ProcessFunction):

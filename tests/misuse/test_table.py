@@ -148,6 +148,7 @@ An operator that the code has or nobody knows is not dropped
 Other columns of the key are refused, without a new row, and are no other type
   state_processor/test_operator_drop::test_a_key_of_other_columns_is_no_other_type
   microbatch/test_unasked_states::test_another_key_is_refused_without_a_new_row
+  microbatch/test_unasked_states::test_another_key_of_the_second_stream_is_another_key
 Restoring with another type of key, state or kind of state is refused
   engine/test_migration::test_what_does_not_fit_is_refused[another type of key]
   engine/test_migration::test_what_does_not_fit_is_refused[another type of state]

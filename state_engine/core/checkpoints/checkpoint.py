@@ -100,6 +100,8 @@ class OperatorCheckpoint:
         first_timers: of each subtask that ran last; empty where that is not known: in older rows, of an operator that
             never had timers, and after timers were changed otherwise than by a micro-batch.
         asked_late: names of states that the function asks for later than in ``open``.
+        second_key: names of the key's columns in the second of two connected streams; empty where there is none, or
+            where it is not known: in state from a bootstrap, until rows come.
     """
 
     uid: str
@@ -118,6 +120,7 @@ class OperatorCheckpoint:
     entries: dict[str, int] = field(default_factory=dict)
     first_timers: list[FirstTimers] = field(default_factory=list)
     asked_late: list[str] = field(default_factory=list)
+    second_key: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         name = stored_name(self.uid)

@@ -36,7 +36,10 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     # how many rows were late is not known of older rows
     none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
     ended = {"sources": [one | none for one in row["sources"]]}
-    operators = [_not_known_when(one | {"expired": [], "first_timers": []}) for one in row["operators"]]
+    operators = [
+        _not_known_when(one | {"expired": [], "first_timers": [], "second_key": []})
+        for one in row["operators"]
+    ]
     if "operator_state" in row:
         ended |= {"operator_state": [_not_known_when(one) for one in row["operator_state"]]}
     return row | ended | {"operator_watermarks_ms": {}, "kept_states": {}, "operators": operators}
@@ -51,7 +54,8 @@ STEPS = (
     FormatStep(
         7,
         "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
-        "subtask's first timers, and the states that functions ask for later than in open or that keep_states names",
+        "subtask's first timers, the states that functions ask for later than in open or that keep_states names, and "
+        "the key of the second of two connected streams",
         _with_ends_of_time,
     ),
 )

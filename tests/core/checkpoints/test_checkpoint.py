@@ -107,7 +107,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "`directory`: string, "
             "`entries`: map<string, bigint>, "
             "`first_timers`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, "
-            "`times_ms`: map<string, bigint>>>, `asked_late`: array<string>>>"
+            "`times_ms`: map<string, bigint>>>, `asked_late`: array<string>, `second_key`: array<string>>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
