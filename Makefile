@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-faults test-stores test-kafka test-cluster test-matrix test-core test-ui screenshots check docs ui bench bench-all profile dist clean
+.PHONY: help setup demo test test-all test-long test-faults test-stores test-kafka test-cluster test-matrix test-core test-ui screenshots check docs ui bench bench-all profile dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,11 +27,17 @@ setup: $(READY) ## create .venv with the locked packages, find or make a Java, f
 demo: $(READY) ## feed a year of real flights through two stateful jobs by materialising Dagster assets
 	$(BIN)/python -m orchestration.demo
 
-test: $(VENV)/.s3 ## run the tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not long and not faults and not ui and not servers and not kafka and not cluster"
+# Tests of other targets.
+ELSEWHERE := faults or ui or servers or kafka or cluster
 
-test-all: $(VENV)/.s3 ## run the long tests, too: a year for every pair of cut and parallelism, new processes, no Java
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not faults and not ui and not servers and not kafka and not cluster"
+test: $(VENV)/.s3 ## run what needs no Spark, and each promise on Spark (3 minutes)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not (more or long or $(ELSEWHERE))"
+
+test-all: test ## then run the other tests, too: what is merged has passed them (a quarter of an hour)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not (long or $(ELSEWHERE))"
+
+test-long: $(VENV)/.s3 ## run the long tests: a year for every pair of cut and parallelism, new processes, no Java
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not ($(ELSEWHERE))"
 
 test-faults: $(READY) ## break every step by exceptions, SIGKILL and zombies; 200 random histories; 1,000 schedules; many runners
 	$(BIN)/python -m pytest tests/faults tests/protocol -n 2 --dist loadgroup

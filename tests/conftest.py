@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from state_engine.core import errors
+from tests.promises import PROMISES
 from tests.support.java import SHORT_LIVED_JAVA
 
 if TYPE_CHECKING:
@@ -38,11 +39,33 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
+SECOND_RING = tuple(
+    f"tests/{room}/"
+    for room in (
+        "benchmarks",
+        "day",
+        "docs",
+        "faults",
+        "jobs",
+        "metamorphic",
+        "orchestration",
+        "porting",
+        "stores",
+    )
+)
+"""Of these, `make test` runs what shows a promise only, whether or not it takes the Spark session."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test that uses the session is a Spark test, whether or not its author remembered the mark."""
+    """A test that uses the session is a Spark test. `make test` runs those that show a promise, on one worker."""
+    promised = {test for tests in PROMISES.values() for test in tests}
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if item.nodeid in promised or item.nodeid.partition("[")[0] in promised:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("spark") or item.nodeid.startswith(SECOND_RING):
+            item.add_marker(pytest.mark.more)
 
 
 def pytest_collection_finish() -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 def test_both_engines_go_on_from_the_same_state(tmp_path: Path, spark: SparkSession) -> None:
     shown: list[str] = []
     timing = one_round(spark, 1000, tmp_path, on_step=shown.append)

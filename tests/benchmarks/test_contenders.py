@@ -80,7 +80,6 @@ def test_examples() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_contenders_give_the_expected_results(spark: SparkSession) -> None:
     """Three batches: keys have no window before, an open one, and one that a batch closes."""
     ran: list[str] = []
@@ -90,7 +89,6 @@ def test_contenders_give_the_expected_results(spark: SparkSession) -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_streaming_queries_give_the_expected_results(spark: SparkSession) -> None:
     queries = [name for name in CONTENDERS if name not in IN_TESTS]

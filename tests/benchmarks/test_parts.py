@@ -36,7 +36,6 @@ def quiet(what: str) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_first_batch_is_that_of_new_keys_on_empty_state(kept: SparkSession) -> None:
     shown: list[str] = []
     names = ["statelake_columns", "polars"]
@@ -52,7 +51,6 @@ def test_a_first_batch_is_that_of_new_keys_on_empty_state(kept: SparkSession) ->
 
 @pytest.mark.spark
 @pytest.mark.spark_tasks
-@pytest.mark.slow
 def test_running_totals_are_those_of_the_formula(tmp_path: Path, kept: SparkSession) -> None:
     figures = running_aggregate.measure(
         events=8000, keys=300, batches=2, rounds=1, verify_events=8000, verify_keys=70, flinks=(), done=quiet
@@ -81,7 +79,6 @@ def test_running_totals_are_those_of_the_formula(tmp_path: Path, kept: SparkSess
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 def test_operations_keep_all_state_and_a_rescale_writes_none(kept: SparkSession) -> None:
     figures = operations.measure(keys=300, events=40, rounds=2, done=quiet)
     (full,) = figures.comparisons.values()
@@ -188,7 +185,6 @@ def test_the_largest_memory_is_that_of_each_kind_of_process() -> None:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", PARTS)
 def test_every_part_runs_over_small_sizes(part: str, tmp_path: Path) -> None:

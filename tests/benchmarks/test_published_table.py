@@ -12,7 +12,6 @@ from benchmarks.unequal import UnequalResultsError
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.long
 def test_three_tables_get_the_same_changes(tmp_path: Path, spark: SparkSession) -> None:
     shown: list[str] = []
@@ -24,7 +23,6 @@ def test_three_tables_get_the_same_changes(tmp_path: Path, spark: SparkSession) 
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.long
 def test_a_row_that_differs_is_an_error(tmp_path: Path, spark: SparkSession) -> None:
     world = World(spark, 500, 10, tmp_path)

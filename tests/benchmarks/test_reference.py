@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 def test_both_engines_give_the_expected_results(spark: SparkSession) -> None:
     ran: list[str] = []
     verify(spark, events=3000, keys=300, batches=2, done=ran.append)

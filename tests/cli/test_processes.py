@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from tests.support.clusters import spark_home
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 JOBS = '''
 """Rows with their hour, counted by key; a file a micro-batch."""

@@ -91,7 +91,6 @@ def test_a_new_job_is_written_where_none_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(1200)  # a dozen commands, each a process with an engine
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 def test_in_a_fresh_project_it_is_scaffolded_and_runs_beside_the_assets_that_are_there(
     tmp_path: Path,

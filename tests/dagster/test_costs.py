@@ -53,7 +53,6 @@ print(json.dumps({"reading": launch(reading), "whole": launch(whole), "again": l
 """
 
 
-@pytest.mark.slow
 @pytest.mark.spark
 def test_checks_of_the_root_start_no_spark_and_a_run_with_three_checks_starts_one(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()

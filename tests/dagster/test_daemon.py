@@ -45,7 +45,6 @@ def quiet(site: Site, job: str = "readings") -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1_200)
 def test_sensors_launch_what_they_are_for(site: Site) -> None:

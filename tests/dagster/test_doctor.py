@@ -42,7 +42,6 @@ def python(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_killed_run_keeps_its_slot_until_the_doctor_gives_it_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

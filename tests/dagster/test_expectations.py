@@ -19,7 +19,7 @@ from state_engine.expectations.suites import Expectation, OfSink, Suite
 from state_engine.registry import load_jobs
 from tests.dagster.sites import JOB, QUIET, Site
 
-pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 UNMET = (
     Expectation(
         name="average_is_five",

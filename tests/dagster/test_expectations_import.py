@@ -15,7 +15,7 @@ print(great_expectations().__name__, hasattr(sys.modules["__main__"], "__file__"
 """
 
 
-@pytest.mark.slow
+@pytest.mark.more
 def test_also_in_a_process_whose_main_module_is_no_file() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=True

@@ -26,7 +26,6 @@ from tests.dagster.sites import JOB, QUIET, Site
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.long,
-    pytest.mark.slow,
     # A run inside of the request that launched it: two event loops of Dagster in one thread, which it does not foresee.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),

@@ -156,7 +156,6 @@ def everything(instance: dg.DagsterInstance) -> str:
     return "".join(str(entry) for run in instance.get_runs() for entry in instance.all_logs(run.run_id))
 
 
-@pytest.mark.slow
 def test_a_run_of_spark_submit_shows_what_a_run_in_the_process_shows(
     spark: SparkSession, tmp_path: Path, instances: Callable[[str], dg.DagsterInstance]
 ) -> None:

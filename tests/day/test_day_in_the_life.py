@@ -62,7 +62,6 @@ def test_commands_know_the_jobs_of_the_directory_that_they_are_started_in(day: S
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(1_500)
 def test_a_day_from_the_command_line_alone(day: Site, right: Site) -> None:
@@ -92,7 +91,6 @@ def test_a_day_from_the_command_line_alone(day: Site, right: Site) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_a_backfill_that_ignores_the_order_does_no_harm(day: Site, right: Site) -> None:

@@ -33,7 +33,6 @@ def test_a_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert reader.blocks_run >= 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", sorted(ON_SPARK), ids=name_of)
 def test_a_page_that_needs_spark(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession

@@ -23,7 +23,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_site(tmp_path_factory.mktemp("docs") / "site")
 
 
-@pytest.mark.slow
 def test_no_page_loads_anything_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 100
@@ -50,7 +49,6 @@ def test_lists_are_lists(site: Path) -> None:
     assert [page for page in site.rglob("*.html") if re.search(r"<p>[^<>]*\n[-*] ", page.read_text())] == []
 
 
-@pytest.mark.slow
 def test_a_broken_link_and_a_page_without_a_place_end_the_build(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "index.md").write_text("# Here\n\n[there](there.md)\n\n[below](#below)\n")

@@ -30,7 +30,6 @@ def test_a_step_in_memory(step: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert reader.blocks_run >= 2
 
 
-@pytest.mark.slow
 def test_all_steps_in_one_directory(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,6 @@
 """Every file access of every operation fails in every way; then plain runs give the results of a calm run.
 
-A sample runs with ``make test``, everything with ``make test-faults``.
+A sample runs with ``make test-all``, everything with ``make test-faults``.
 """
 
 from __future__ import annotations

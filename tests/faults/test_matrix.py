@@ -1,6 +1,6 @@
 """Every fault point, by raising, by SIGKILL and with a zombie, on every workload; then plain runs: nothing differs.
 
-A part of it runs with ``make test``; ``make test-faults`` runs all.
+A part of it runs with ``make test-all``; ``make test-faults`` runs all.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK = {
     ("last_rows", "zombie", "before rows of a Delta table", 1),
     ("last_rows", "zombie", "before rows of an SQL table", 1),
 }
-"""The faults that ``make test`` tries, too."""
+"""The faults that ``make test-all`` tries, too."""
 
 
 def part_of(case: Case, *, quick: bool) -> bool:

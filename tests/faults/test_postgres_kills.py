@@ -1,7 +1,7 @@
 """PostgreSQL is killed at every step of a publish, with its connections; then plain runs: nothing is lost or twice.
 
 A step is a statement that the engine sends, or a commit; the server dies before it or after it. It comes back at once,
-or only when the operation has ended. A sample runs with ``make test``, everything with ``make test-faults``.
+or only when the operation has ended. A sample runs with ``make test-all``, everything with ``make test-faults``.
 """
 
 from __future__ import annotations

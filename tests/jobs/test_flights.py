@@ -164,11 +164,10 @@ class Outcome:
 
 
 OFTEN = {("year", 5)}
-"""What ``make test`` runs on the whole year; ``make test-all`` runs all pairs."""
+"""What ``make test-all`` runs on the whole year; ``make test-long`` runs all pairs."""
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cut", "parallelism"),
     [
@@ -202,7 +201,6 @@ def test_the_year_equals_the_reference(
 
 @pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.slow
 def test_a_month_day_by_day_equals_the_reference(
     tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
 ) -> None:
@@ -215,7 +213,6 @@ def test_a_month_day_by_day_equals_the_reference(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("months", "refused"),
     [(["2013-01", "2013-02"], None), pytest.param(None, 2_512, marks=pytest.mark.long)],

@@ -29,7 +29,7 @@ SHORT = {
     "every state, event time": 1, "hours in order": 2, "joined": 1, "zones": 2, "history": 1, "template ledger": 3,
     "example broadcast_rules": 1,
 }  # fmt: skip
-"""Ways that ``make test`` tries: which of which job."""
+"""Ways that ``make test-all`` tries: which of which job."""
 WAYS_OF_CASES = [
     pytest.param(name, seed, id=f"{name}-{seed}", marks=() if SHORT.get(name) == seed else pytest.mark.long)
     for name in CASES

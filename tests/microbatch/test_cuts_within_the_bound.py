@@ -141,6 +141,7 @@ def expected(rows: Iterable[Event]) -> list[Any]:
     return sorted((k, ends, count) for (k, ends), count in Counter((e.k, e.ends) for e in rows).items())
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("kind", KINDS)
 @settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(

@@ -151,7 +151,6 @@ def everything(pipeline: Pipeline | MemoryPipeline) -> dict[str, Any]:
     return outputs | {s: pipeline.state(operator, s) for operator, names in STATES.items() for s in names}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 9)]])
 def test_cuts_parallelism_and_backends_change_nothing(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int

@@ -71,6 +71,7 @@ QUICK = range(0, 30, TOGETHER)
 """Each history takes about a second; the others are for the long tests."""
 
 
+@pytest.mark.more
 @pytest.mark.parametrize(
     "first",
     [*QUICK, *(pytest.param(n, marks=pytest.mark.long) for n in range(QUICK.stop, HISTORIES, TOGETHER))],

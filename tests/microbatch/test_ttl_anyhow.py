@@ -114,6 +114,7 @@ def one_by_one(history: list[Batch]) -> list[Batch]:
     return [(clock_ms, [row]) for clock_ms, rows in history for row in rows]
 
 
+@pytest.mark.more
 @settings(max_examples=100, deadline=None)
 @given(ttl=ANY_SETTING, history=histories(), rng=st.randoms(use_true_random=False), backend=ANY_BACKEND)
 def test_in_a_harness(ttl: TtlSettings, history: list[Batch], rng: random.Random, backend: Any) -> None:
@@ -135,6 +136,7 @@ OUT_OF_ORDER = [Event(0, "a", "write", 1), Event(40, "b", "read", 2), Event(25, 
 WITH_A_TIMER = [Event(0, "a", "write", 1), Event(0, "a", "timer", 20), Event(70, "b", "read", 2)]
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("ttl", EVERY_SETTING, ids=lambda ttl: "-".join(map(str, ttl)))
 @pytest.mark.parametrize("rows", [OUT_OF_ORDER, WITH_A_TIMER], ids=["out of order", "a timer"])
 def test_another_key_never_cleans_up_what_its_owner_would_see(ttl: TtlSettings, rows: list[Event]) -> None:

@@ -92,6 +92,7 @@ def outputs(
         return sorted(run.sink("out"))
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("seed", range(4))
 def test_cuts_parallelism_backend_and_a_restore_change_nothing(seed: int) -> None:
     rng, newest, rows = random.Random(seed), 0, []

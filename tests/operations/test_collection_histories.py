@@ -146,7 +146,6 @@ def check_history(site: CollectedSite, seed: int, steps: int, patch: pytest.Monk
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_random_history(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     check_history(CollectedSite(tmp_path, spark), 7, 7, monkeypatch)
 

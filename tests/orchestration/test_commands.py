@@ -40,7 +40,6 @@ def run(tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
 def test_definitions_are_valid_to_dagster(tmp_path: Path) -> None:
     """``make check`` asks ``dg`` the same."""
     done = run(tmp_path, "dagster", "definitions", "validate", "-w", "workspace.yaml")
@@ -49,7 +48,6 @@ def test_definitions_are_valid_to_dagster(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 def test_launch_from_the_shell_leaves_a_history(tmp_path: Path) -> None:
     done = run(tmp_path, "dg", "launch", "--assets", "group:count_window_average")

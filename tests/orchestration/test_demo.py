@@ -32,7 +32,6 @@ def shell(command: str, home: Path) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.spark
 def test_what_the_demo_names_at_its_end(tmp_path: Path, spark: SparkSession) -> None:
     settings = demo_settings(Settings(), home=tmp_path, feeds=tmp_path / "feeds")

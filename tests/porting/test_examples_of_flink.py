@@ -89,7 +89,6 @@ def test_every_element_in_a_batch_of_its_own(parallelism: int) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("parallelism", [1, 4])
 def test_every_element_in_a_batch_and_an_engine_of_its_own(
@@ -149,7 +148,6 @@ spark.stop()
 
 @pytest.mark.spark
 @pytest.mark.long
-@pytest.mark.slow
 def test_a_process_of_its_own_goes_on_where_another_one_ended(tmp_path: Path, spark: SparkSession) -> None:
     project = Path(__file__).parents[2]
     script = _SCRIPT.format(project=str(project), directory=str(tmp_path))

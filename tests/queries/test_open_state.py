@@ -234,7 +234,6 @@ def random_batch(rng: random.Random) -> list[Event]:
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_jobs_read_alike_with_and_without_spark(
     tmp_path: Path, spark: SparkSession, seed: int

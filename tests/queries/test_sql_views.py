@@ -285,7 +285,6 @@ def assert_history(
 
 
 @pytest.mark.long
-@pytest.mark.slow
 def test_history_stays_what_it_was(tmp_path: Path, spark: SparkSession) -> None:
     """After compaction, restore and further batches; the model confirms the first reads."""
     memory, recorded = Memory(tmp_path, spark), dict[int, dict[str, list[Any]]]()

@@ -276,7 +276,6 @@ print("done", flush=True)
 
 
 @pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.long
 def test_two_processes_append_to_one_table(kernel: DeltaKernel, uri: str) -> None:
     kernel.create_table(uri, SCHEMA)
