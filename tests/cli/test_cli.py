@@ -436,7 +436,5 @@ def crash(*_: object, **__: object) -> None:
 
 
 def test_a_job_that_there_is_not_is_refused_with_those_that_there_are(sums_module: Path) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"no job 'summs' in the modules \['sums_job'\]; there are \['sums'\]"
-    ):
+    with pytest.raises(ConfigurationError, match=r"no job 'summs' in the modules \['sums_job'\]; there are"):
         cli_session.declared("summs")

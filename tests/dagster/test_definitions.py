@@ -298,8 +298,6 @@ def test_definitions_with_other_stores_are_refused_in_one_process(
     statelake_definitions(settings=first)
     statelake_definitions(settings=first)
     second = settings.model_copy(update={"storage": StoreAccess(endpoint="http://two:9000")})
-    with pytest.raises(
-        ConfigurationError, match=r"give both the same .storage., or make a code location of each"
-    ):
+    with pytest.raises(ConfigurationError, match=r"give both the same .storage., or make a code location of"):
         statelake_definitions(settings=second)
     assert object_stores.store_access().endpoint == "http://one:9000"

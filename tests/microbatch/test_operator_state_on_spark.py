@@ -163,9 +163,7 @@ def test_raw_operator_state_cannot_be_rescaled(tmp_path: Path, spark: SparkSessi
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
     pipeline.run(max_batches=3)
     assert pipeline.outputs()["out"] == ["", "x", "xx"]
-    with pytest.raises(
-        RescaleError, match="only its function can take apart: its parallelism cannot become 3"
-    ):
+    with pytest.raises(RescaleError, match="only its function can take apart: its parallelism cannot become"):
         pipeline.run(parallelism=3)
     pipeline.run()
     assert pipeline.outputs()["out"][-1] == "xxx"

@@ -287,9 +287,7 @@ def test_a_refused_rule_is_one_letter_and_leaves_no_trace(parallelism: int) -> N
 def test_without_dead_letters_the_first_refused_rule_ends_the_micro_batch() -> None:
     rows = [one for one in refusable() if one[1][1] != -2]
     with run_in_memory(job_of(rows, 3, function=Refuses())) as run:
-        with pytest.raises(
-            UserFunctionError, match=r"source 'rules', order .*a negative rule \(row .*\"v\": -1"
-        ):
+        with pytest.raises(UserFunctionError, match=r"source 'rules', order .*a negative rule \(row"):
             run.run()
         assert run.checkpoints() == []
 

@@ -87,7 +87,5 @@ def test_a_file_between_operators_that_was_collected(tmp_path: Path) -> None:
         lambda: read_exchange([gone, gone]),
         lambda: order_fields([[gone, gone]], ["_statelake_order_0"]),
     ):
-        with pytest.raises(
-            CommitFailedError, match=r"out.parquet, which one operator hands .* is gone.*run again"
-        ):
+        with pytest.raises(CommitFailedError, match=r"out.parquet, which one operator hands .* is gone.*run"):
             reading()

@@ -328,13 +328,9 @@ def test_keys_of_different_types_and_types_without_order_are_refused() -> None:
     number, text = pa.table({"k": [1]}), pa.table({"k": ["a"]})
     with pytest.raises(ConfigurationError, match="are of different types, so they cannot share state"):
         routed([number, text], two_keyed("k", "k"))
-    with pytest.raises(
-        InvalidKeyError, match=r"operator 'o': The column 'k' has the type array<bigint>, which cannot"
-    ):
+    with pytest.raises(InvalidKeyError, match="operator 'o': The column 'k' has the type array<bigint>"):
         routed([pa.table({"k": [[1]]})], by_key("k"))
-    with pytest.raises(
-        ConfigurationError, match="key_by of operator 'o': there is no column 'x'; the stream has"
-    ):
+    with pytest.raises(ConfigurationError, match="key_by of operator 'o': there is no column 'x'; the"):
         routed([number], by_key("x"))
 
 

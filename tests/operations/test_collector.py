@@ -298,9 +298,7 @@ def test_an_old_attempt_refuses_to_commit(site: CollectedSite, monkeypatch: pyte
 
     with monkeypatch.context() as patch:
         patch.setattr(job_tables, "StoreClock", Earlier)
-        with pytest.raises(
-            CommitFailedError, match=r"checkpoint 4 \(attempt .*\) began 12\.0 hours ago.*run again"
-        ):
+        with pytest.raises(CommitFailedError, match=r"checkpoint 4 \(attempt .*\) began 12\.0 hours"):
             site.run(3)
     assert len(site.engine().checkpoints("tiny")) == 3
     site.run(3)

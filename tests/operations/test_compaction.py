@@ -122,9 +122,7 @@ def test_key_groups_without_a_base_count_from_the_start() -> None:
 
 def test_a_base_that_no_row_of_the_path_wrote_is_reported() -> None:
     path = [row(1, bases=[BaseRange(0, 7, "w9", 1)])]
-    with pytest.raises(
-        MissingFilesError, match="rests on the base w9, and no checkpoint on the path wrote it"
-    ):
+    with pytest.raises(MissingFilesError, match="rests on the base w9, and no checkpoint on the path wrote"):
         state_files(LAYOUT, path, "sums")
 
 

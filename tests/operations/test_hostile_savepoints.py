@@ -204,9 +204,7 @@ def test_only_the_savepoint_itself_is_deleted(taken: Site, tmp_path: Path, spark
     shutil.rmtree(tmp_path / "two")
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "notes.txt").write_text("mine")
-    with pytest.raises(
-        ConfigurationError, match=r"nothing was deleted: .*holds no savepoint that can be read"
-    ):
+    with pytest.raises(ConfigurationError, match=r"nothing was deleted: .*holds no savepoint that can be"):
         engine.savepoints("tiny").delete("two")
     assert "two" in engine.savepoints("tiny").list()
     engine.savepoints("tiny").delete("two", keep_files=True)

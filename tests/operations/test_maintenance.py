@@ -107,9 +107,7 @@ def test_expired_checkpoints_cannot_be_restored(site: Site) -> None:
 
 
 def test_only_what_has_state_is_compacted(site: Site) -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"no keyed state of operators \['x'\]; there is of \['sums'\]"
-    ):
+    with pytest.raises(ConfigurationError, match=r"no keyed state of operators \['x'\]; there is of"):
         site.engine().compact("tiny", ["x"])
     with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
         site.engine().compact("other")

@@ -62,10 +62,7 @@ def test_a_promotion_follows_the_policy_of_each_sink() -> None:
 def test_a_policy_names_sinks_that_there_are() -> None:
     with run_in_memory(job()) as run:
         run.run()
-        with pytest.raises(
-            ConfigurationError,
-            match=r"outputs names the sinks \['letters'\].*its sinks: \['history', 'mail'\]",
-        ):
+        with pytest.raises(ConfigurationError, match=r"outputs names the sinks \['letters'\].*its sinks"):
             run.restore(1, outputs={"letters": "keep"})
         assert shown(run) == {"history": [2, 4, 6], "mail": [2, 4, 6]}
 

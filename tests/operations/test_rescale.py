@@ -280,9 +280,7 @@ def test_keys_move_to_their_new_key_groups(site: Site) -> None:
 
     # what was saved before has its own number, here and elsewhere
     other = Site(site.directory / "other", site.spark)
-    with pytest.raises(
-        StateMigrationError, match="in 128 key groups, job 'tiny' declares max_parallelism=200"
-    ):
+    with pytest.raises(StateMigrationError, match="in 128 key groups, job 'tiny' declares"):
         other.engine().restore(other.job(max_parallelism=200), savepoint=saved.path)
     other.engine().restore(other.job(), savepoint=saved.path)
     assert other.state() == dict.fromkeys(KEYS, 1)

@@ -104,9 +104,7 @@ def test_one_flipped_byte_is_detected(site: Site, tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
-    with pytest.raises(
-        MissingFilesError, match=r"savepoint 'safe' of job 'tiny' is damaged: .*other content"
-    ):
+    with pytest.raises(MissingFilesError, match=r"savepoint 'safe' of job 'tiny' is damaged: .*other"):
         site.engine().savepoints("tiny").verify(tmp_path / "sp")
     with pytest.raises(MissingFilesError, match="is damaged"):
         site.engine().restore(moved(site), savepoint=tmp_path / "sp")
@@ -119,9 +117,7 @@ def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
     engine = site.engine()
     with pytest.raises(StateMigrationError, match=r"holds state of \['sums'\], which the job does not have"):
         engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp")
-    with pytest.raises(
-        StateMigrationError, match="in 128 key groups, job 'other' declares max_parallelism=64"
-    ):
+    with pytest.raises(StateMigrationError, match="in 128 key groups, job 'other' declares"):
         engine.restore(moved(site, max_parallelism=64), savepoint=tmp_path / "sp")
     engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp", allow_non_restored_state=True)
     with pytest.raises(ConfigurationError, match="this job has checkpoints already"):

@@ -1,4 +1,4 @@
-"""Every function class and every descriptor of the public API is used by a ported program of this directory.
+"""Every function class and every descriptor of the public API is used by a ported program, here or in Flink's.
 
 Looked up in the text of the programs, so that the claim cannot rot: a function class must be the base of a class that
 defines all of its methods, and a descriptor must be made.
@@ -61,7 +61,11 @@ CALLED = [
 
 @cache
 def programs() -> list[ast.AST]:
-    files = [path for path in sorted(Path(__file__).parent.glob("*.py")) if path != Path(__file__)]
+    examples = Path(__file__).parents[1] / "support" / "flink_examples.py"
+    files = [
+        examples,
+        *(path for path in sorted(Path(__file__).parent.glob("*.py")) if path != Path(__file__)),
+    ]
     return [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
 
 

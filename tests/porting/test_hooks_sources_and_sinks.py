@@ -1,4 +1,7 @@
-"""Ported programs with checkpoint hooks, stateful sources and buffering sinks; in the harness, in memory, on Spark."""
+"""Ported programs with checkpoint hooks, stateful sources and buffering sinks; in the harness and in memory.
+
+`tests/microbatch/test_operator_state_on_spark.py` runs such functions on Spark.
+"""
 
 from __future__ import annotations
 
@@ -7,54 +10,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import (
-    CheckpointedFunction,
     CheckpointListener,
     DataStream,
     ListCheckpointed,
-    ListStateDescriptor,
     MapFunction,
     RuntimeContext,
     SinkFunction,
-    SourceFunction,
     StatefulJob,
     Types,
 )
 from state_engine.testing import OperatorHarness
-from tests.support.pipelines import MemoryPipeline, Pipeline
+from tests.support.flink_examples import Buffering, CounterSource
+from tests.support.pipelines import MemoryPipeline
 
 parallelisms = pytest.mark.parametrize("parallelism", [1, 4])
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
 PAIRS = [(letter, n) for n, letter in enumerate("abcdefghij")]
 
 
-class BufferingSink(SinkFunction, CheckpointedFunction):
+class BufferingSink(SinkFunction, Buffering):
     """Sends elements in groups: a line of a file each. What is left over is state until the next checkpoint."""
 
     def __init__(self, threshold: int, path: Path) -> None:
-        self.threshold, self.path = threshold, path
-        self.buffered: list[Any] = []
+        super().__init__(threshold, PAIR)
+        self.path = path
 
     def invoke(self, value: Any, context: SinkFunction.Context) -> None:
-        self.buffered.append(tuple(value))
-        while len(self.buffered) >= self.threshold:
+        for group in self.groups(tuple(value)):
             with self.path.open("a") as file:
-                file.write(" ".join(f"{name}{n}" for name, n in self.buffered[: self.threshold]) + "\n")
-            del self.buffered[: self.threshold]
-
-    def snapshot_state(self, context: Any) -> None:
-        self.checkpointed.clear()
-        for element in self.buffered:
-            self.checkpointed.add(element)
-
-    def initialize_state(self, context: Any) -> None:
-        descriptor = ListStateDescriptor("buffered_elements", PAIR)
-        self.checkpointed = context.get_operator_state_store().get_list_state(descriptor)
-        if context.is_restored():
-            for element in self.checkpointed.get():
-                self.buffered.append(element)
+                file.write(" ".join(f"{name}{n}" for name, n in group) + "\n")
 
 
 def groups(path: Path) -> list[list[str]]:
@@ -74,25 +60,16 @@ def buffering(sent: Path) -> Callable[[StatefulJob], Mapping[str, DataStream]]:
 def test_a_buffering_sink_sends_whole_groups_across_restarts_and_a_rescale(
     tmp_path: Path, parallelism: int
 ) -> None:
-    with MemoryPipeline.of(buffering(tmp_path / "sent")) as pipeline:
-        check_whole_groups(tmp_path, pipeline, parallelism)
-
-
-@pytest.mark.spark
-def test_a_buffering_sink_on_spark(tmp_path: Path, spark: SparkSession) -> None:
-    check_whole_groups(tmp_path, Pipeline(tmp_path, spark, buffering(tmp_path / "sent")), 4)
-
-
-def check_whole_groups(directory: Path, pipeline: Pipeline | MemoryPipeline, parallelism: int) -> None:
     """Three batches, each of a new job; then one subtask takes over the state of the others."""
-    sent, in_harness = directory / "sent", directory / "in_harness"
+    sent, in_harness = tmp_path / "sent", tmp_path / "in_harness"
     harness = OperatorHarness(BufferingSink(2, in_harness), parallelism=parallelism)
-    for batch in range(3):
-        pipeline.run(max_batches=1, parallelism=parallelism)
-        harness.process(PAIRS[batch * 3 : batch * 3 + 3])
-    (ref,) = (r for r in pipeline.checkpoints()[-1].operator_state if r.operator == "buffering")
-    assert ref.elements == 9 - 2 * len(groups(sent))
-    assert pipeline.run(parallelism=1).caught_up
+    with MemoryPipeline.of(buffering(sent)) as pipeline:
+        for batch in range(3):
+            pipeline.run(max_batches=1, parallelism=parallelism)
+            harness.process(PAIRS[batch * 3 : batch * 3 + 3])
+        (ref,) = (r for r in pipeline.checkpoints()[-1].operator_state if r.operator == "buffering")
+        assert ref.elements == 9 - 2 * len(groups(sent))
+        assert pipeline.run(parallelism=1).caught_up
     last = BufferingSink(2, in_harness)
     OperatorHarness.restored(last, harness.snapshot(), parallelism=1).process(PAIRS[9:])
 
@@ -101,30 +78,6 @@ def check_whole_groups(directory: Path, pipeline: Pipeline | MemoryPipeline, par
         assert sorted(name for group in groups(path) for name in group) == [f"{k}{n}" for k, n in PAIRS]
     if parallelism == 1:
         assert groups(sent) == groups(in_harness)
-
-
-class CounterSource(SourceFunction, ListCheckpointed):
-    """Counts; its offset is state."""
-
-    def __init__(self) -> None:
-        self.offset, self.running = 0, True
-
-    def run(self, ctx: Any) -> None:
-        lock = ctx.get_checkpoint_lock()
-        while self.running:
-            with lock:
-                ctx.collect(self.offset)
-                self.offset += 1
-
-    def cancel(self) -> None:
-        self.running = False
-
-    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
-        return [self.offset]
-
-    def restore_state(self, state: list[int]) -> None:
-        for offset in state:
-            self.offset = offset
 
 
 class Double(MapFunction):
@@ -139,26 +92,17 @@ def doubled(job: StatefulJob) -> Mapping[str, DataStream]:
 
 @parallelisms
 def test_a_counter_source_has_no_gap_and_no_repeat(parallelism: int) -> None:
-    with MemoryPipeline.of(doubled, parallelism=parallelism) as pipeline:
-        check_no_gap_and_no_repeat(pipeline)
-
-
-@pytest.mark.spark
-def test_a_counter_source_on_spark(tmp_path: Path, spark: SparkSession) -> None:
-    check_no_gap_and_no_repeat(Pipeline(tmp_path, spark, doubled, parallelism=4))
-
-
-def check_no_gap_and_no_repeat(pipeline: Pipeline | MemoryPipeline) -> None:
     harness = OperatorHarness(CounterSource())
     expected: list[int] = []
-    for batches in (1, 2):  # of a job of its own each
-        pipeline.run(max_batches=batches)
-        harness = OperatorHarness.restored(CounterSource(), harness.snapshot())
-        expected += [
-            n for _ in range(batches) for n in OperatorHarness(Double()).process(harness.collect(5)[0])
-        ]
-    assert expected == list(range(0, 30, 2))
-    assert sorted(pipeline.outputs()["doubled"]) == expected
+    with MemoryPipeline.of(doubled, parallelism=parallelism) as pipeline:
+        for batches in (1, 2):  # of a job of its own each
+            pipeline.run(max_batches=batches)
+            harness = OperatorHarness.restored(CounterSource(), harness.snapshot())
+            expected += [
+                n for _ in range(batches) for n in OperatorHarness(Double()).process(harness.collect(5)[0])
+            ]
+        assert expected == list(range(0, 30, 2))
+        assert sorted(pipeline.outputs()["doubled"]) == expected
 
 
 class Numbered(MapFunction, ListCheckpointed, CheckpointListener):

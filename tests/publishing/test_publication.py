@@ -211,11 +211,7 @@ def test_a_sink_that_was_put_back_from_a_backup_stops_the_job_and_is_repaired(si
     shutil.copy(backup, site.directory / "out.db")
     code = site.code("files", "sql")
     for _ in range(2):
-        with pytest.raises(
-            SinkBehindError,
-            match=r"job 'job', sink 'sql': .* does not show what checkpoints 3 to 4 published to it "
-            r"\(2 rows\).*publish_pending\(job, from_checkpoint=3\)",
-        ):
+        with pytest.raises(SinkBehindError, match=r"job 'job', sink 'sql': .* does not show what"):
             site.publication().publish_pending(site.path, code)
     assert (site.shown("files"), site.shown("sql")) == ([1, 2, 3, 4], [1, 2]), "nothing was done"
     with pytest.raises(SinkBehindError, match="what checkpoint 3 published"):

@@ -158,9 +158,7 @@ def test_what_is_not_there_is_reported(memory: Memory, tmp_path: Path) -> None:
         opened(memory, "last", checkpoint_id=9)
     with pytest.raises(ConfigurationError, match="not both"):
         opened(memory, "last", checkpoint_id=1, as_of="2026-01-01")
-    with pytest.raises(
-        ConfigurationError, match="had no checkpoint at 1999-12-31T00:00:00Z: its first one, 1,"
-    ):
+    with pytest.raises(ConfigurationError, match="had no checkpoint at 1999-12-31T00:00:00Z: its first one"):
         opened(memory, "last", as_of="1999-12-31")
     with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
         open_state.read_state(memory.root, "other", "remembers", "last")

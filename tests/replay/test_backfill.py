@@ -561,9 +561,7 @@ def test_sources_that_cannot_be_cut() -> None:
     job = StatefulJob("days", partitions=TimePartitions("at", start=DAYS[0]))
     with pytest.raises(ConfigurationError, match="cannot be read by time partitions"):
         job.source("numbers", Counter(), output_type="at timestamp", max_rows_per_batch=1)
-    with pytest.raises(
-        ConfigurationError, match="on_change='restart' delivers rows of closed partitions again"
-    ):
+    with pytest.raises(ConfigurationError, match="on_change='restart' delivers rows of closed partitions"):
         job.source("table", DeltaSource("/none", on_change="restart"))
     with pytest.raises(ConfigurationError, match="must be TimePartitions"):
         StatefulJob("days", partitions="daily")  # type: ignore[arg-type]

@@ -261,9 +261,7 @@ def test_inputs_and_code_that_do_not_fit(site: Site) -> None:
     with pytest.raises(StateMigrationError, match="total"):
         engine.replay(site.job(), code=site.job(TextSum()), from_checkpoint=1)
     (site.feed / "1.parquet").unlink()
-    with pytest.raises(
-        SourceError, match=r"source 'events', replay of checkpoint 2: .*1\.parquet changed or"
-    ):
+    with pytest.raises(SourceError, match=r"source 'events', replay of checkpoint 2: .*1\.parquet changed"):
         engine.replay(site.job(), from_checkpoint=1)
     with pytest.raises(ConfigurationError, match="'main' cannot be dropped"):
         engine.drop_branch("tiny", "main")

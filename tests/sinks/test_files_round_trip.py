@@ -218,10 +218,7 @@ WITHOUT_TEXT = {
 @pytest.mark.parametrize("ddl", WITHOUT_TEXT)
 def test_what_csv_has_no_text_for_is_refused_before_the_batch(tmp_path: Path, ddl: str) -> None:
     schema = pa.schema([("id", pa.int64()), ("c", WITHOUT_TEXT[ddl])])
-    with pytest.raises(
-        ConfigurationError,
-        match=r"CSV has no text for values of 'c' \(.*\): use format='parquet', or convert",
-    ):
+    with pytest.raises(ConfigurationError, match=r"CSV has no text for values of 'c' \(.*\): use"):
         FileSink(str(tmp_path), "csv").check_columns(schema, name="out")
     FileSink(str(tmp_path), "parquet").check_columns(schema, name="out")
 

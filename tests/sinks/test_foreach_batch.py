@@ -130,9 +130,7 @@ def test_a_function_that_raises_keeps_the_rows_waiting(
 ) -> None:
     mine = staged(publisher, sink, "w1", [1])
     function.fails_with = OSError("the mail server is down")
-    with pytest.raises(
-        SinkError, match=r"'recorder' failed on the rows of checkpoint 3: OSError: the mail server"
-    ):
+    with pytest.raises(SinkError, match="'recorder' failed on the rows of checkpoint 3: OSError: the mail"):
         publisher.publish(mine, APP, 3)
     assert publisher.seen(mine.path, APP) == 0
     function.fails_with = None
@@ -201,9 +199,7 @@ def test_a_root_that_was_moved_and_files_that_are_gone(
 def test_names_of_functions() -> None:
     ForeachBatchSink(len, name="one")  # type: ignore[arg-type]
     ForeachBatchSink(len, name="one")  # type: ignore[arg-type]
-    with pytest.raises(
-        ConfigurationError, match=r"two functions are named 'one': builtins\.len and builtins\.print"
-    ):
+    with pytest.raises(ConfigurationError, match=r"two functions are named 'one': builtins\.len and"):
         ForeachBatchSink(print, name="one")
     with pytest.raises(InvalidNameError):
         ForeachBatchSink(print, name="One")

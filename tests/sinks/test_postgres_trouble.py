@@ -89,9 +89,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
         db.run("CREATE TABLE delays (id bigint, text text) TABLESPACE small")
         mine = db.staged("w1", [(i, "y" * 1000) for i in range(2000)])
-        with pytest.raises(
-            CommitFailedError, match=r"checkpoint 1 was not written to .*No space left.*run again"
-        ):
+        with pytest.raises(CommitFailedError, match=r"checkpoint 1 was not written to .*No space left.*run"):
             db.publisher.publish(mine, APP, 1)
         assert db.ids() == []
         db.run("DROP TABLE ballast")

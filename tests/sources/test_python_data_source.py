@@ -133,9 +133,7 @@ def test_limits_of_a_newer_spark_are_refused_by_name(
 ) -> None:
     monkeypatch.setitem(sys.modules, LIMITS, None)
     pipeline = pipeline_of(tmp_path, spark, PythonDataSource(Numbers, {"directory": str(tmp_path)}))
-    with pytest.raises(
-        ConfigurationError, match=r"takes a limit, .* from Spark 4\.2 on.*: define latestOffset\(self\)"
-    ):
+    with pytest.raises(ConfigurationError, match=r"takes a limit, .* from Spark 4\.2 on.*: define"):
         pipeline.run()
 
 
@@ -176,9 +174,7 @@ def test_what_fails_is_reported_and_nothing_is_lost(tmp_path: Path, spark: Spark
     (tmp_path / "there").unlink()
     with pytest.raises(SourceError, match=r"the reader of data source 'Numbers' failed \(FileNotFoundError"):
         pipeline.run()
-    with pytest.raises(
-        ConfigurationError, match="has no stream reader: define streamReader or simpleStreamReader"
-    ):
+    with pytest.raises(ConfigurationError, match="has no stream reader: define streamReader or"):
         pipeline_of(tmp_path, spark, PythonDataSource(Batch)).run()
     with pytest.raises(ConfigurationError, match="takes a class of DataSource"):
         PythonDataSource(Batch({}))  # type: ignore[arg-type]

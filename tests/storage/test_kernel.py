@@ -190,9 +190,7 @@ def test_files_to_remove_that_are_not_there_stop_the_commit(kernel: DeltaKernel,
     kernel.create_table(uri, SCHEMA)
     append(kernel, uri, "old", 1)
     new = FileGroup([file(uri, "new", 7)])
-    with pytest.raises(
-        InactiveFilesError, match=r"no longer has 1 file .*: gone\.parquet; nothing"
-    ) as caught:
+    with pytest.raises(InactiveFilesError, match=r"no longer has 1 file .*: gone\.parquet") as caught:
         kernel.change(uri, add=[new], remove=["old-0.parquet", "gone.parquet"])
     assert caught.value.paths == ["gone.parquet"]
     assert rows(uri) == [("old", 0)]

@@ -205,10 +205,7 @@ def test_one_copy_of_broadcast_state_is_stored(job: Job) -> None:
 @pytest.mark.parametrize("other", [left(b=[1]), left(b=[2, 1]), left(b=[]), left()])
 def test_copies_of_broadcast_state_that_differ_are_refused(job: Job, other: SubtaskSnapshot) -> None:
     for subtasks in ((left(b=[1, 2]), other), (other, left(b=[1, 2]))):
-        with pytest.raises(
-            StateAccessError,
-            match="operator 'sink': broadcast state 'b' is not the same in subtask 0 and subtask",
-        ):
+        with pytest.raises(StateAccessError, match="operator 'sink': broadcast state 'b' is not the same in"):
             job.batch(*subtasks)
 
 

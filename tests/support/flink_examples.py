@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from state_engine.core.functions.checkpointed import CheckpointedFunction, ListCheckpointed
-from state_engine.core.functions.every_function import FlatMapFunction, SourceFunction
-from state_engine.core.functions.runtime_context import RuntimeContext
-from state_engine.core.state.descriptors import (
+from state_engine import (
+    CheckpointedFunction,
+    FlatMapFunction,
+    ListCheckpointed,
     ListStateDescriptor,
+    RuntimeContext,
     SortedMapStateDescriptor,
+    SourceFunction,
     ValueStateDescriptor,
 )
 

@@ -111,16 +111,12 @@ def test_a_state_with_other_columns_is_refused_as_by_the_real_table() -> None:
     with run_in_memory(newest("int", DeltaStateTable("/nowhere/newest"))) as run:
         run.process({"rows": [("a", 1, "x"), ("b", 2, "x")]})
         run.restart(newest("bigint", DeltaStateTable("/nowhere/newest")))
-        with pytest.raises(
-            SinkError, match=r"has the columns k string, value integer, the state has k string, value"
-        ):
+        with pytest.raises(SinkError, match="has the columns k string, value integer, the state has k"):
             run.process({"rows": [("a", 2, "x")]})
         run.restart(newest("bigint", DeltaStateTable("/nowhere/another")))
         run.process({"rows": [("a", 3, "x")]})
         assert run.table("newest") == [("a", 3), ("b", 2)]
-        with pytest.raises(
-            ConfigurationError, match=r"no state to a table 'per_shop'; its tables: \['newest'\]"
-        ):
+        with pytest.raises(ConfigurationError, match="no state to a table 'per_shop'; its tables"):
             run.table("per_shop")
 
 
@@ -215,7 +211,5 @@ def test_a_harness_says_what_a_table_needs() -> None:
     harness.process([("a", 2, "y")])
     with pytest.raises(ConfigurationError, match=r"so name them.*table\('balance', key='account string'\)"):
         harness.table("balance")
-    with pytest.raises(
-        ConfigurationError, match=r"would have two columns \['k'\]. Rename the field; for the key"
-    ):
+    with pytest.raises(ConfigurationError, match=r"would have two columns \['k'\]. Rename the field; for"):
         harness.table("shops", key="k string", map_key="k")

@@ -55,9 +55,7 @@ def test_a_row_stores_the_text_and_has_the_kind(kind: str) -> None:
 
 
 def test_a_kind_of_a_newer_version_is_refused() -> None:
-    with pytest.raises(
-        RootError, match=r"of the kind 'fork', which this version does not know.* Upgrade Statelake"
-    ):
+    with pytest.raises(RootError, match=r"of the kind 'fork', which this version does not know.* Upgrade"):
         checkpoints_in(stored("fork"), where="table")
 
 

@@ -125,9 +125,7 @@ def test_functions_are_run_on_the_streams_they_are_for() -> None:
         OperatorHarness(Multiplies()).process([1])
     with pytest.raises(ConfigurationError, match="takes no broadcast elements"):
         OperatorHarness(MapFunction.of(str, what="map")).process_broadcast([1])
-    with pytest.raises(
-        ConfigurationError, match="is not a function of a stream; derive it from one of Broadcast"
-    ):
+    with pytest.raises(ConfigurationError, match="is not a function of a stream; derive it from one of"):
         OperatorHarness(object()).process([1])  # type: ignore[arg-type]
 
 
@@ -241,11 +239,7 @@ def test_a_stream_without_keys_can_be_ordered() -> None:
 def test_an_ordered_harness_takes_pairs() -> None:
     with pytest.raises(ConfigurationError, match="has two inputs: use process1, process2 or process_pairs"):
         ordered().process([1])
-    with pytest.raises(
-        ConfigurationError, match="or with ordered=True for one that takes broadcast elements"
-    ):
+    with pytest.raises(ConfigurationError, match="or with ordered=True for one that takes broadcast"):
         keyed().process_pairs([(1, 1)])
-    with pytest.raises(
-        ConfigurationError, match="ordered=True is for functions that take broadcast elements"
-    ):
+    with pytest.raises(ConfigurationError, match="ordered=True is for functions that take broadcast"):
         OperatorHarness(MapFunction.of(str, what="map"), ordered=True)

@@ -169,9 +169,7 @@ def test_rows_that_were_not_counted_cannot_be_taken_back() -> None:
     function = RollingReduce(lambda a, b: a + b, int, lambda total, b: total - b)
     new = KeyedHarness.restored(function, old.snapshot(), key_by=lambda value: "k", changing=True)
     assert new.process([4]) == [7]
-    with pytest.raises(
-        StateMigrationError, match="reduce takes back a row of a key whose rows were not counted"
-    ):
+    with pytest.raises(StateMigrationError, match="reduce takes back a row of a key whose rows were not"):
         new.process([(DELETE, 4)])
 
 
@@ -182,18 +180,14 @@ def test_which_functions_can_take_rows_back() -> None:
         RollingReduce(max, int, min), RollingAggregate("max", 0, int),
     ]  # fmt: skip
     assert [function.accepts_changes for function in accepting] == [True, False, False, True, False]
-    with pytest.raises(
-        ConfigurationError, match=r"RunningAggregate takes inserts only.*say accepts_changes = True"
-    ):
+    with pytest.raises(ConfigurationError, match=r"RunningAggregate takes inserts only.*say accepts_changes"):
         KeyedHarness(RunningAggregate(Average(), int), key_by=lambda value: "k", changing=True)
 
 
 def test_an_aggregating_state_takes_a_value_back() -> None:
     bench = Bench().at(1)
     state = bench.store.handle(AggregatingStateDescriptor("s", Total(), tuple[int, int]), "aggregating")
-    with pytest.raises(
-        RetractionError, match="aggregating state 's' cannot take back 5, which was never added"
-    ):
+    with pytest.raises(RetractionError, match="aggregating state 's' cannot take back 5, which was never"):
         state.retract(5)
     state.add(5)
     state.add(2)

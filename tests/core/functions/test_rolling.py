@@ -137,7 +137,5 @@ def test_a_field_that_is_not_there_is_reported(field: Any) -> None:
 
 
 def test_an_unknown_aggregate_is_reported() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"one of \['max', 'max_by', 'min', 'min_by', 'sum'\], not 'mean'"
-    ):
+    with pytest.raises(ConfigurationError, match=r"one of \['max', 'max_by', 'min', 'min_by', 'sum'\], not"):
         RollingAggregate("mean", 0, int)  # type: ignore[arg-type]

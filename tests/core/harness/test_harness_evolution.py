@@ -194,9 +194,7 @@ def test_a_state_of_another_primitive_is_refused() -> None:
             return None
 
     snapshot = written(Uses("int", write), ("a", 1))
-    with pytest.raises(
-        StateMigrationError, match="'one' is stored as value of int, the function declares list"
-    ):
+    with pytest.raises(StateMigrationError, match="'one' is stored as value of int, the function declares"):
         KeyedHarness.restored(Listed(), snapshot, key_by=lambda pair: pair[0]).process([("a", None)])
 
 

@@ -205,9 +205,7 @@ def test_a_map_cannot_give_an_output_another_kind() -> None:
     turned = MapFunction.of(lambda row: Row.of_kind(AFTER, id=row.id), what="map")
     harness = OperatorHarness(turned, changing=True, output_type="id bigint")
     assert kinds_and_values(harness.process([Row.of_kind(AFTER, id=1)])) == [(AFTER, (1,))]
-    with pytest.raises(
-        ValueTypeError, match=r"has the kind \+U, but outputs of map, filter and flat_map .* here -D"
-    ):
+    with pytest.raises(ValueTypeError, match=r"has the kind \+U, but outputs of map, filter and flat_map"):
         harness.process([Row.of_kind(DELETE, id=1)])
 
 

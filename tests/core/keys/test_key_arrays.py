@@ -76,7 +76,5 @@ def test_null_and_nan_are_refused_with_their_place() -> None:
 
 def test_a_type_that_cannot_be_a_key_is_refused_by_its_place() -> None:
     kind = pa.struct({"ok": pa.float64(), "part": pa.map_(pa.string(), pa.int64())})
-    with pytest.raises(
-        InvalidKeyError, match=r"'route\.part' has the type map<string, bigint>, which cannot be a key"
-    ):
+    with pytest.raises(InvalidKeyError, match=r"'route\.part' has the type map<string, bigint>, which"):
         check_key_column(kind, "route")

@@ -181,9 +181,7 @@ def test_a_state_that_only_some_subtasks_have_is_dealt_out_to_all() -> None:
 
 def test_subtasks_must_agree_on_a_state() -> None:
     one, other = snapshots(EVEN_SPLIT, [[1]])[0], snapshots(UNION, [[1]])[0]
-    with pytest.raises(
-        StateAccessError, match="'s' is even_split of bigint in subtask 0 and union of bigint in subtask 1"
-    ):
+    with pytest.raises(StateAccessError, match="'s' is even_split of bigint in subtask 0 and union of"):
         given_out([one, other], 2)
     with pytest.raises(StateAccessError, match=r"in subtask 3 and .* in subtask 5"):
         declared_states("sink", {3: one, 5: other})

@@ -236,14 +236,10 @@ def test_what_was_stored_before_a_field_was_added_has_its_default(what: str) -> 
     written = kind.to_arrow([kind.normalise(record(2, default))], storage=True)
     both = evolution.write(pa.concat_arrays([evolution.read(old), written]), evolution.table_type(old.type))
     assert kind.from_arrow(evolution.read(both)) == [record(1, default), None, record(2, default)]
-    with pytest.raises(
-        ValueTypeError, match="field 'b': None cannot be kept apart from what was stored before"
-    ):
+    with pytest.raises(ValueTypeError, match="field 'b': None cannot be kept apart from what was stored"):
         kind.normalise(record(3, None))
     assert in_form(written, kind, stored=True).equals(written)
-    with pytest.raises(
-        ValueTypeError, match="field 'b': None cannot be kept apart from what was stored before"
-    ):
+    with pytest.raises(ValueTypeError, match="field 'b': None cannot be kept apart from what was stored"):
         in_form(evolution.read(old), kind, stored=True)
     # the default is recorded: that of a later class is for what is made later
     later = make_dataclass("Later", [("b", annotation), ("a", int)])
@@ -278,9 +274,7 @@ def test_a_field_without_default_or_with_none_is_none_and_one_of_another_type_is
     evolution = evolve("struct<city: string>", to_type(Place, parameter="p"))
     assert evolution.type.from_arrow(evolution.read(pa.array([{"city": "Rome"}]))) == [Place("Rome", 0)]
     wrong = make_dataclass("Wrong", [("a", int), ("b", int, "x")])
-    with pytest.raises(
-        StateMigrationError, match="the default 'x' of the added field 'b' cannot be recorded"
-    ):
+    with pytest.raises(StateMigrationError, match="the default 'x' of the added field 'b' cannot be"):
         evolve("struct<a: bigint>", to_type(wrong, parameter="p"))
 
 

@@ -206,10 +206,7 @@ def test_an_aggregate_function_must_define_merge() -> None:
     state.add(3)
     assert state.get_internal() == 3
     for internal in (None, 4):
-        with pytest.raises(
-            ConfigurationError,
-            match=r"state 's' cannot be merged: Last must define merge\(self, acc_a, acc_b\)",
-        ):
+        with pytest.raises(ConfigurationError, match="state 's' cannot be merged: Last must define"):
             state.merge(internal)
     assert state.get() == 3
     assert (defines_merge(Last()), defines_merge(Average())) == (False, True)

@@ -108,9 +108,7 @@ def test_two_states_cannot_become_one() -> None:
 
 
 def test_a_renamed_state_may_not_change_its_type() -> None:
-    with pytest.raises(
-        StateMigrationError, match="state 'total' is stored as bigint, the function declares string"
-    ):
+    with pytest.raises(StateMigrationError, match="state 'total' is stored as bigint, the function declares"):
         stored(SUM).of(value("total", "sum", "string"))
 
 

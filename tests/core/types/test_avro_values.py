@@ -135,9 +135,7 @@ def test_what_a_schema_does_not_take_is_refused_by_name(case: str) -> None:
 
 
 def test_a_field_needs_a_column() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"a test: there is no column for the fields \['y'\].*\['x'\]"
-    ):
+    with pytest.raises(ConfigurationError, match="a test: there is no column for the fields"):
         avro_writer(record(("x", "long"), ("y", "long")), {"x": pa.int64()}, of="a test")
 
 
