@@ -4,76 +4,40 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import (
+    DataStream,
     DeltaSink,
     DeltaStateTable,
     FileSink,
-    FileSource,
-    KeyedProcessFunction,
     SqlSink,
-    StateEngine,
-    StatefulJob,
-    ValueStateDescriptor,
 )
 from state_engine.core.errors import SinkBehindError, SinkIdentityError, TableChangedError
-from state_engine.monitoring.job_history import read_history
-from state_engine.monitoring.job_status import JobStatus, status_of_history
 from tests.sinks.databases import Database
+from tests.support.summing import SumSite
 
 
-class Sum(KeyedProcessFunction):
-    def open(self, runtime_context: Any) -> None:
-        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", int))
-
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        self.sum.update((self.sum.value() or 0) + value.n)
-        yield value.key, self.sum.value()
-
-
-class Place:
+class Place(SumSite):
     """A job with one output, which somebody deletes."""
 
     def __init__(self, directory: Path, spark: SparkSession, kind: str) -> None:
-        self.directory, self.spark, self.kind = directory, spark, kind
-        self.db = Database(directory, f"sqlite:///{directory}/out.db")
-        (directory / "feed").mkdir()
+        super().__init__(directory, spark)
+        self.kind, self.db = kind, Database(directory, f"sqlite:///{directory}/out.db")
 
-    def job(self) -> StatefulJob:
-        job = StatefulJob("sums", parallelism=2)
-        rows = job.source("rows", FileSource(str(self.directory / "feed"), max_files_per_batch=1))
-        stream = rows.key_by("key").process(Sum(), uid="sum", output_type="key string, sum bigint")
+    def send(self, sums: DataStream) -> None:
         path = str(self.directory / "out")
         sinks = {"delta": DeltaSink(path), "files": FileSink(path), "sql": SqlSink(self.db.url, "delays")}
         if self.kind == "published":
-            stream.publish_state("sum", DeltaStateTable(path))
+            sums.publish_state("sum", DeltaStateTable(path))
         else:
-            stream.sink("out", sinks[self.kind])
-        return job
-
-    def engine(self) -> StateEngine:
-        return StateEngine(self.directory / "root", self.spark)
-
-    def status(self) -> JobStatus:
-        history = read_history(f"file://{self.directory}/root", "sums")
-        return status_of_history("sums", history, job=self.job(), now_ms=0, stuck_after=timedelta(hours=1))
-
-    def arrive(self, name: str, *rows: tuple[str, int]) -> None:
-        keys, numbers = zip(*rows, strict=True)
-        pq.write_table(
-            pa.table({"key": keys, "n": pa.array(numbers, pa.int64())}),
-            self.directory / "feed" / f"{name}.parquet",
-        )
+            sums.sink("out", sinks[self.kind])
 
     def delete(self) -> None:
         if self.kind == "sql":
@@ -115,7 +79,7 @@ def test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded(
     place: Callable[[str], Place], kind: str, living: bool
 ) -> None:
     at = place(kind)
-    engine = at.engine()
+    engine = at.new_engine()
     at.arrive("1", ("a", 1))
     engine.run(at.job())
     at.arrive("2", ("a", 2), ("b", 3))
@@ -125,7 +89,7 @@ def test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded(
     at.arrive("3", ("b", 4))
     if not living:
         engine.close()
-        engine = at.engine()
+        engine = at.new_engine()
     for _ in range(2):
         with pytest.raises(SinkBehindError, match=r"does not show what checkpoint 1 published.*branch"):
             engine.run(at.job())
@@ -138,7 +102,7 @@ def test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded(
     assert at.shown() == ALL
     engine.run(at.job())
     assert at.shown() == [*ALL, ("b", 7)]
-    with at.engine() as again:
+    with at.new_engine() as again:
         assert again.run(at.job()).batches == []
     engine.close()
 
@@ -149,13 +113,13 @@ def test_the_output_of_the_only_checkpoint_is_made_again_too(
     place: Callable[[str], Place], kind: str, living: bool
 ) -> None:
     at = place(kind)
-    engine = at.engine()
+    engine = at.new_engine()
     at.arrive("1", ("a", 1))
     engine.run(at.job())
     at.delete()
     if not living:
         engine.close()
-        engine = at.engine()
+        engine = at.new_engine()
     with pytest.raises(SinkIdentityError, match=r"branch create JOB --from 0.*branch promote"):
         engine.run(at.job())
     engine.promote(at.job(), engine.replay(at.job(), from_checkpoint=0).branch)
@@ -170,7 +134,7 @@ def test_a_table_with_the_version_that_is_known_may_be_another(
 ) -> None:
     """Put back from a backup, and written to by others up to the version that a living engine has seen."""
     at, out = place("published"), tmp_path / "out"
-    engine = at.engine()
+    engine = at.new_engine()
     at.arrive("1", ("a", 1))
     engine.run(at.job())
     shutil.copytree(out, tmp_path / "backup")
@@ -191,7 +155,7 @@ def test_a_deleted_published_table_is_built_from_the_state_by_a_living_engine(
     place: Callable[[str], Place],
 ) -> None:
     at = place("published")
-    with at.engine() as engine:
+    with at.new_engine() as engine:
         at.arrive("1", ("a", 1))
         engine.run(at.job())
         at.delete()

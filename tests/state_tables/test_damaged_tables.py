@@ -4,64 +4,38 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from state_engine import (
+    DataStream,
     DeltaSink,
     DeltaStateTable,
-    FileSource,
-    KeyedProcessFunction,
     SqlStateTable,
-    StateEngine,
-    StatefulJob,
-    ValueStateDescriptor,
 )
 from state_engine.core.errors import SinkError, StatelakeError, TableChangedError
-from state_engine.monitoring.job_history import read_history
-from state_engine.monitoring.job_status import JobStatus, status_of_history
+from tests.support.summing import SumSite
 
 
-class Sum(KeyedProcessFunction):
-    def open(self, runtime_context: Any) -> None:
-        self.sum = runtime_context.get_state(ValueStateDescriptor("sum", int))
-
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        self.sum.update((self.sum.value() or 0) + value.n)
-        yield value.key, self.sum.value()
-
-
-class Site:
+class Site(SumSite):
     """A job with two published tables, one of which is damaged, and a sink."""
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:
-        self.directory, self.spark = directory, spark
+        super().__init__(directory, spark)
         self.url, self.is_sql = f"sqlite:///{directory}/out.db", False
-        (directory / "feed").mkdir()
-        self.engine = StateEngine(directory / "root", spark)
+        self.engine = self.new_engine()
 
-    def job(self) -> StatefulJob:
-        job = StatefulJob("sums", parallelism=2)
-        rows = job.source("rows", FileSource(str(self.directory / "feed"), max_files_per_batch=1))
-        stream = rows.key_by("key").process(Sum(), uid="sum", output_type="key string, sum bigint")
-        table = (
-            SqlStateTable(self.url, "bad") if self.is_sql else DeltaStateTable(str(self.directory / "bad"))
+    def send(self, sums: DataStream) -> None:
+        bad, good, out = (str(self.directory / name) for name in ("bad", "good", "out"))
+        sums.publish_state(
+            "sum", SqlStateTable(self.url, "bad") if self.is_sql else DeltaStateTable(bad), name="bad"
         )
-        stream.publish_state("sum", table, name="bad")
-        stream.publish_state("sum", DeltaStateTable(str(self.directory / "good")), name="good")
-        stream.sink("out", DeltaSink(str(self.directory / "out")))
-        return job
-
-    def arrive(self, name: str, key: str, number: int) -> None:
-        table = pa.table({"key": [key], "n": pa.array([number], pa.int64())})
-        pq.write_table(table, self.directory / "feed" / f"{name}.parquet")
+        sums.publish_state("sum", DeltaStateTable(good), name="good")
+        sums.sink("out", DeltaSink(out))
 
     def run(self) -> Any:
         return self.engine.run(self.job())
@@ -69,11 +43,7 @@ class Site:
     def again(self) -> None:
         """Another process."""
         self.engine.close()
-        self.engine = StateEngine(self.directory / "root", self.spark)
-
-    def status(self) -> JobStatus:
-        history = read_history(self.engine.root, "sums")
-        return status_of_history("sums", history, job=self.job(), now_ms=0, stuck_after=timedelta(hours=1))
+        self.engine = self.new_engine()
 
     def rows(self, name: str) -> list[tuple[str, int]]:
         if name == "bad" and self.is_sql:
@@ -148,14 +118,14 @@ def begun(site: Site, damage: Callable[[Site], None], *, living: bool) -> None:
     """Two checkpoints, a damaged table, and a third one that concerns it."""
     site.is_sql = damage in SQL
     for number in (1, 2):
-        site.arrive(str(number), "a", number)
+        site.arrive(str(number), ("a", number))
         site.run()
     assert site.rows("bad") == site.rows("good") == [("a", 3)]
     damage(site)
     if not living:
         site.again()
-    site.arrive("3", "a", 4)
-    site.arrive("4", "b", 5)
+    site.arrive("3", ("a", 4))
+    site.arrive("4", ("b", 5))
 
 
 @pytest.mark.parametrize("living", [True, False], ids=["the same engine", "a new engine"])
@@ -193,7 +163,7 @@ def test_the_job_and_the_other_targets_go_on(
             site.engine.published(site.job()).rebuild("bad", dry_run=True)
         site.engine.published(site.job()).rebuild("bad")
     assert site.rows("bad") == [("a", 7), ("b", 5)]
-    site.arrive("5", "b", 1)
+    site.arrive("5", ("b", 1))
     site.run()
     assert site.rows("bad") == site.rows("good") == [("a", 7), ("b", 6)]
     assert site.status().state == "ok"
@@ -222,21 +192,21 @@ def test_verify_and_accept_name_the_ways_out_of_damage(site: Site) -> None:
 
 def test_a_dropped_column_of_values_is_filled_again(site: Site) -> None:
     site.is_sql = True
-    site.arrive("1", "a", 1)
-    site.arrive("2", "b", 2)
+    site.arrive("1", ("a", 1))
+    site.arrive("2", ("b", 2))
     site.run()
     site.sql("ALTER TABLE bad DROP COLUMN value")
-    site.arrive("3", "a", 4)
+    site.arrive("3", ("a", 4))
     site.run()
     assert site.rows("bad") == [("a", 5), ("b", 2)]
 
 
 def test_a_table_that_others_changed_holds_back_nobody(site: Site) -> None:
-    site.arrive("1", "a", 1)
+    site.arrive("1", ("a", 1))
     site.run()
     site.spark.sql(f"INSERT INTO delta.`{site.directory}/bad` VALUES ('x', 1)")
-    site.arrive("2", "a", 2)
-    site.arrive("3", "a", 3)
+    site.arrive("2", ("a", 2))
+    site.arrive("3", ("a", 3))
     with pytest.raises(TableChangedError, match="rebuild-table"):
         site.run()
     assert site.rows("good") == [("a", 6)]
@@ -246,12 +216,12 @@ def test_a_table_that_others_changed_holds_back_nobody(site: Site) -> None:
 def test_a_damaged_sink_that_is_appended_to_waits_with_the_ways_that_work(site: Site) -> None:
     """Its rows are to arrive exactly once, so no later row may be committed before them."""
     for number in (1, 2):
-        site.arrive(str(number), "a", number)
+        site.arrive(str(number), ("a", number))
         site.run()
     log = site.directory / "out" / "_delta_log"
     (log / f"{1:020d}.json").unlink()
     site.again()
-    site.arrive("3", "a", 4)
+    site.arrive("3", ("a", 4))
     with pytest.raises(StatelakeError, match=r"sink 'out'.*branch create JOB --from 0.*give the sink"):
         site.run()
     shutil.rmtree(site.directory / "out")
