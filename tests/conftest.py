@@ -39,21 +39,10 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
-SECOND_RING = tuple(
-    f"tests/{room}/"
-    for room in (
-        "benchmarks",
-        "day",
-        "docs",
-        "faults",
-        "jobs",
-        "metamorphic",
-        "orchestration",
-        "porting",
-        "stores",
-    )
+FIRST_RING = tuple(
+    f"tests/{room}/" for room in ("core", "job", "microbatch", "misuse", "operators", "protocol", "testing")
 )
-"""Of these, `make test` runs what shows a promise only, whether or not it takes the Spark session."""
+"""Where tests are that `make test` runs unless they take the Spark session. Of others it runs doctests and promises."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -64,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if item.nodeid in promised or item.nodeid.partition("[")[0] in promised:
             item.add_marker(pytest.mark.xdist_group("spark"))
-        elif item.get_closest_marker("spark") or item.nodeid.startswith(SECOND_RING):
+        elif item.get_closest_marker("spark") or not item.nodeid.startswith(("state_engine/", *FIRST_RING)):
             item.add_marker(pytest.mark.more)
 
 

@@ -18,6 +18,7 @@ from pyspark import cloudpickle
 from pyspark.cloudpickle.cloudpickle import Pickler, list_registry_pickle_by_value
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.spark.loaded_modules import MAIN
 
 _DEEPEST = 20
 
@@ -30,6 +31,12 @@ class _Pickler(Pickler):
     """That of cloudpickle, but for open files: it would send the text that is left of one instead of the file."""
 
     dispatch_table: ClassVar = Pickler.dispatch_table.new_child({io.TextIOWrapper: _open_file})  # type: ignore[misc]
+
+
+def sent_by_value(name: str) -> bool:
+    """Whether code of a dotted name is in a module that is sent by value, or in a package that is."""
+    registered, parts = {MAIN, *list_registry_pickle_by_value()}, name.split(".")
+    return any(".".join(parts[:n]) in registered for n in range(1, len(parts) + 1))
 
 
 def pickled(thing: Any) -> bytes:
@@ -133,7 +140,7 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
         yield f".{name}.default[{place}]", default
     for attribute, value in vars(function).items():
         yield f".{name}.{attribute}", value
-    if function.__module__ in {"__main__", *list_registry_pickle_by_value()} or "<" in function.__qualname__:
+    if sent_by_value(function.__module__) or "<" in function.__qualname__:
         used = [n for n in function.__code__.co_names if n in function.__globals__]
         yield from ((f".{name}.{n}", function.__globals__[n]) for n in used)
 
@@ -147,5 +154,5 @@ def _of_object(thing: Any) -> Iterator[tuple[str, Any]]:
         **getattr(thing, "__dict__", {}),
     }.items():
         yield f".{name}.{attribute}", value
-    if type(thing).__module__ in {"__main__", *list_registry_pickle_by_value()}:
+    if sent_by_value(type(thing).__module__):
         yield f".{name}", type(thing)

@@ -34,7 +34,7 @@ from state_engine.core.errors import CodeVersionError, SetupError
 from state_engine.spark.code_digests import CodeDigests
 from state_engine.spark.loaded_modules import MAIN, is_as_in_file, is_own, modules_of
 from state_engine.spark.missing_modules import missing_module, module_error, place_of_task, placed
-from state_engine.spark.pickled_code import not_sendable, pickled
+from state_engine.spark.pickled_code import not_sendable, pickled, sent_by_value
 from state_engine.spark.read_failures import messages
 
 T = TypeVar("T")
@@ -246,11 +246,7 @@ def _digests(code: Any) -> CodeDigests:
 
 
 def _by_value(name: str) -> bool:
-    if "<" in name:  # lambdas and local functions always are
-        return True
-    registered = {*list_registry_pickle_by_value(), MAIN}
-    parts = name.split(".")
-    return any(".".join(parts[:n]) in registered for n in range(1, len(parts) + 1))
+    return "<" in name or sent_by_value(name)  # lambdas and local functions always are
 
 
 def _renew_changed(spark: SparkSession, digests: CodeDigests) -> None:

@@ -46,7 +46,6 @@ def own_modules(tmp_path: Path) -> Iterator[None]:
     sys.path[:] = path
 
 
-@pytest.mark.more
 @pytest.mark.parametrize("template", Template)
 def test_the_tests_of_a_new_project_pass(template: Template, tmp_path: Path) -> None:
     assert init(str(tmp_path / "shop"), "--template", template).exit_code == 0

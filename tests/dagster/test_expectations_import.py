@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 SCRIPT = """
 import sys
 from state_engine.expectations.validation import great_expectations
@@ -15,7 +13,6 @@ print(great_expectations().__name__, hasattr(sys.modules["__main__"], "__file__"
 """
 
 
-@pytest.mark.more
 def test_also_in_a_process_whose_main_module_is_no_file() -> None:
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=True

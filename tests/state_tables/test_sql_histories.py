@@ -248,7 +248,6 @@ class History:
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
-@pytest.mark.more
 @pytest.mark.parametrize(
     "block", [b if b < 2 else pytest.param(b, marks=pytest.mark.long) for b in range(10)]
 )
