@@ -1,4 +1,4 @@
-"""The state examples of Flink's documents, in memory and on Spark: one batch an element, and all at once."""
+"""The state examples of Flink's documents, in memory: one batch an element, and all at once; and by two processes."""
 
 from __future__ import annotations
 
@@ -85,52 +85,30 @@ EXPECTED = {
 @pytest.mark.parametrize("parallelism", [1, 4])
 def test_every_element_in_a_batch_of_its_own(parallelism: int) -> None:
     with MemoryPipeline.of(examples(1), parallelism=parallelism) as pipeline:
-        check_every_element(pipeline)
-
-
-@pytest.mark.spark
-@pytest.mark.long
-@pytest.mark.parametrize("parallelism", [1, 4])
-def test_every_element_in_a_batch_and_an_engine_of_its_own(
-    tmp_path: Path, spark: SparkSession, parallelism: int
-) -> None:
-    check_every_element(Pipeline(tmp_path, spark, examples(1), parallelism=parallelism))
-
-
-def check_every_element(pipeline: Pipeline | MemoryPipeline) -> None:
-    runs = 0
-    while pipeline.run(max_batches=1).batches:
-        runs += 1
-    assert runs == len(FIRST_ENTRY)
-    outputs = pipeline.outputs()
-    assert outputs.pop("count") == COUNTS_OUTPUTS
-    assert outputs == EXPECTED
-    assert pipeline.state("average_of_window", "average") == [(1, (1, 2))]
-    assert pipeline.state("first_entry_of_window", "sortedmapstate") == [
-        (1, 1, 1),
-        (1, 2, 2),
-        (1, 3, 2),
-        (1, 4, 1),
-        (1, 5, 1),
-        (1, 7, 1),
-    ]
+        runs = 0
+        while pipeline.run(max_batches=1).batches:
+            runs += 1
+        assert runs == len(FIRST_ENTRY)
+        outputs = pipeline.outputs()
+        assert outputs.pop("count") == COUNTS_OUTPUTS
+        assert outputs == EXPECTED
+        assert pipeline.state("average_of_window", "average") == [(1, (1, 2))]
+        assert pipeline.state("first_entry_of_window", "sortedmapstate") == [
+            (1, 1, 1),
+            (1, 2, 2),
+            (1, 3, 2),
+            (1, 4, 1),
+            (1, 5, 1),
+            (1, 7, 1),
+        ]
 
 
 def test_all_elements_in_one_batch() -> None:
     with MemoryPipeline.of(examples(None), parallelism=1) as pipeline:
-        check_all_elements(pipeline)
-
-
-@pytest.mark.spark
-def test_all_elements_in_one_batch_on_spark(tmp_path: Path, spark: SparkSession) -> None:
-    check_all_elements(Pipeline(tmp_path, spark, examples(None), parallelism=4))
-
-
-def check_all_elements(pipeline: Pipeline | MemoryPipeline) -> None:
-    assert len(pipeline.run().batches) == 1
-    outputs = pipeline.outputs()
-    assert sorted(outputs.pop("count")) == sorted(COUNTS_OUTPUTS)
-    assert outputs == EXPECTED
+        assert len(pipeline.run().batches) == 1
+        outputs = pipeline.outputs()
+        assert sorted(outputs.pop("count")) == sorted(COUNTS_OUTPUTS)
+        assert outputs == EXPECTED
 
 
 _SCRIPT = """

@@ -1,4 +1,4 @@
-"""PyFlink-style programs, ported by changing imports: in the harness, in memory and on Spark, with equal results.
+"""PyFlink-style programs, ported by changing imports: in the harness and in memory, with equal results.
 
 Each program uses state and functions in the way of PyFlink's examples. Elements come one in a batch in memory and all
 at once in the harness, so state is stored and read again between any two of them.
@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import (
     AggregateFunction,
@@ -44,7 +42,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.testing import KeyedHarness, OperatorHarness
-from tests.support.pipelines import MemoryPipeline, Pipeline
+from tests.support.pipelines import MemoryPipeline
 
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
 PAIRS = [("a", 3), ("b", 1), ("a", 5), ("b", 9), ("a", 3), ("c", 2), ("b", 1)]
@@ -166,24 +164,14 @@ def every_state(cut: int) -> Callable[[StatefulJob], dict[str, DataStream]]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_state_on_every_backend(backend: str) -> None:
     build = every_state(1 if backend == "heap" else 3)
-    with MemoryPipeline.of(build, parallelism=4, state_backend=BACKENDS[backend]) as pipeline:
-        check_every_state(pipeline)
-
-
-@pytest.mark.spark
-def test_every_state_on_spark(tmp_path: Path, spark: SparkSession) -> None:
-    pipeline = Pipeline(tmp_path, spark, every_state(3), parallelism=4, state_backend=BACKENDS["rocksdb"])
-    check_every_state(pipeline)
-
-
-def check_every_state(pipeline: Pipeline | MemoryPipeline) -> None:
     expected = KeyedHarness(AllStates(), key_by=First().get_key, output_type=ALL).process(PAIRS)
-    pipeline.run()
-    outputs = pipeline.outputs()["out"]
-    assert sorted(map(plain, outputs), key=repr) == sorted(map(plain, expected), key=repr)
-    assert pipeline.state("states", "mean") == [("a", (11, 3)), ("b", (11, 3)), ("c", (2, 1))]
-    assert pipeline.state("states", "text") == [("a", "-3-5-3"), ("b", "-1-9-1"), ("c", "-2")]
-    assert pipeline.state("states", "last") == [("a", 3), ("b", 1), ("c", 2)]
+    with MemoryPipeline.of(build, parallelism=4, state_backend=BACKENDS[backend]) as pipeline:
+        pipeline.run()
+        outputs = pipeline.outputs()["out"]
+        assert sorted(map(plain, outputs), key=repr) == sorted(map(plain, expected), key=repr)
+        assert pipeline.state("states", "mean") == [("a", (11, 3)), ("b", (11, 3)), ("c", (2, 1))]
+        assert pipeline.state("states", "text") == [("a", "-3-5-3"), ("b", "-1-9-1"), ("c", "-2")]
+        assert pipeline.state("states", "last") == [("a", 3), ("b", 1), ("c", 2)]
 
 
 class Enumerate(MapFunction, ListCheckpointed):

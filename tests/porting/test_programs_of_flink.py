@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob, Types
 from state_engine.testing import KeyedHarness, OperatorHarness
@@ -27,7 +25,7 @@ from tests.porting.taxi import (
     TaxiRide,
 )
 from tests.porting.walkthroughs import FraudDetector, MatchFunction, Rule, StateMachineMapper
-from tests.support.pipelines import MemoryPipeline, Pipeline
+from tests.support.pipelines import MemoryPipeline
 
 CUTS = [1, 3, None]
 
@@ -121,27 +119,17 @@ def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
 @pytest.mark.parametrize("cut", CUTS)
 def test_programs_in_memory(cut: int | None) -> None:
     with MemoryPipeline.of(build(cut), parallelism=2) as pipeline:
-        check_programs(pipeline)
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_programs_on_spark(tmp_path: Path, spark: SparkSession) -> None:
-    check_programs(Pipeline(tmp_path, spark, build(1), parallelism=2))
-
-
-def check_programs(pipeline: Pipeline | MemoryPipeline) -> None:
-    pipeline.run(clock=0)  # the fraud detector's minute goes by no wall clock
-    assert {name: sorted(values) for name, values in pipeline.outputs().items()} == {
-        "frauds": FRAUDS,
-        "alerts": ALERTS,
-        "matches": sorted(MATCHES),
-        "in_nyc": [3],
-        "enriched": ENRICHED,
-    }
-    assert pipeline.state("State machine", "state") == [("one", "W"), ("three", "Z"), ("two", "Y")]
-    assert [key for key, *_ in pipeline.state("enrichment", "saved ride")] == [6]
-    assert [key for key, *_ in pipeline.state("enrichment", "saved fare")] == [5]
+        pipeline.run(clock=0)  # the fraud detector's minute goes by no wall clock
+        assert {name: sorted(values) for name, values in pipeline.outputs().items()} == {
+            "frauds": FRAUDS,
+            "alerts": ALERTS,
+            "matches": sorted(MATCHES),
+            "in_nyc": [3],
+            "enriched": ENRICHED,
+        }
+        assert pipeline.state("State machine", "state") == [("one", "W"), ("three", "Z"), ("two", "Y")]
+        assert [key for key, *_ in pipeline.state("enrichment", "saved ride")] == [6]
+        assert [key for key, *_ in pipeline.state("enrichment", "saved fare")] == [5]
 
 
 def cuts_of(elements: list[Any], cut: int | None) -> list[list[Any]]:

@@ -1,6 +1,6 @@
 """Ported programs on streams without keys: map, flat map, filter, two streams, broadcast rules.
 
-In the harness and as jobs in memory, with equal results; one of two streams with a side output on Spark, too.
+In the harness and as jobs in memory, with equal results.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import (
     BroadcastProcessFunction,
@@ -101,15 +100,6 @@ class Routes(CoProcessFunction):
 
 @pytest.mark.parametrize("function", [Labels(), Units(), Routes()], ids=lambda f: type(f).__name__)
 def test_two_streams_are_handled_by_one_function(function: Any) -> None:
-    check_two_streams(function)
-
-
-@pytest.mark.spark
-def test_two_streams_are_handled_by_one_function_on_spark(spark: SparkSession) -> None:
-    check_two_streams(Routes(), spark)
-
-
-def check_two_streams(function: Any, spark: SparkSession | None = None) -> None:
     def connected(job: StatefulJob) -> DataStream:
         orders = job.from_collection(ORDERS, PAIR, name="orders", max_rows_per_batch=2)
         both = orders.connect(job.from_collection(PRICES, PAIR, name="prices"))
@@ -124,11 +114,9 @@ def check_two_streams(function: Any, spark: SparkSession | None = None) -> None:
     if isinstance(function, CoProcessFunction):
         assert expected == ["apple", "pear", "apple"]
         expected = harness.side_output(PRICED)
-        assert collected(lambda job: connected(job).get_side_output(PRICED), spark=spark) == sorted_plain(
-            expected
-        )
+        assert collected(lambda job: connected(job).get_side_output(PRICED)) == sorted_plain(expected)
     else:
-        assert collected(connected, spark=spark) == sorted_plain(expected)
+        assert collected(connected) == sorted_plain(expected)
     assert expected
 
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob, Time, Types
 from state_engine.testing import KeyedHarness
@@ -26,7 +24,7 @@ from tests.porting.taxi import (
     TaxiRide,
     millis,
 )
-from tests.support.pipelines import MemoryPipeline, Pipeline
+from tests.support.pipelines import MemoryPipeline
 
 CUTS = [1, 3, None]
 
@@ -127,23 +125,15 @@ def build(cut: int | None) -> Callable[[StatefulJob], dict[str, DataStream]]:
 @pytest.mark.parametrize("cut", CUTS)
 def test_rides_and_tips_in_memory(cut: int | None) -> None:
     with MemoryPipeline.of(build(cut), parallelism=2) as pipeline:
-        check_rides_and_tips(pipeline)
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_rides_and_tips_on_spark(tmp_path: Path, spark: SparkSession) -> None:
-    check_rides_and_tips(Pipeline(tmp_path, spark, build(1), parallelism=2))
-
-
-def check_rides_and_tips(pipeline: Pipeline | MemoryPipeline) -> None:
-    pipeline.run(drain=True)
-    outputs = {name: sorted(values) for name, values in pipeline.outputs().items()}
-    expected: dict[str, Sequence[Any]] = {f"long_{name}": alerts for name, (_, alerts) in LONG_RIDES.items()}
-    for name, (_, sums, late) in HOURS.items():
-        expected |= {f"tips_{name}": sums, f"late_{name}": late, f"max_{name}": MAXIMA[name]}
-    shown = {n: v for n, v in expected.items() if v and n.split("_", 1)[1] in ON_THE_ENGINE}
-    assert outputs == shown
+        pipeline.run(drain=True)
+        outputs = {name: sorted(values) for name, values in pipeline.outputs().items()}
+        expected: dict[str, Sequence[Any]] = {
+            f"long_{name}": alerts for name, (_, alerts) in LONG_RIDES.items()
+        }
+        for name, (_, sums, late) in HOURS.items():
+            expected |= {f"tips_{name}": sums, f"late_{name}": late, f"max_{name}": MAXIMA[name]}
+        shown = {n: v for n, v in expected.items() if v and n.split("_", 1)[1] in ON_THE_ENGINE}
+        assert outputs == shown
 
 
 def batches(elements: list[Any], cut: int | None) -> list[list[Any]]:
