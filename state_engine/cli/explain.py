@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from state_engine.cli.form import for_people
-from state_engine.cli.keys import key_of, with_bytes
+from state_engine.cli.keys import key_of
 from state_engine.cli.options import Job
 from state_engine.cli.output import plain, print_records, text
 from state_engine.cli.session import errors, listed, loaded_settings, opened, registered, remark, say
@@ -47,7 +47,7 @@ def explain(
             declared.prepare()
         history = engine.explain(
             code,
-            with_bytes(key_of(key), job, engine),
+            key_of(key),
             operator=operator,
             from_checkpoint=first,
             to_checkpoint=to,

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
-from state_engine.cli.keys import key_columns, with_bytes
+from state_engine.cli.keys import key_columns
 from state_engine.cli.options import DryRun, Job, Limit
 from state_engine.cli.output import Record, plain, print_records, report
 from state_engine.cli.queries import at_most, records_of, remark_more, show_table
@@ -83,9 +83,8 @@ def erase_keys(
     """
     given = [key_columns(text) for text in key]
     with opened("Erasing") as engine:
-        keys = [with_bytes(one, job, engine) for one in given]
         done = engine.state_processor(job).erase_keys(
-            keys,
+            given,
             operator=operator,
             dry_run=dry_run,
             purge=purge,

@@ -6,6 +6,7 @@ groups as a compaction does; nothing is shuffled. For operations that change sta
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import time
@@ -181,14 +182,31 @@ def keys_frame(
 
 
 def key_table(keys: Iterable[Any], schema: KeySchema, *, what: str) -> pa.Table:
-    """Keys as a user gives them, and as functions see them, as columns."""
+    """Keys as a user gives them, as columns: as functions see them; bytes also in base64, as commands print them."""
     rows = [_fields(key, schema, what) for key in keys]
-    columns = [list(map(_stored, c)) for c in zip(*rows, strict=True)] or [[]] * len(schema.names)
+    parts = list(zip(*rows, strict=True)) or [()] * len(schema.names)
+    columns = [
+        [_bytes(part, f"{what}: the column '{name}' of its key") for part in given]
+        if pa.types.is_binary(kind)
+        else list(map(_stored, given))
+        for name, kind, given in zip(schema.names, schema.types, parts, strict=True)
+    ]
     try:
         return pa.table([pa.array(column) for column in columns], list(schema.names))
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InvalidKeyError(
             f"{what}: the keys that are given cannot be of type {schema.declared_text}: {error}"
+        ) from None
+
+
+def _bytes(given: Any, what: str) -> Any:
+    if not isinstance(given, str):
+        return given
+    try:
+        return b64decode(given, validate=True)
+    except ValueError:
+        raise ConfigurationError(
+            f"{what} holds bytes, and given is {given!r}: give bytes, or base64 as commands print them"
         ) from None
 
 

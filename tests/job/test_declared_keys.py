@@ -73,6 +73,8 @@ KEYS: list[tuple[Any, Any, Any]] = [
     (Types.SQL_TIME(), time(1), 3_600_000_000),
     (Types.BIG_INT(), 10**30, Decimal(10**30)),
     (Types.STRING(), "a", "a"),
+    (Types.PRIMITIVE_ARRAY(Types.BYTE()), b"\x00\xff", b"\x00\xff"),
+    (Types.PRIMITIVE_ARRAY(Types.BYTE()), "AP8=", b"\x00\xff"),
     (Types.INSTANT(), Instant.of_epoch_milli(0), None),
 ]
 
@@ -95,6 +97,10 @@ def test_records_that_people_give() -> None:
     ]
     with pytest.raises(ConfigurationError, match=r"columns \['airport', 'gate'\], given is 'JFK'"):
         key_table(["JFK"], schema, what="job 'j'")
+    with pytest.raises(
+        ConfigurationError, match="job 'j': the column 'k' of its key holds bytes, and given is 'no base64'"
+    ):
+        key_table(["no base64"], DeclaredKey.of("k", to_type(bytes, parameter="key")).schema, what="job 'j'")
     with pytest.raises(InvalidKeyError, match="job 'j': the keys that are given cannot be of type"):
         key_table([object()], OF_NUMBERS, what="job 'j'")
     with pytest.raises(InvalidKeyError, match="job 'j': the keys"):

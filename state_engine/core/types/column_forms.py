@@ -119,25 +119,13 @@ def _cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Arr
         return _floats(array, kind, wanted)
     if wanted == pa.float32() and family[0] == "float":
         made = array.cast(wanted, safe=False)
-        if pc.any(pc.and_(pc.is_inf(made), pc.is_finite(array))).as_py():
-            raise ValueTypeError(f"a value of a column of {array.type} is too large for type {kind}")
-        if not _has_all_digits(array, made):
-            raise ValueTypeError(
-                f"a value of a column of {array.type} has more digits than type {kind} holds: declare double, or cast "
-                "the column to float32"
-            )
+        rounded = pc.and_(pc.not_equal(made.cast(array.type), array), pc.is_finite(array))
+        for value in pc.unique(array.filter(rounded)).to_pylist():
+            kind.normalise(value)
         return made
     if family == ("integer", "decimal"):  # Arrow asks for room for every number of the type
         array = _arrow_cast(array, kind, pa.decimal128(38, wanted.scale))
     return _arrow_cast(array, kind, wanted)
-
-
-def _has_all_digits(array: pa.Array, made: pa.Array) -> bool:
-    """Whether numbers of 32 bits are the given ones: exactly, or by the fewest digits that name them."""
-    wide = made.cast(array.type)
-    rounded = pc.and_(pc.not_equal(wide, array), pc.is_finite(array))
-    texts = made.filter(rounded).cast(pa.string()).cast(array.type)
-    return bool(texts.equals(array.filter(rounded)))
 
 
 def _arrow_cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Array:
