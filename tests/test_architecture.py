@@ -35,7 +35,9 @@ def test_captions_of_the_picture_are_not_cut_off() -> None:
 def test_files_that_the_description_names_are_there() -> None:
     named = set(re.findall(r"`([\w/]+\.py)`", TEXT))
     assert len(named) > 30
-    assert [name for name in named if not (ENGINE / name).is_file()] == []
+    assert [
+        name for name in named if not any((place / name).is_file() for place in (ENGINE, REPOSITORY))
+    ] == []
 
 
 def test_the_table_has_all_rooms_in_their_order() -> None:
@@ -78,6 +80,25 @@ def test_every_step_of_an_operation_is_followed_with_three_files() -> None:
         modules = ["state_engine." + file.removesuffix(".py").replace("/", ".") for file, _ in files[1:]]
         unreached = [m for m in modules if m not in imported]
         assert not unreached, f"{step}: no file of the step leads to {unreached}"
+
+
+_QUESTIONS = re.findall(
+    r"^\| ([^|]+\?) \| ([^|]+) \| ([^|]+) \|$",
+    TEXT.partition("## Ten questions")[2].partition("\n## ")[0],
+    re.MULTILINE,
+)
+
+
+def test_ten_questions_are_answered_by_functions_that_exist() -> None:
+    assert len(_QUESTIONS) == 10
+    for question, *answers in _QUESTIONS:
+        named = re.findall(r"`([\w/]+\.py)` \(((?:`[\w.]+`(?:, )?)+)\)", " ".join(answers))
+        assert named, question
+        for file, names in named:
+            body = ast.parse((ENGINE / file).read_text()).body
+            assert [
+                name for name in re.findall(r"`([\w.]+)`", names) if not _defines(body, name.split("."))
+            ] == [], f"{question}: {file}"
 
 
 def _defines(body: list[ast.stmt], name: list[str]) -> bool:

@@ -44,13 +44,16 @@ with and the results after each row, key by key."""
 
 
 def running_form(accumulator: Accumulator, value_type: TypeInformation) -> Running | None:
-    """The running form of an accumulator for values of a type; None where it has none."""
+    """The running form of an accumulator for values of a type; None where it has none.
+
+    A subclass has none before it is named here: the form of its base would give the results of the base.
+    """
     if type(accumulator) is CountValues:
         return _count
-    if isinstance(accumulator, SumDoubles):
+    if type(accumulator) in (SumDoubles, AverageOfDoubles):
         average = isinstance(accumulator, AverageOfDoubles)
         return lambda *given: _sum_doubles(*given, average=average)
-    if isinstance(accumulator, SumNumbers):
+    if type(accumulator) in (SumNumbers, AverageOfIntegers, AverageOfDecimals):
         return lambda *given: _sum_numbers(accumulator, *given)
     if type(accumulator) is Extreme and type(value_type) in (IntegerType, FloatType, DateType, TimestampType):
         return lambda *given: _extreme(accumulator, *given)

@@ -95,4 +95,4 @@ def _element(text: str, uri: str) -> Element:
             return element
     except (ValueError, TypeError, KeyError, RecursionError):
         pass
-    raise damaged(uri, f"{text[:60]!r} is no element of a position", of="source positions")
+    raise damaged(uri, f"{text[:60]!r} is not an element of a position", of="source positions")

@@ -18,7 +18,9 @@ from state_engine import DeltaSource, EmbeddedRocksDBStateBackend, StatefulJob, 
 from state_engine.core.functions.vectorized_functions import PerElement
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators import keyed_aggregates
+from state_engine.operators.accumulators import BIGINT, SumNumbers
 from state_engine.operators.aggregates import Aggregate, avg, max_, min_, plan
+from state_engine.operators.column_accumulators import running_form
 from state_engine.operators.column_aggregates import VectorizedAggregates
 from state_engine.operators.exact_columns import running_sums
 from state_engine.operators.exact_sum import exact_sum, rounded_sum
@@ -132,6 +134,18 @@ def test_strings_and_changing_rows_go_per_element() -> None:
     assert KeyedAggregates(plan({"least": min_("v")}, columns, changing=False)).vectorized() is None
     changing = KeyedAggregates(plan({"n": count()}, columns, changing=True), emits_changes=True)
     assert changing.vectorized() is None
+
+
+class SumOfSquares(SumNumbers):
+    """Adds more than its base does."""
+
+    def add(self, value: int, accumulator: tuple[int, int]) -> tuple[int, int]:
+        return super().add(value * value, accumulator)
+
+
+def test_a_subclass_of_an_accumulator_does_not_get_the_form_of_its_base() -> None:
+    assert running_form(SumNumbers(BIGINT, what="sum_('v')"), BIGINT) is not None
+    assert running_form(SumOfSquares(BIGINT, what="squares('v')"), BIGINT) is None
 
 
 class Counted:

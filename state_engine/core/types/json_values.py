@@ -60,7 +60,7 @@ def from_json(kind: TypeInformation, texts: Sequence[str]) -> list[Any]:
         raise
     except Exception as error:  # a text may come with a savepoint from anywhere, and hold anything
         raise ValueTypeError(
-            f"a stored element is none of the type {type_text(kind)} ({type(error).__name__}: {error}), so Statelake "
+            f"a stored element is not of the type {type_text(kind)} ({type(error).__name__}: {error}), so Statelake "
             "did not write it: restore an earlier checkpoint, or another savepoint"
         ) from error
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 from state_engine.core.checkpoints.checkpoint import (
     ROW_TYPE,
     BaseRange,
@@ -11,6 +13,8 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateSchema,
     StagedSink,
 )
+from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.operation_rows import continuing
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.ddl import ddl_text
 from tests.core.checkpoints.rows import changes, checkpoint, operator, progress
@@ -37,6 +41,34 @@ def full() -> CheckpointRow:
 def test_rows_come_back_as_they_were() -> None:
     rows = [full(), checkpoint(1)]
     assert ROW_TYPE.from_arrow(ROW_TYPE.to_arrow(rows, storage=True)) == rows
+
+
+INHERITED = {
+    "clock_ms", "watermark_ms", "operator_state", "job", "code_version", "rescaled", "partition",
+    "partition_start_ms", "partition_end_ms", "operator_watermarks_ms", "kept_states", "digest",
+}  # fmt: skip
+"""What a row of an operation has from its parent; the commit makes the digest."""
+
+
+def test_a_row_of_an_operation_has_nothing_of_its_parent_but_what_still_holds() -> None:
+    """A new column is inherited until ``continuing`` resets it: decide which it shall be."""
+    base = full()
+    other = {f.name: {"x": 1} if f.name == "durations_ms" else object() for f in fields(base)} | {
+        name: getattr(base, name) for name in ("operators", "sources", "checkpoint_id", "kind")
+    }
+    parent = replace(base)
+    for name, value in other.items():
+        object.__setattr__(parent, name, value)
+    row = continuing(
+        parent,
+        kind=CheckpointKind.RESTORE,
+        checkpoint_id=7,
+        write_id="w",
+        created_at=base.created_at,
+        requested_by="",
+    )
+    kept = {f.name for f in fields(row) if getattr(row, f.name) is getattr(parent, f.name)}
+    assert kept == INHERITED
 
 
 def test_parts_are_found_by_name() -> None:
