@@ -43,6 +43,9 @@ Running = Callable[[pa.Array, pa.Array, Segments], tuple[pa.Array, pa.Array]]
 with and the results after each row, key by key."""
 
 
+_SUMS_OF_NUMBERS = (SumNumbers, AverageOfIntegers, AverageOfDecimals)
+
+
 def running_form(accumulator: Accumulator, value_type: TypeInformation) -> Running | None:
     """The running form of an accumulator for values of a type; None where it has none.
 
@@ -53,7 +56,7 @@ def running_form(accumulator: Accumulator, value_type: TypeInformation) -> Runni
     if type(accumulator) in (SumDoubles, AverageOfDoubles):
         average = isinstance(accumulator, AverageOfDoubles)
         return lambda *given: _sum_doubles(*given, average=average)
-    if type(accumulator) in (SumNumbers, AverageOfIntegers, AverageOfDecimals):
+    if isinstance(accumulator, SumNumbers) and type(accumulator) in _SUMS_OF_NUMBERS:
         return lambda *given: _sum_numbers(accumulator, *given)
     if type(accumulator) is Extreme and type(value_type) in (IntegerType, FloatType, DateType, TimestampType):
         return lambda *given: _extreme(accumulator, *given)
