@@ -28,7 +28,6 @@ from benchmarks.comparison import OnStep, spark_application
 from benchmarks.figures import Comparison, Timed, load_of_machine
 from benchmarks.sized_jobs import Counting, Mapped, SizedJob, Took, Waiting
 from benchmarks.unequal import UnequalResultsError
-from state_engine.storage.state.copy_directory import LocalCopies, use_local_copies
 
 app = typer.Typer(help="Small micro-batches on large state.", no_args_is_help=True)
 
@@ -166,7 +165,6 @@ def changed_entries(job: SizedJob, keys: int, changed: int) -> Took:
 def _site() -> Iterator[tuple[SparkSession, Path]]:
     """A Spark application and a directory, for one comparison."""
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
-        use_local_copies(LocalCopies(f"{name}/copies"))
         yield spark, Path(name)
 
 

@@ -24,6 +24,7 @@ from state_engine import (
     DeltaSink,
     FileSource,
     KeyedProcessFunction,
+    LocalCopies,
     MapStateDescriptor,
     RuntimeContext,
     StateEngine,
@@ -104,6 +105,7 @@ class SizedJob:
         keys: that have state.
         entries: of each key's map, for ``Mapped``.
         max_parallelism: key groups, each with a file of the base; None for the default.
+        local_copies: of these files; None for some in the directory.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class SizedJob:
         *,
         entries: int = 0,
         max_parallelism: int | None = None,
+        local_copies: LocalCopies | None = None,
     ) -> None:
         self._spark, self.directory, self._input, self.keys = spark, directory, directory / "input", keys
         self._input.mkdir(parents=True)
@@ -124,7 +127,8 @@ class SizedJob:
         keyed = self.job.source("events", source, event_time="ts").key_by("k")
         kept = keyed.process(function, uid="kept", output_type="k bigint, n bigint")
         kept.sink("out", DeltaSink(str(directory / "out")))
-        self.engine = StateEngine(directory / "root", spark)
+        local_copies = local_copies or LocalCopies(str(directory / "copies"))
+        self.engine = StateEngine(directory / "root", spark, local_copies=local_copies)
         self._random = np.random.default_rng(keys)
         self._batches = self._reached = self.events = 0
         self._given(function, entries)

@@ -37,7 +37,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     "Running, looking, operating": (
         "Every operation on the jobs of a state root. `job` is a job, or its name where the code takes no part.",
         ["StateEngine", "JobSavepoints", "JobPublished", "StateProcessor", "SparkState", "RetentionPolicy", "Settings",
-         "SparkSettings", "load_settings", "local_session"],
+         "SparkSettings", "StoreAccess", "LocalCopies", "load_settings", "local_session"],
     ),
     "What calls return and report": (
         "Values that calls of the engine give, or hand to `on_progress`.",

@@ -124,6 +124,8 @@ from state_engine.state_processor.state_transform import TransformReport
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.state_tables.sql import SqlStateTable
+from state_engine.storage.object_stores import StoreAccess
+from state_engine.storage.state.copy_directory import LocalCopies
 
 __all__ = [
     # jobs
@@ -132,7 +134,7 @@ __all__ = [
     "FileSource", "DeltaSource", "KafkaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
     "KafkaSink", "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
     # engine
-    "StateEngine", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow",
+    "StateEngine", "StoreAccess", "LocalCopies", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow",
     "CompactionPolicy", "RetentionPolicy",
     "TimePartitions", "DeadLetterLimit", "SparkState",
     "Settings", "SparkSettings", "load_settings", "local_session",

@@ -97,7 +97,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from state_engine.machine.settings import SparkSettings
     from state_engine.spark.engine_session import INTERPRETED
     from state_engine.spark.session import local_session
-    from state_engine.storage.state.copy_directory import LocalCopies, use_local_copies
 
     scratch: Path = tmp_path_factory.mktemp("spark")
     options = {
@@ -108,7 +107,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # their own, the demo and the benchmarks run them compiled.
         **INTERPRETED,
     }
-    use_local_copies(LocalCopies(str(scratch / "copies")))
+    os.environ["STATELAKE__LOCAL_COPIES__DIRECTORY"] = str(scratch / "copies")
     session = local_session(
         SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"
     )

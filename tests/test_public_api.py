@@ -36,7 +36,7 @@ NAMES = {
     "CompactionPolicy", "RetentionPolicy", "TimePartitions", "CloseableIterator", "DeadLetterLimit",
     "TimestampAssigner", "WatermarkStrategy", "TtlTime", "TtlUpdateType", "TtlVisibility",
     "StateProcessor", "JobSavepoints", "JobPublished", "SparkState", "Settings", "SparkSettings",
-    "load_settings", "local_session",
+    "load_settings", "local_session", "StoreAccess", "LocalCopies",
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
     "ErasedTable", "KeyTypeReport", "OperatorDropReport", "ReplayReport", "RescaleReport", "RestoreReport",
     "SavepointReport", "TransformReport", "TableReport",

@@ -33,7 +33,7 @@ from state_engine.machine.settings import (
 )
 from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.storage.files import normal_uri
-from state_engine.storage.object_stores import use_stores
+from state_engine.storage.object_stores import describe_stores
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine
@@ -70,7 +70,7 @@ def loaded_settings() -> LoadedSettings:
     """The settings file of this directory, overridden by the environment; the log is shown as they say."""
     loaded = load(environ=os.environ, directory=Path.cwd())
     set_up_logs(loaded.settings.logging)
-    use_stores(loaded.settings.storage)
+    describe_stores(loaded.settings.storage)
     return loaded
 
 

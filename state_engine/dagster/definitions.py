@@ -5,13 +5,11 @@ Loading imports no PySpark and reads no data: a job is configuration.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 
 import dagster as dg
 
-from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.concepts import (
     automation,
     checkpointing,
@@ -35,7 +33,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.machine.defects import guarded_function
 from state_engine.machine.settings import Settings, load_settings
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
-from state_engine.storage.object_stores import StoreAccess, store_access, stores_are_known, use_stores
+from state_engine.storage.object_stores import describe_stores
 
 CONCEPTS = (checkpointing, checks, expectations, automation)
 """What every job gets; its options say how much of it."""
@@ -132,13 +130,7 @@ def statelake_assets(
 
 def _settings(settings: Settings | None, root: str | None) -> Settings:
     known = settings or load_settings()
-    said = known.storage != StoreAccess()
-    if said and stores_are_known() and store_access() != known.storage.completed(os.environ):
-        raise ConfigurationError(
-            "[storage] of these settings reaches object stores in another way than settings that this process has used "
-            "already, and a process has one way: give both the same [storage], or make a code location of each"
-        )
-    use_stores(known.storage)  # sensors look at the root without Spark
+    describe_stores(known.storage)  # sensors look at the root without Spark
     return known if root is None else known.model_copy(update={"root": root})
 
 

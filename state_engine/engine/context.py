@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from urllib.parse import urlparse
 
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
@@ -20,6 +21,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name, requester
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
+from state_engine.machine.settings import load_settings
 from state_engine.microbatch.coordinator import CheckpointCoordinator, RunOptions
 from state_engine.microbatch.planning import InputPlanner, Steps
 from state_engine.microbatch.routing.routing import Router
@@ -33,14 +35,16 @@ from state_engine.spark.engine_session import EngineSession, activate, active_se
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.session import check_session, local_session
 from state_engine.spark.shipping import ship_code
-from state_engine.spark.stores import find_local_copies, find_stores, reach_stores
+from state_engine.spark.stores import find_stores, reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.durability import Durability
 from state_engine.storage.file_systems import refuse_network_root
 from state_engine.storage.files import is_local, normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.object_stores import StoreAccess, describe_stores
 from state_engine.storage.root import open_root
+from state_engine.storage.state.copy_directory import LocalCopies
 
 _IN_CALL: ContextVar[bool] = ContextVar("in_call", default=False)
 
@@ -56,10 +60,15 @@ class EngineContext:
         lock_timeout_s: float = 60.0,
         single_writer: bool = False,
         durability: Durability = "sync",
+        stores: StoreAccess | None = None,
+        local_copies: LocalCopies | None = None,
     ) -> None:
         check_choice(durability, ("sync", "os"), what="durability")
         self._durability: Durability = durability
         self.root = normal_uri(root)
+        self._local_copies = local_copies
+        if stores is not None:
+            _describe(stores, self.root)
         if not is_local(self.root):
             find_stores()  # the root is looked at before Spark starts
         self.session, self.lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
@@ -115,7 +124,6 @@ class EngineContext:
             ship_code(self.user_session)
             refuse_network_root(self.root)
             reach_stores(self.spark)
-            find_local_copies()
             checks = StoreChecks(self.root, self.spark._jsc, single_writer=self._single_writer)
             checks.check_configured(self.root)
             self._kernel = DeltaKernel(
@@ -125,6 +133,13 @@ class EngineContext:
                 checks=checks,
             )
         return self._kernel
+
+    @property
+    def local_copies(self) -> LocalCopies:
+        """Where micro-batches keep copies of large files of state; without the argument as the settings say."""
+        if self._local_copies is None:
+            self._local_copies = load_settings().local_copies.described()
+        return self._local_copies
 
     def close(self) -> None:
         """Wait for background work of commits. The Spark session stays."""
@@ -268,3 +283,13 @@ class EngineContext:
             declared=self.declared(tables, job),
             sinks=job.sinks.values() if isinstance(job, StatefulJob) else (),
         )
+
+
+def _describe(stores: StoreAccess, root: str) -> None:
+    """Reach the bucket of a root, and those that a description names, as it says."""
+    bucket = "" if is_local(root) else urlparse(root).netloc
+    if not (bucket or stores.buckets):
+        raise ConfigurationError(
+            f"stores: the root {root} is in no bucket: name those that are reached like this, StoreAccess(buckets=(…))"
+        )
+    describe_stores(stores, bucket=bucket)

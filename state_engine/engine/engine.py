@@ -58,7 +58,8 @@ from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.durability import Durability
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.copy_directory import drop_local_copies
+from state_engine.storage.object_stores import StoreAccess
+from state_engine.storage.state.copy_directory import LocalCopies
 
 
 @guarded
@@ -72,6 +73,13 @@ class StateEngine:
         single_writer: you guarantee that no other process writes to this root, on stores that cannot fence.
         durability: ``sync``: what is committed to local directories outlasts a power cut; ``os``: it outlasts crashes
             of processes, and the operating system decides when it reaches the disk.
+        stores: how the bucket of the root is reached, and those that it names (``buckets``); None for both as the
+            section ``[storage]`` of the settings says. Engines of one process may reach different buckets differently.
+        local_copies: of large files of state on the machines that run subtasks; None for the section
+            ``[local_copies]`` of the settings.
+
+    Raises:
+        ConfigurationError: this process reaches one of these buckets in another way already.
 
     Example::
 
@@ -88,9 +96,17 @@ class StateEngine:
         lock_timeout_s: float = 60.0,
         single_writer: bool = False,
         durability: Durability = "sync",
+        stores: StoreAccess | None = None,
+        local_copies: LocalCopies | None = None,
     ) -> None:
         self.context = EngineContext(
-            root, spark, lock_timeout_s=lock_timeout_s, single_writer=single_writer, durability=durability
+            root,
+            spark,
+            lock_timeout_s=lock_timeout_s,
+            single_writer=single_writer,
+            durability=durability,
+            stores=stores,
+            local_copies=local_copies,
         )
 
     @property
@@ -817,7 +833,7 @@ class StateEngine:
             on_progress=on_progress or (lambda _: None),
         )
         if not dry_run:
-            drop_local_copies(JobLayout(self.root, report.job))
+            self.context.local_copies.drop(JobLayout(self.root, report.job))
         return report
 
     @classmethod
@@ -878,5 +894,10 @@ class StateEngine:
     ) -> RunOptions:
         requested_by = requested_by or requester()
         return RunOptions(
-            clock_of(clock), dict(parameters or {}), requested_by, drain=drain, backfill=backfill
+            clock_of(clock),
+            dict(parameters or {}),
+            requested_by,
+            drain=drain,
+            backfill=backfill,
+            local_copies=self.context.local_copies,
         )

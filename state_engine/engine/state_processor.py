@@ -33,7 +33,6 @@ from state_engine.state_processor.operator_drop import OperatorDrop, OperatorDro
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.copy_directory import drop_local_copies
 
 
 @guarded
@@ -343,7 +342,7 @@ class StateProcessor:
             )
         finally:
             if not dry_run:
-                drop_local_copies(layout)
+                self.context.local_copies.drop(layout)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

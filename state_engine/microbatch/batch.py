@@ -12,6 +12,7 @@ from state_engine.core.time.partitions import Partition
 from state_engine.core.time.time_plan import ROWS_ALONE, TimePlan
 from state_engine.microbatch.routing.origins import EventTimes
 from state_engine.sources.base import Slice
+from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 
 if TYPE_CHECKING:
     from state_engine.microbatch.dead_letters import LettersSlice
@@ -52,6 +53,7 @@ class BatchContext:
         without_rows: slices that move the position of their source and bring no rows.
         partition: the time partition that it is of; None in a continuous job.
         late_rows: rows found whose partition had been run before.
+        local_copies: of files of bases, on the machines that run subtasks.
     """
 
     write_id: str
@@ -70,6 +72,7 @@ class BatchContext:
     backfill: str = ""
     letters: LettersSlice | None = None
     time: TimePlan = ROWS_ALONE
+    local_copies: LocalCopies = NO_COPIES
 
     @property
     def event_times(self) -> EventTimes:

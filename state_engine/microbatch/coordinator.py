@@ -67,6 +67,7 @@ from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.java_calls import java_threads
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
+from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from state_engine.storage.storage_failures import keeping
 
 _NOTHING = "Nothing of this micro-batch was committed; earlier commits are unchanged"
@@ -85,6 +86,7 @@ class RunOptions:
         begin_id: what the first batch of a branch continues; None for nothing.
         script: plans the batches of a replay, or of time partitions, instead of the sources and the clock.
         accept_clock: whether the clock is right, however far ahead of the last checkpoint it is.
+        local_copies: of files of bases, on the machines that run subtasks.
     """
 
     clock: Callable[[], int]
@@ -97,6 +99,7 @@ class RunOptions:
     script: Script | None = None
     backfill: str = ""
     accept_clock: bool = False
+    local_copies: LocalCopies = NO_COPIES
 
 
 class CheckpointCoordinator:
@@ -277,6 +280,7 @@ class CheckpointCoordinator:
                 backfill=self._options.backfill,
                 letters=planned.letters,
                 time=planned.time,
+                local_copies=self._options.local_copies,
             )
             return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id), spent)
 

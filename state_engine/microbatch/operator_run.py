@@ -47,7 +47,6 @@ from state_engine.spark.lost_subtasks import translating_worker_loss
 from state_engine.spark.read_failures import reading
 from state_engine.spark.tasks import TaskInput, run
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.copy_directory import NO_COPIES, local_copies
 from state_engine.storage.state.located_files import state_files
 
 
@@ -99,7 +98,7 @@ def subtask_spec(
         backend=job.state_backend,
         judges_lateness=judges_lateness,
         first_timers=tuple(recorded.first_timers) if recorded else (),
-        local_copies=local_copies() or NO_COPIES,
+        local_copies=batch.local_copies,
         **_rules_of_table(job, operator, inputs),
         late_to={} if batch.letters else {s: tag.tag_id for s, tag in late_outputs(operator).items()},
         letters=batch.letters.labels

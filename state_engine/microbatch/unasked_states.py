@@ -32,7 +32,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch_result import Execution
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, read_entries
-from state_engine.storage.state.changelog import KeyGroups
+from state_engine.storage.state.listed_files import KeyGroups
 from state_engine.storage.state.located_files import state_files
 
 _PARTS = 16

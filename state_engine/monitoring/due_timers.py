@@ -16,7 +16,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.quiet_time import times_without_rows, waiting_sources
 from state_engine.microbatch.run_always import due_since, timers_due
 from state_engine.monitoring.job_history import JobHistory
-from state_engine.storage.state.changelog import AllKeys
+from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.stored_timers import StoredTimers
 

@@ -18,7 +18,7 @@ from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.storage.in_threads import in_threads
-from state_engine.storage.state.changelog import open_state_file
+from state_engine.storage.state.listed_files import open_state_file
 from state_engine.storage.state.located_files import StateFile
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -31,7 +31,7 @@ from state_engine.spark.task_attempts import TaskAttempt
 from state_engine.spark.tasks import OwnReads, Report, run, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
-from state_engine.storage.state.changelog import KeyGroups
+from state_engine.storage.state.listed_files import KeyGroups
 from state_engine.storage.state.located_files import StateFile, state_files
 
 if TYPE_CHECKING:

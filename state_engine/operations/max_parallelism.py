@@ -33,7 +33,7 @@ from state_engine.operations.compaction import compacted, write_base
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.state.changelog import open_state_file
+from state_engine.storage.state.listed_files import open_state_file
 from state_engine.storage.state.located_files import StateFile, state_files
 
 _ROUNDS = 5

@@ -31,6 +31,7 @@ from state_engine.publishing.published_tables import PublishedTables
 from state_engine.publishing.publishers import publishers
 from state_engine.publishing.sink_places import Declared, SinkPlaces
 from state_engine.sinks.base import Publisher, naming_damage
+from state_engine.sinks.foreach_batch import ForeachBatchPublisher, ForeachBatchSink
 from state_engine.state_tables.base import TableTarget
 from state_engine.state_tables.states import published_in
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -51,7 +52,8 @@ class Publication:
         self._kernel, self._tables = kernel, tables
         self.places = SinkPlaces(tables.layout, tables.log.app)
         self.tables = PublishedTables(kernel, tables, self.places, targets)
-        self._publishers = publishers(kernel, tables)
+        self._functions = ForeachBatchPublisher(kernel)
+        self._publishers = publishers(kernel, tables, self._functions)
         self._published: int | None = None
         self._known: set[str] = set()
         self._asked: set[SinkKey] = set()
@@ -72,6 +74,10 @@ class Publication:
     def declared(self, job: StatefulJob) -> frozenset[SinkKey]:
         """Name and path of the sinks and published tables of a job's code, and its dead letters."""
         self.tables.code = {node.recorded.key: node.recorded for node in job.published.values()}
+        sinks = self.places.sinks(job)
+        self._functions.sinks = {
+            at: sink for (_, at), sink in sinks.items() if isinstance(sink, ForeachBatchSink)
+        }
         return self.places.declared(job)
 
     def publish_pending(

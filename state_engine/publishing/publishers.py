@@ -22,15 +22,19 @@ Publishers = dict[str, Publisher]
 """By kind of sink."""
 
 
-def publishers(kernel: DeltaKernel, tables: JobTables) -> Publishers:
-    """Of every kind of sink."""
+def publishers(kernel: DeltaKernel, tables: JobTables, functions: ForeachBatchPublisher) -> Publishers:
+    """Of every kind of sink.
+
+    Args:
+        functions: calls those of the job's code.
+    """
     return {
         SinkKind.DELTA: DeltaPublisher(kernel),
         SinkKind.DELTA_SPARK: SparkDeltaPublisher(kernel),
         SinkKind.FILES: FilePublisher(kernel.disk.durability, kernel.write_new),
         SinkKind.DEAD_LETTERS: DeadLetterPublisher(kernel, tables),
         SinkKind.SQL: SqlPublisher(),
-        SinkKind.FOREACH_BATCH: ForeachBatchPublisher(kernel),
+        SinkKind.FOREACH_BATCH: functions,
         SinkKind.KAFKA: KafkaPublisher(kernel),
     }
 

@@ -12,6 +12,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import PathChanges, last_of_sinks, path_changes
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey
 from state_engine.job.job import StatefulJob
+from state_engine.sinks.base import Sink
 from state_engine.sinks.staging import Staging, located
 from state_engine.state_tables.states import without_superseded
 from state_engine.storage.layout import JobLayout
@@ -37,10 +38,16 @@ class SinkPlaces:
 
     def declared(self, job: StatefulJob) -> frozenset[SinkKey]:
         """Name and path of the sinks and published tables of a job's code, and its dead letters."""
-        staging = Staging(self.layout.root)
-        keys = {(node.name, node.sink.place(self.app_of(node.name), staging)) for node in job.sinks.values()}
         tables = {(node.name, node.table.place) for node in job.published.values()}
-        return frozenset({*keys, *tables, (DEAD_LETTERS, self.layout.dead_letters)})
+        return frozenset({*self.sinks(job), *tables, (DEAD_LETTERS, self.layout.dead_letters)})
+
+    def sinks(self, job: StatefulJob) -> dict[SinkKey, Sink]:
+        """The sinks of a job's code, by name and path."""
+        staging = Staging(self.layout.root)
+        return {
+            (node.name, node.sink.place(self.app_of(node.name), staging)): node.sink
+            for node in job.sinks.values()
+        }
 
     def is_declared(self, staged: StagedSink, declared: Declared) -> bool:
         """Whether a sink is one of the code's; every one is where the code is not known."""

@@ -31,7 +31,7 @@ from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import TABLE_PROPERTIES, JobLayout, changelog_schema
-from state_engine.storage.state.changelog import check_files
+from state_engine.storage.state.listed_files import check_files
 from state_engine.storage.state.located_files import StateFile, state_files
 
 OWNER, FILES, CHECKPOINT = "statelake.view", "statelake.files", "statelake.checkpoint_id"

@@ -18,8 +18,8 @@ from state_engine.core.state.state_table import APPEND, CLEAR, PUT
 from state_engine.core.types.ddl import ddl_text, list_text, map_text, quoted, record_text
 from state_engine.core.types.walk import walked
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.changelog import op_of_entry
 from state_engine.storage.state.located_files import StateFile
+from state_engine.storage.state.state_rows import op_of_entry
 
 ORDER = "_statelake_order"
 """The column that says where a row stands in the fold: the order of its file."""

@@ -19,7 +19,7 @@ from state_engine.queries.history_views import KEY_GROUPS
 from state_engine.queries.state_reader import read_state
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
-from state_engine.storage.state.changelog import check_files
+from state_engine.storage.state.listed_files import check_files
 from state_engine.storage.state.located_files import state_files
 
 

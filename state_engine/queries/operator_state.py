@@ -15,7 +15,7 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.storage.files import join
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, JobLayout
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
-from state_engine.storage.state.changelog import ListedFile, check_files
+from state_engine.storage.state.listed_files import ListedFile, check_files
 
 _PARTS = pa.schema(
     [

@@ -24,7 +24,7 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.queries.fold_sql import ORDER, state_sql
 from state_engine.storage.layout import JobLayout, changelog_schema
 from state_engine.storage.parquet_reading import SPARK_VERIFIES
-from state_engine.storage.state.changelog import check_files
+from state_engine.storage.state.listed_files import check_files
 from state_engine.storage.state.located_files import StateFile, state_files
 
 _ROWS_OF_ONE_TASK = 100_000

@@ -27,7 +27,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import JobLayout, state_column
 from state_engine.storage.state.base import BaseSpec, read_entries
-from state_engine.storage.state.changelog import KeyGroups
+from state_engine.storage.state.listed_files import KeyGroups
 from state_engine.storage.state.located_files import state_files
 
 _TIME = pa.timestamp("us", "UTC")

@@ -43,7 +43,7 @@ from state_engine.spark.engine_session import taken_in
 from state_engine.spark.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.storage.layout import JobLayout, changelog_schema
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, read_entries
-from state_engine.storage.state.changelog import KeyGroups, ListedFile, check_files
+from state_engine.storage.state.listed_files import KeyGroups, ListedFile, check_files
 from state_engine.storage.state.located_files import state_files
 
 _ROWS_AT_ONCE = 300_000

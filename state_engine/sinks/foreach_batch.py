@@ -50,13 +50,10 @@ class ForeachBatchSink(Sink):
     Args:
         function: ``function(rows, checkpoint_id)``; whatever it raises stops the job, and the next run calls it again.
         name: ``[a-z][a-z0-9_]*``: identifies the function that the rows wait for, in later processes, too; keep it
-            when the function changes. Functions of different jobs need different names.
+            when the function changes.
         as_dataframe: whether the rows come as a Spark DataFrame and not as an Arrow table, which is in memory whole.
         accepts_changes: whether the function takes the rows of a stream that changes: then these have a last column
             ``_statelake_row_kind``, with the number of their kind, ``RowKind(number)``.
-
-    Raises:
-        ConfigurationError: another function of this process has that name.
 
     Example:
         >>> received = []
@@ -73,18 +70,9 @@ class ForeachBatchSink(Sink):
         check_name(self.name, what="function of a ForeachBatchSink")
         if not callable(self.function):
             raise ConfigurationError(f"ForeachBatchSink '{self.name}': {self.function!r} cannot be called")
-        known = _SINKS.setdefault(self.name, self)
-        if _origin(known.function) != _origin(self.function):
-            raise ConfigurationError(
-                f"two functions are named '{self.name}': {'.'.join(_origin(known.function))} and "
-                f"{'.'.join(_origin(self.function))}; give each ForeachBatchSink a name of its own"
-            )
-        _SINKS[self.name] = self
 
     def place(self, app: str, staging: Staging) -> str:
-        uri = staging.directory(app, self.name)
-        _SINKS[uri] = self  # whoever asks has the job in hand: another job may have a function of this name
-        return uri
+        return staging.directory(app, self.name)
 
     def prepare(self, request: SinkRequest) -> SinkTarget:
         uri = self.place(request.app, request.staging)
@@ -100,25 +88,19 @@ class ForeachBatchSink(Sink):
         )
 
 
-_SINKS: dict[str, ForeachBatchSink] = {}
-"""By place, and by name the newest: publishing works from a committed row, which can name a function, not hold it."""
-
-
-def _origin(function: BatchFunction) -> tuple[str, str]:
-    """Where the code of a function is, so that making a job twice does not make two functions of one."""
-    named = function if hasattr(function, "__qualname__") else type(function)
-    return named.__module__, named.__qualname__
-
-
 class ForeachBatchPublisher(Publisher):
     """Calls the functions.
 
     Args:
         kernel: of the session that makes DataFrames; None for those who only ask what was seen.
+
+    Attributes:
+        sinks: of the job's code, by their places: a committed row names a function, and does not hold it.
     """
 
     def __init__(self, kernel: DeltaKernel | None) -> None:
         self._kernel = kernel
+        self.sinks: dict[str, ForeachBatchSink] = {}
 
     def seen(self, uri: str, app: str) -> int:
         return _newest(uri)
@@ -153,11 +135,12 @@ class ForeachBatchPublisher(Publisher):
         return False
 
     def _call(self, staged: StagedSink, checkpoint_id: int) -> None:
-        sink = _SINKS.get(staged.path) or _SINKS.get(staged.identity)
+        sink = self.sinks.get(staged.path)
         if sink is None:
             raise SinkError(
                 f"sink '{staged.name}': rows of checkpoint {checkpoint_id} wait for the function '{staged.identity}', "
-                "which this process does not have: make the job with its ForeachBatchSink of that name first"
+                "which this call was not given: run the job, or give it to the call, with its ForeachBatchSink of that "
+                "name"
             )
         files = [join(staged.path, f.path) for f in staged.files]
         rows: Any

@@ -9,8 +9,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import load_settings
-from state_engine.storage.object_stores import store_access, stores_are_known, use_stores
-from state_engine.storage.state.copy_directory import local_copies, use_local_copies
+from state_engine.storage.object_stores import (
+    describe_stores,
+    known_stores,
+    stores_are_known,
+    worker_environment,
+)
 
 
 class _Mask(logging.Filter):
@@ -18,7 +22,7 @@ class _Mask(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        for name in store_access().key_variables:
+        for name in {name for one in known_stores().values() for name in one.key_variables}:
             if (key := os.environ.get(name)) and key in text:
                 text = text.replace(key, "***")
                 record.msg, record.args = text, None
@@ -33,13 +37,7 @@ _BY_OTHERS, _BY_US = "programmatically", "Statelake"
 def find_stores() -> None:
     """Have this process reach stores as the settings describe, unless it was said how."""
     if not stores_are_known():
-        use_stores(load_settings().storage)
-
-
-def find_local_copies() -> None:
-    """Have micro-batches keep local copies as the settings describe, unless this process was said how."""
-    if local_copies() is None:
-        use_local_copies(load_settings().local_copies.described())
+        describe_stores(load_settings().storage)
 
 
 def reach_stores(spark: SparkSession) -> None:
@@ -48,13 +46,14 @@ def reach_stores(spark: SparkSession) -> None:
     Keys go where Spark's UI hides them, and to workers in the environment of tasks, which it does not show.
     """
     find_stores()
-    access, context = store_access(), spark.sparkContext
+    context = spark.sparkContext
     java_context: Any = spark._jsc
     own = {pair._1() for pair in java_context.sc().conf().getAllWithPrefix("spark.hadoop.")}
     configuration = java_context.hadoopConfiguration()
     for logger in ("py4j.clientserver", "py4j.java_gateway"):
         logging.getLogger(logger).addFilter(_MASK)
-    for name, value in access.hadoop_options(os.environ).items():
-        if name not in own and _BY_OTHERS not in (configuration.getPropertySources(name) or ()):
-            configuration.set(name, value, _BY_US)
-    context.environment.update(access.worker_environment(os.environ))
+    for bucket, access in known_stores().items():
+        for name, value in access.hadoop_options(os.environ, bucket).items():
+            if name not in own and _BY_OTHERS not in (configuration.getPropertySources(name) or ()):
+                configuration.set(name, value, _BY_US)
+    context.environment.update(worker_environment())

@@ -24,7 +24,7 @@ from state_engine.storage.delta.kernel import TableFiles
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.files import join, parquet_files
 from state_engine.storage.parquet_reading import OpenParquet, open_parquet
-from state_engine.storage.state.changelog import KeyHashes
+from state_engine.storage.state.listed_files import KeyHashes
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,8 @@ from state_engine.storage.state.base import (
     entries_of,
     read_changes,
 )
-from state_engine.storage.state.changelog import (
-    AllKeys,
-    KeyGroups,
-    KeyHashes,
-    ListedFile,
-    SomeKeys,
-)
-from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.storage.state.entry_codes import entry_codes, last_rows
+from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, SomeKeys
 from state_engine.storage.state.located_files import state_files
 
 KEY_GROUPS_AT_ONCE = 8
@@ -87,17 +81,16 @@ class StateReader:
         """Changes that follow each other, as what is left of them."""
         form, keys = self.form, entry_codes([one_chunk(changes["key"])])
         done = ChangeOps(keys, one_chunk(changes["op"]))
-        clears = np.flatnonzero(done.are(CLEAR))
+        cleared = last_rows(keys, np.flatnonzero(done.are(CLEAR)))
         counting = np.flatnonzero(done.after_clear() & ~done.are(CLEAR))
         live = changes.take(pa.array(counting))
         codes = [pa.array(keys[counting])]
         if form.shape == "map":
             codes.append(one_chunk(live[form.column]).field("key"))
-        last = _last_of_each(entry_codes(codes))
+        last = np.sort(last_rows(entry_codes(codes)))
         puts, gone = (last[done.are(op)[counting[last]]] for op in (PUT, DELETE))
-        once = _last_of_each(keys[clears])
         return TableChange(
-            cleared=form.identity_rows(changes.take(pa.array(clears[once])), key_only=True),
+            cleared=form.identity_rows(changes.take(pa.array(np.sort(cleared[cleared >= 0]))), key_only=True),
             deleted=form.identity_rows(live.take(pa.array(gone))),
             rows=form.rows(live.take(pa.array(puts))),
         )
@@ -241,10 +234,3 @@ def _equal(old: pa.Array, new: pa.Array) -> np.ndarray[Any, Any]:
         zero_copy_only=False
     )
     return equal
-
-
-def _last_of_each(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The last place of each code, in order."""
-    last = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
-    last[codes] = np.arange(len(codes))
-    return np.sort(last[last >= 0])

@@ -13,7 +13,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -276,6 +275,10 @@ def sync_uris(uris: Iterable[str], *, below: str) -> None:
         durability.sync_files([uri.removeprefix("file://") for uri in uris], below=str(local_path(below)))
 
 
+PutFile = Callable[[str, pa.Buffer], None]
+"""Writes the content of a file to a URI: ``put_file``, or what ``side_by_side`` gives."""
+
+
 @dataclass(frozen=True)
 class WrittenFile:
     """What is known of a file that was written.
@@ -295,6 +298,7 @@ def write_parquet(
     *,
     row_group: int | None = None,
     short_lived: bool = False,
+    put: PutFile | None = None,
 ) -> WrittenFile:
     """Write one Parquet file, making its directory; leaves nothing where that fails.
 
@@ -302,6 +306,7 @@ def write_parquet(
         uri: where it goes; or a function that gives it for the checksum of the footer, to be in the name of the file.
         row_group: rows of a row group, for a file of which a reader wants a few; None for as many as Arrow takes.
         short_lived: whether it is read soon and then no more; on a disk, processor time counts for more than its size.
+        put: see ``side_by_side``: it may be there later; None to write it at once.
     """
     quickly = short_lived and isinstance(uri, str) and is_local(uri)
     out = pa.BufferOutputStream()
@@ -316,7 +321,7 @@ def write_parquet(
     data = out.getvalue()
     footer = footer_of(data)
     uri = uri if isinstance(uri, str) else uri(footer)
-    _write_file(uri, data)
+    (put or put_file)(uri, data)
     return WrittenFile(uri, data.size, footer)
 
 
@@ -331,45 +336,40 @@ def footer_bytes(content: pa.Buffer) -> int:
     return int.from_bytes(end[:4], "little") + 8
 
 
-def write_csv(table: pa.Table, uri: str) -> WrittenFile:
-    """Write one CSV file with a header line, making its directory; leaves nothing where that fails."""
+def write_csv(table: pa.Table, uri: str, *, put: PutFile | None = None) -> WrittenFile:
+    """Write one CSV file with a header line, see ``write_parquet``."""
     out = pa.BufferOutputStream()
     pacsv.write_csv(table, out)
     data = out.getvalue()
-    _write_file(uri, data)
+    (put or put_file)(uri, data)
     return WrittenFile(uri, data.size)
 
 
 @contextmanager
-def side_by_side() -> Iterator[None]:
-    """Have the files that this thread writes inside go to stores side by side; at the end all of them are there.
+def side_by_side() -> Iterator[PutFile]:
+    """Gives a function that writes files to stores side by side; at the end of the block all of them are there.
 
     Files on a local disk are written at once, one after the other.
     """
+    begun: list[Future[None]] = []
     with ThreadPoolExecutor(_WRITERS, thread_name_prefix="statelake-write") as pool:
-        begun: list[Future[None]] = []
-        token = _BEGUN.set((pool, begun))
-        try:
-            yield
-        finally:
-            _BEGUN.reset(token)
+
+        def put(uri: str, data: pa.Buffer) -> None:
+            if is_local(uri):
+                put_file(uri, data)
+            else:
+                begun.append(pool.submit(put_file, uri, data))
+
+        yield put
     for one in begun:
         one.result()
 
 
-_BEGUN: ContextVar[tuple[ThreadPoolExecutor, list[Future[None]]] | None] = ContextVar("begun", default=None)
-
-
-def _write_file(uri: str, data: pa.Buffer) -> None:
-    at, side = _made_room(uri), _BEGUN.get()
-    if at.local or side is None:
-        _write_or_nothing(at, data)
-    else:
-        pool, begun = side
-        begun.append(pool.submit(_write_or_nothing, at, data))
-
-
-def _write_or_nothing(at: Location, data: pa.Buffer) -> None:
+def put_file(uri: str, data: pa.Buffer) -> None:
+    """Write the content of a file, making its directory; leaves nothing where that fails."""
+    at = open_location(uri)
+    if at.local:  # object stores have no directories
+        at.above().make_directory()
     with _or_nothing(at):
         at.write(data)
 
@@ -384,14 +384,6 @@ def _or_nothing(at: Location) -> Iterator[None]:
             if at.is_file():  # never a device
                 at.delete()
         raise
-
-
-def _made_room(uri: str) -> Location:
-    """The location of a file to be written, in a directory that is there; object stores have none."""
-    at = open_location(uri)
-    if at.local:
-        at.above().make_directory()
-    return at
 
 
 def _dictionary(table: pa.Table) -> list[str]:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 from urllib.parse import urlparse
 
 import pyarrow.fs as pafs
+
+from state_engine.core.errors import ConfigurationError
 
 S3_SCHEMES = ("s3a", "s3")
 """Schemes of S3-compatible stores; Hadoop reaches all of them by S3A."""
@@ -26,6 +30,11 @@ VARIABLE = "STATELAKE_STORAGE"
 
 _S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
+_KEYS_PROVIDERS = (
+    "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+    "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider",
+)
+"""For keys without and with the token of a session."""
 _ANY_REGION = "us-east-1"
 """For stores of one's own, which have no regions, and clients that want one."""
 
@@ -39,6 +48,8 @@ class StoreAccess:
         region: of its buckets; empty where the store says it, or has none.
         path_style: whether buckets stand in the path of URLs; None: where an endpoint is given.
         profile: of the files that Amazon's tools keep keys in; empty for none.
+        access_key_variable, secret_key_variable, session_token_variable: environment variables that hold the keys.
+        buckets: that are reached like this; none for all that no other description names.
     """
 
     endpoint: str = ""
@@ -48,6 +59,7 @@ class StoreAccess:
     access_key_variable: str = "AWS_ACCESS_KEY_ID"
     secret_key_variable: str = "AWS_SECRET_ACCESS_KEY"
     session_token_variable: str = "AWS_SESSION_TOKEN"
+    buckets: tuple[str, ...] = ()
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read where settings are validated
 
@@ -80,28 +92,34 @@ class StoreAccess:
             profile=self.profile or environ.get("AWS_PROFILE", ""),
         )
 
-    def hadoop_options(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Options of Hadoop's S3A, keys among them."""
-        options = {f"fs.{scheme}.impl": _S3A for scheme in S3_SCHEMES}
-        if self.endpoint:
-            options["fs.s3a.endpoint"] = self.endpoint
-            options["fs.s3a.connection.ssl.enabled"] = str(self.endpoint.startswith("https:")).lower()
-        if self.region:
-            options["fs.s3a.endpoint.region"] = self.region
-        if self.path_style:
-            options["fs.s3a.path.style.access"] = "true"
-        if self.profile:
-            options["fs.s3a.aws.credentials.provider"] = _PROFILE_PROVIDER
-            options["fs.s3a.auth.profile.name"] = self.profile
-        else:
-            keys = zip(("access.key", "secret.key", "session.token"), self.key_variables, strict=True)
-            options |= {f"fs.s3a.{key}": environ[name] for key, name in keys if environ.get(name)}
-        return options
+    def hadoop_options(self, environ: Mapping[str, str], bucket: str = "") -> dict[str, str]:
+        """Options of Hadoop's S3A, keys among them.
 
-    def worker_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables by which a worker on another machine reaches the same stores, keys among them."""
-        keys = {name: environ[name] for name in self.key_variables if environ.get(name)}
-        return {VARIABLE: json.dumps(asdict(self))} | keys
+        Args:
+            environ: where the keys are.
+            bucket: gets these options for itself; none for all others.
+        """
+        options: dict[str, str] = {}
+        if self.endpoint:
+            options["endpoint"] = self.endpoint
+            options["connection.ssl.enabled"] = str(self.endpoint.startswith("https:")).lower()
+        if self.region:
+            options["endpoint.region"] = self.region
+        if self.path_style or bucket:
+            options["path.style.access"] = str(bool(self.path_style)).lower()
+        if self.profile:
+            options["aws.credentials.provider"] = _PROFILE_PROVIDER
+            options["auth.profile.name"] = self.profile
+        else:
+            names = zip(("access.key", "secret.key", "session.token"), self.key_variables, strict=True)
+            keys = {key: environ[name] for key, name in names if environ.get(name)}
+            if keys and bucket:  # not as others are reached
+                options["aws.credentials.provider"] = _KEYS_PROVIDERS["session.token" in keys]
+            options |= keys
+        start = f"fs.s3a.bucket.{bucket}." if bucket else "fs.s3a."
+        return {f"fs.{scheme}.impl": _S3A for scheme in S3_SCHEMES} | {
+            start + k: v for k, v in options.items()
+        }
 
     def file_system(self, environ: Mapping[str, str]) -> pafs.FileSystem:
         """A file system of pyarrow; it asks for keys where it keeps them, if the environment has none."""
@@ -116,36 +134,98 @@ class StoreAccess:
             options["access_key"] = environ[self.access_key_variable]
             options["secret_key"] = environ.get(self.secret_key_variable, "")
             options["session_token"] = environ.get(self.session_token_variable) or None
-        return pafs.S3FileSystem(**options)
+        with _profile(self.profile):
+            return pafs.S3FileSystem(**options)
 
 
-_used: StoreAccess | None = None
+_PROFILE = Lock()
 
 
-def use_stores(access: StoreAccess) -> None:
-    """Reach S3-compatible stores like this from now on, in this process."""
-    global _used
-    _used = access.completed(os.environ)
-    if access.profile:
-        os.environ["AWS_PROFILE"] = access.profile  # pyarrow has no argument for it
+@contextmanager
+def _profile(name: str) -> Iterator[None]:
+    """Within this, a file system is made for a profile: pyarrow has no argument for it, only the environment."""
+    if not name:
+        yield
+        return
+    with _PROFILE:
+        before = os.environ.get("AWS_PROFILE")
+        os.environ["AWS_PROFILE"] = name
+        try:
+            yield
+        finally:
+            os.environ.pop("AWS_PROFILE")
+            if before is not None:
+                os.environ["AWS_PROFILE"] = before
+
+
+_KNOWN: dict[str, StoreAccess] = {}
+"""By bucket, how this process reaches it; under no name, how it reaches all others."""
+_USED: dict[str, StoreAccess] = {}
+"""By bucket, how this process has reached it."""
+_KNOWING = Lock()
+
+
+def describe_stores(access: StoreAccess, *, bucket: str = "") -> None:
+    """Say how the buckets that a description names are reached; all others, where it names none.
+
+    This holds as long as the process, for Hadoop keeps a file system for each bucket.
+
+    Args:
+        access: one that says nothing changes nothing.
+        bucket: another one that is reached like this.
+
+    Raises:
+        ConfigurationError: one of them is reached in another way already.
+    """
+    names = {*access.buckets, bucket} - {""} or {""}
+    said, access = access != StoreAccess(), replace(access.completed(os.environ), buckets=())
+    with _KNOWING:
+        known = _USED | _KNOWN
+        other = [name for name in sorted(names) if known.get(name, access) != access]
+        if other and said:
+            what = f"bucket '{other[0]}'" if other[0] else "object stores"
+            raise ConfigurationError(
+                f"this process reaches {what} in another way already, at {known[other[0]].endpoint or 'Amazon'}: "
+                "give the same [storage], or name the buckets that are reached in each way (storage.buckets), which "
+                "must be different ones"
+            )
+        _KNOWN.update(dict.fromkeys(names - set(other), access))
 
 
 def stores_are_known() -> bool:
-    """Whether ``use_stores`` was called in this process."""
-    return _used is not None
+    """Whether this process knows how to reach buckets that no description names."""
+    return "" in _KNOWN
 
 
-def store_access() -> StoreAccess:
-    """How this process reaches S3-compatible stores: by ``use_stores``, else by its environment."""
-    if _used is not None:
-        return _used
-    described = json.loads(os.environ[VARIABLE]) if VARIABLE in os.environ else {}
-    return StoreAccess(**described).completed(os.environ)
+def known_stores() -> dict[str, StoreAccess]:
+    """By bucket, how this process reaches it: by ``describe_stores``, else by its environment; "" for all others."""
+    described = json.loads(os.environ.get(VARIABLE, "{}"))
+    given = {bucket: StoreAccess(**fields) for bucket, fields in described.items()} | _KNOWN
+    return given if "" in given else given | {"": StoreAccess().completed(os.environ)}
+
+
+def store_access(bucket: str = "") -> StoreAccess:
+    """The way to a bucket, or to all that no description names; see ``known_stores``."""
+    known = known_stores()
+    return known.get(bucket) or known[""]
+
+
+def worker_environment() -> dict[str, str]:
+    """Environment variables by which a worker on another machine reaches the same stores, keys among them."""
+    known = known_stores()
+    keys = {
+        name: os.environ[name] for one in known.values() for name in one.key_variables if os.environ.get(name)
+    }
+    described = {
+        bucket: {k: v for k, v in asdict(one).items() if k != "buckets"} for bucket, one in known.items()
+    }
+    return {VARIABLE: json.dumps(described)} | keys
 
 
 def s3_file_system(bucket: str) -> pafs.FileSystem:
     """A file system of pyarrow for a bucket; one for all who ask alike."""
-    access = store_access()
+    access = store_access(bucket)
+    _USED.setdefault(bucket, access)
     keys = tuple((name, os.environ[name]) for name in access.key_variables if name in os.environ)
     return _file_system(access, keys, bucket)
 

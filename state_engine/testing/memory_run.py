@@ -35,6 +35,7 @@ from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.state.copy_directory import NO_COPIES
 from state_engine.testing import memory_views
 from state_engine.testing.memory_job import MemoryJob, Transforms
 from state_engine.testing.memory_kernel import MemoryKernel
@@ -231,7 +232,7 @@ class MemoryRun:
 
 class _MemoryEngine(StateEngine):
     def __init__(self, root: str) -> None:
-        self.context: _MemoryContext = _MemoryContext(root, NO_SPARK, durability="os")
+        self.context: _MemoryContext = _MemoryContext(root, NO_SPARK, durability="os", local_copies=NO_COPIES)
 
 
 class _MemoryContext(EngineContext):

@@ -28,7 +28,8 @@ from state_engine.sources.row_kinds import shown_elements
 from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import read_parquet
-from state_engine.storage.state.changelog import AllKeys, StateFiles
+from state_engine.storage.state.changelog import StateFiles
+from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
 from state_engine.testing.memory_job import type_in_memory

@@ -289,15 +289,20 @@ def test_states_whose_names_dagster_would_take_for_one_are_assets_of_their_own()
     assert state_key("job", "operator", "state") == dg.AssetKey(["job", "state", "operator", "state"])
 
 
-def test_definitions_with_other_stores_are_refused_in_one_process(
+def test_definitions_with_other_stores_name_their_buckets_in_one_process(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process reaches stores in one way, and the last one would count for the first, too."""
-    monkeypatch.setattr(object_stores, "_used", None)
+    """Else the last way would count for the first, too."""
+    monkeypatch.setattr(object_stores, "_KNOWN", {})
     first = settings.model_copy(update={"storage": StoreAccess(endpoint="http://one:9000")})
     statelake_definitions(settings=first)
     statelake_definitions(settings=first)
     second = settings.model_copy(update={"storage": StoreAccess(endpoint="http://two:9000")})
-    with pytest.raises(ConfigurationError, match=r"give both the same .storage., or make a code location of"):
+    with pytest.raises(
+        ConfigurationError, match=r"in another way already, at http://one:9000.*name the buckets"
+    ):
         statelake_definitions(settings=second)
-    assert object_stores.store_access().endpoint == "http://one:9000"
+    of_two = StoreAccess(endpoint="http://two:9000", buckets=("two",))
+    statelake_definitions(settings=settings.model_copy(update={"storage": of_two}))
+    endpoints = [object_stores.store_access(bucket).endpoint for bucket in ("", "one", "two")]
+    assert endpoints == ["http://one:9000", "http://one:9000", "http://two:9000"]

@@ -16,6 +16,7 @@ from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.engine import context
 from state_engine.machine.settings import load
 from state_engine.publishing import publishers
+from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.durability import Durability
 
@@ -94,5 +95,6 @@ def test_directories_of_files_go_by_it_as_tables_do(
     given: list[Durability] = []
     monkeypatch.setattr(publishers, "FilePublisher", lambda one, _: given.append(one))
     tables: Any = SimpleNamespace(layout=SimpleNamespace(root=str(root)))
-    publishers.publishers(StateEngine(root, SESSION, durability=durability).kernel, tables)
+    kernel = StateEngine(root, SESSION, durability=durability).kernel
+    publishers.publishers(kernel, tables, ForeachBatchPublisher(kernel))
     assert given == [durability]

@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 from state_engine import KeyedProcessFunction, RuntimeContext, ValueStateDescriptor
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.canonical import key_hash
-from state_engine.spark.stores import find_local_copies
+from state_engine.engine.context import EngineContext
 from state_engine.storage.parquet_reading import OpenParquet
-from state_engine.storage.state import copy_directory
-from state_engine.storage.state.copy_directory import LocalCopies, local_copies
+from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from tests.support.forced_copies import forced
 from tests.support.tiny import Site, Sum
 
@@ -195,11 +194,9 @@ def test_micro_batches_keep_copies_as_the_settings_say(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(copy_directory, "_used", None)
+    monkeypatch.delenv("STATELAKE__LOCAL_COPIES__DIRECTORY", raising=False)
     (tmp_path / "statelake.toml").write_text('[local_copies]\ndirectory = "/fast/copies"\nmax_size = "3g"\n')
-    find_local_copies()
-    assert local_copies() == LocalCopies("/fast/copies", 3 << 30)
-    monkeypatch.setattr(copy_directory, "_used", None)
+    assert EngineContext(tmp_path).local_copies == LocalCopies("/fast/copies", 3 << 30)
     monkeypatch.setenv("STATELAKE__LOCAL_COPIES__MAX_SIZE", "0")
-    find_local_copies()
-    assert local_copies() == LocalCopies("/fast/copies", 0)
+    assert EngineContext(tmp_path).local_copies == LocalCopies("/fast/copies", 0)
+    assert EngineContext(tmp_path, local_copies=NO_COPIES).local_copies == NO_COPIES

@@ -26,7 +26,8 @@ from state_engine.queries.stored_entries import key_schema
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import AllKeys, StateFiles
+from state_engine.storage.state.changelog import StateFiles
+from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
 

@@ -35,7 +35,6 @@ from state_engine.sources import local_listing
 from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.storage import parquet_reading
 from state_engine.storage.kept_files import PROCESS_CACHE
-from state_engine.storage.state import copy_directory
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from tests.support.costs import SparkRecords, counting_files, delta_commits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
@@ -385,10 +384,9 @@ def test_bytes_read_follow_touched_keys(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large file only the row groups are read that may hold one of them, where there are no local copies."""
-    monkeypatch.setattr(copy_directory, "_used", NO_COPIES)
     monkeypatch.setattr(parquet_reading, "_WHOLE_BYTES", 2**16)  # smaller ones are read as a whole
     keys = 60_000
-    job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2)
+    job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2, local_copies=NO_COPIES)
     base = tmp_path / "root/sized/operators/kept/base"
     sizes = [p.stat().st_size for p in base.rglob("*.parquet")]
     assert len(sizes) == 2
@@ -411,7 +409,6 @@ def test_bytes_read_of_a_base_with_local_copies(
 ) -> None:
     """Files are decoded by the second micro-batch on a base; then only their ends are read, and blocks of copies."""
     copies = LocalCopies(str(tmp_path / "copies"))
-    monkeypatch.setattr(copy_directory, "_used", copies)
     keys = 60_000
     job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2)
     base = "root/sized/operators/kept/base"

@@ -19,8 +19,8 @@ from state_engine.microbatch.subtask import subtask_state
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import ListedFile
 from state_engine.storage.state.copy_directory import NO_COPIES
+from state_engine.storage.state.listed_files import ListedFile
 from state_engine.storage.state.located_files import StateFile
 
 KEY = KeySchema(("k",), (pa.int64(),))

@@ -34,7 +34,7 @@ from state_engine.sources.output_type import OutputType
 from state_engine.spark.tasks import DriverTables
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import KeyHashes, ListedFile
+from state_engine.storage.state.listed_files import KeyHashes, ListedFile
 from state_engine.storage.state.stored_timers import StoredTimers
 
 KEY = KeySchema(("k",), (pa.string(),))

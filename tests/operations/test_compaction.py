@@ -41,7 +41,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.operations import compaction
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import ListedFile
+from state_engine.storage.state.listed_files import ListedFile
 from state_engine.storage.state.located_files import StateFile, state_files
 from tests.core.checkpoints.rows import checkpoint
 from tests.support.small_job import path_of

@@ -69,18 +69,14 @@ def publisher(tmp_path: Path) -> StagingPublisher:
     return StagingPublisher(f"file://{tmp_path}/root")
 
 
-@pytest.fixture(autouse=True)
-def forgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test starts like a process without registered functions."""
-    monkeypatch.setattr(foreach_batch, "_SINKS", {})
-
-
 def staged(
     publisher: StagingPublisher, sink: ForeachBatchSink, write_id: str, *parts: list[int]
 ) -> StagedSink:
     """The staged outputs of one attempt, a file for each part."""
     subtasks = [pa.table({"id": part}, schema=SCHEMA) for part in parts]
-    return staged_files(sink, asked(KERNEL, SCHEMA, write_id, root=publisher.root), *subtasks)
+    outputs = staged_files(sink, asked(KERNEL, SCHEMA, write_id, root=publisher.root), *subtasks)
+    publisher.sinks[outputs.path] = sink
+    return outputs
 
 
 def test_every_checkpoint_is_given_once(
@@ -168,15 +164,13 @@ def test_what_was_done_cannot_be_withdrawn(publisher: StagingPublisher, sink: Fo
     publisher.check_withdrawable(two)
 
 
-def test_a_later_process_needs_the_function(
-    publisher: StagingPublisher, sink: ForeachBatchSink, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_process_needs_the_function(publisher: StagingPublisher, sink: ForeachBatchSink) -> None:
     mine = staged(publisher, sink, "w1", [1])
-    monkeypatch.setattr(foreach_batch, "_SINKS", {})
-    with pytest.raises(SinkError, match="wait for the function 'recorder', which this process does not have"):
+    publisher.sinks.clear()
+    with pytest.raises(SinkError, match="wait for the function 'recorder', which this call was not given"):
         publisher.publish(mine, APP, 1)
     newer = Recorder()
-    ForeachBatchSink(newer, name="recorder")
+    publisher.sinks[mine.path] = ForeachBatchSink(newer, name="recorder")
     publisher.publish(mine, APP, 1)
     assert newer.calls == [(1, [1])]
 
@@ -197,26 +191,7 @@ def test_a_root_that_was_moved_and_files_that_are_gone(
 
 
 def test_names_of_functions() -> None:
-    ForeachBatchSink(len, name="one")  # type: ignore[arg-type]
-    ForeachBatchSink(len, name="one")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match=r"two functions are named 'one': builtins\.len and"):
-        ForeachBatchSink(print, name="one")
     with pytest.raises(InvalidNameError):
         ForeachBatchSink(print, name="One")
     with pytest.raises(ConfigurationError, match="'x' cannot be called"):
         ForeachBatchSink("x", name="two")  # type: ignore[arg-type]
-
-
-def test_two_jobs_with_functions_of_one_name(publisher: StagingPublisher) -> None:
-    """A factory makes a job for each region: each has a function of its own under the same name."""
-    one, two = Recorder(), Recorder()
-    sinks = [ForeachBatchSink(function, name="export") for function in (one, two)]
-    apps = ["0123/north/out", "0123/south/out"]
-    requests = [asked(KERNEL, SCHEMA, "w1", app=app, root=publisher.root) for app in apps]
-    outputs = [
-        staged_files(sink, request, pa.table({"id": [n]}, schema=SCHEMA))
-        for n, (sink, request) in enumerate(zip(sinks, requests, strict=True))
-    ]
-    for staged_one, app in zip(outputs, apps, strict=True):
-        publisher.publish(staged_one, app, 1)
-    assert (one.calls, two.calls) == ([(1, [0])], [(1, [1])])

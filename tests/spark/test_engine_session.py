@@ -336,7 +336,7 @@ def test_options_of_stores_that_a_program_has_set_stay(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Hadoop configuration belongs to the context, whose every session it serves."""
-    monkeypatch.setattr(object_stores, "_used", StoreAccess(region="eu-west-1", path_style=True))
+    monkeypatch.setattr(object_stores, "_KNOWN", {"": StoreAccess(region="eu-west-1", path_style=True)})
     configuration = spark._jsc.hadoopConfiguration()
     configuration.set("fs.s3a.endpoint.region", "mine")
     try:
@@ -344,7 +344,7 @@ def test_options_of_stores_that_a_program_has_set_stay(
             reach_stores(spark)
             assert configuration.get("fs.s3a.endpoint.region") == "mine"
             assert configuration.get("fs.s3a.path.style.access") == "true"
-        monkeypatch.setattr(object_stores, "_used", StoreAccess(profile="new"))
+        monkeypatch.setattr(object_stores, "_KNOWN", {"": StoreAccess(profile="new")})
         reach_stores(spark)
         assert configuration.get("fs.s3a.auth.profile.name") == "new"
     finally:

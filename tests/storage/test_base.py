@@ -34,9 +34,11 @@ from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
+from state_engine.storage.state import state_rows
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, ListedFile, StateFiles, TouchedState
+from state_engine.storage.state.changelog import StateFiles, TouchedState
 from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.storage.state.listed_files import AllKeys, KeyGroups, ListedFile
 from tests.storage.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
 
 GROUPS = 128
@@ -157,6 +159,7 @@ def test_values_that_are_replaced_are_not_read(tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched:
         patched.setattr(OpenParquet, "read_row_groups", noted)
+        patched.setattr(state_rows, "_LITTLE_BYTES", 0)  # files up to this size are read whole
         files = listed(tmp_path / "base", base(tmp_path / "base", log.files, *STATES.values()))
     assert fold(files, *STATES.values()) == expected
     of_values = [{name for uri, name in read if uri == f.uri and name.startswith("v_")} for f in log.files]

@@ -25,8 +25,9 @@ from state_engine.core.state.descriptors import (
 )
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, KeyedEntries
 from state_engine.storage.files import write_parquet
-from state_engine.storage.state.changelog import ListedFile, TouchedState
+from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.changelog_write import changelog_table
+from state_engine.storage.state.listed_files import ListedFile
 
 KEY = KeySchema(("k", "part"), (pa.int64(), pa.string()))
 """Keys are pairs, so that different ones may well have one hash."""

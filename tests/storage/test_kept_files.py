@@ -17,7 +17,7 @@ from state_engine.storage import kept_files
 from state_engine.storage.files import WrittenFile, write_parquet
 from state_engine.storage.kept_files import KeptFiles
 from state_engine.storage.parquet_reading import OpenParquet, open_parquet
-from state_engine.storage.state.changelog import ListedFile, open_state_file
+from state_engine.storage.state.listed_files import ListedFile, open_state_file
 
 ROWS = 300
 

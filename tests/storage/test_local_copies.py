@@ -26,8 +26,9 @@ from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import copy_directory, local_copies, timer_files
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile, TouchedState
+from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile
 from state_engine.storage.state.local_copies import OperatorCopies
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.sorted_blocks import BlockFile, SortedRun, write_blocks

@@ -24,17 +24,11 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
-from state_engine.storage.state.changelog import (
-    AllKeys,
-    KeyGroups,
-    KeyHashes,
-    ListedFile,
-    StateFiles,
-    open_state_file,
-    parts_of,
-)
+from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
+from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
 from state_engine.storage.state.newest_entries import NewestEntries
+from state_engine.storage.state.state_rows import parts_of
 
 KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
 GROUPS = 8
@@ -144,7 +138,7 @@ def test_files_before_the_one_that_has_all_keys_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "state_engine.storage.state.changelog._LITTLE_BYTES", 0
+        "state_engine.storage.state.state_rows._LITTLE_BYTES", 0
     )  # little ones are read as one
     path = Files(tmp_path)
     path.change({ONE: dict.fromkeys(KEYS, 1), OTHER: dict.fromkeys(KEYS, "x")})

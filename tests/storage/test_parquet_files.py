@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.storage import files
 from state_engine.storage.files import write_parquet
 from tests.support.tiny import Site
 
@@ -33,10 +32,9 @@ def test_on_a_disk_time_counts_for_a_short_life(
     assert codec(tmp_path / "0.parquet") == kind
 
 
-def test_in_a_store_size_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_store_size_counts() -> None:
     written: dict[str, pa.Buffer] = {}
-    monkeypatch.setattr(files, "_write_file", written.__setitem__)
-    write_parquet(MANY, "s3a://bucket/0.parquet", short_lived=True)
+    write_parquet(MANY, "s3a://bucket/0.parquet", short_lived=True, put=written.__setitem__)
     assert codec(pa.BufferReader(written["s3a://bucket/0.parquet"])) == "ZSTD"
 
 

@@ -22,7 +22,8 @@ from state_engine.storage import files as storage_files
 from state_engine.storage.layout import state_column
 from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import stored_timers
-from state_engine.storage.state.changelog import AllKeys, KeyGroups, KeyHashes, ListedFile, StateFiles
+from state_engine.storage.state.changelog import StateFiles
+from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.stored_timers import StoredTimers
 from tests.storage.test_base import GROUPS, base, one_hash_a_number

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from state_engine.spark.stores import reach_stores
 from state_engine.storage import object_stores
 from state_engine.storage.delta import store_checks
-from state_engine.storage.object_stores import use_stores
+from state_engine.storage.object_stores import describe_stores
 from tests.support import stores
 from tests.support.moto import moto_server
 from tests.support.store_proxy import StoreProxy, store_proxy
@@ -53,20 +53,19 @@ def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
     with store_proxy(server) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setenv(stores.KEY, "an-id")
         patch.setenv(stores.SECRET, SECRET)
-        use_stores(access_to(proxy.endpoint))
+        patch.setattr(object_stores, "_KNOWN", {})
+        describe_stores(access_to(proxy.endpoint))
         # Hadoop keeps its connections for as long as Spark runs; tests of faults cannot wait for all its patience
         configuration = spark._jsc.hadoopConfiguration()
         configuration.set("fs.s3a.attempts.maximum", "1")
         configuration.set("fs.s3a.retry.limit", "1")
         reach_stores(spark)
         yield proxy
-        patch.setattr(object_stores, "_used", None)
 
 
 @pytest.fixture
 def store(running: StoreProxy) -> Iterator[StoreProxy]:
     """The proxy, which does nothing to requests unless the test says so."""
-    use_stores(access_to(running.endpoint))  # commands that ran in this process may have read other settings
     yield running
     running.fault = lambda _: None
 

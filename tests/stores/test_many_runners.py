@@ -25,7 +25,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.object_stores import use_stores
+from state_engine.storage.object_stores import describe_stores
 from tests.faults.child import REPOSITORY
 from tests.faults.workloads import Site
 from tests.stores.many import MANY, ROWS, expected
@@ -177,14 +177,12 @@ def show(runners: list[Runner], trouble: Trouble) -> None:
 
 @pytest.fixture
 def seaweed(tmp_path: Path, store: StoreProxy, spark: SparkSession) -> Iterator[tuple[Seaweed, StoreProxy]]:
-    """SeaweedFS and a proxy, which this process reaches in place of moto; under another bucket, as Hadoop remembers."""
-    before, bucket = store.endpoint, f"weed-{uuid4().hex}"
+    """SeaweedFS and a proxy, which this process reaches beside moto."""
+    bucket = f"weed-{uuid4().hex}"
     with seaweed_server(tmp_path / "weed", bucket) as server, store_proxy(server.port) as proxy:
-        use_stores(access_to(proxy.endpoint))
+        describe_stores(access_to(proxy.endpoint), bucket=bucket)
         reach_stores(spark)
         yield server, proxy
-    use_stores(access_to(before))
-    reach_stores(spark)
 
 
 def run_many(

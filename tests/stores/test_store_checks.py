@@ -146,7 +146,7 @@ def test_a_settings_file_says_where_the_root_is_before_spark_is_asked(
         """
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(object_stores, "_used", None)
+    monkeypatch.setattr(object_stores, "_KNOWN", {})
     with store.counted() as requests, StateEngine(uri, spark) as engine:
         assert engine.checkpoints("small") == []
     assert requests

@@ -25,7 +25,7 @@ def forced(directory: Path, *, block_rows: int = 2) -> Iterator[LocalCopies]:
         patch.setattr(local_copies, "_FEW", 0)
         patch.setattr(sorted_blocks, "BLOCK_ROWS", block_rows)
         patch.setattr(copy_directory, "_LEFT_FREE", 0)
-        patch.setattr(copy_directory, "_used", copies)
+        patch.setenv("STATELAKE__LOCAL_COPIES__DIRECTORY", str(directory))
         yield copies
 
 

@@ -89,11 +89,14 @@ class KeyForm:
         return None if plain and own is None else cls(types, own)
 
     def __call__(self, key: Any) -> Any:
-        if key not in self._known:
+        made = self._known.get(key)
+        if made is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[key] = self._made(key)
-        return self._known[key]
+            made = self._known[key] = self._made(
+                key
+            )  # not looked up again: another thread may have cleared it
+        return made
 
     def __getstate__(self) -> Any:
         return self._types, self._record

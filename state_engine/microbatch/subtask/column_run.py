@@ -20,6 +20,7 @@ from state_engine.microbatch.subtask.vectorized_state import (
     VectorizedKeys,
     vectorized_rows,
 )
+from state_engine.storage.files import PutFile
 
 
 class ColumnRun(FunctionRun):
@@ -74,10 +75,14 @@ class ColumnRun(FunctionRun):
             operator.close()
         self._work.report.metrics = operator.metrics()
         self._work.lap("process")
-        self.write(out, snapshot, lambda: self._write_keyed_state(keyed, operator, changes))
+        self.write(out, snapshot, lambda put: self._write_keyed_state(keyed, operator, changes, put))
 
     def _write_keyed_state(
-        self, keyed: VectorizedKeyedState, operator: VectorizedOperator, changes: list[ChangedColumn]
+        self,
+        keyed: VectorizedKeyedState,
+        operator: VectorizedOperator,
+        changes: list[ChangedColumn],
+        put: PutFile,
     ) -> None:
         report = self._work.report
         if self._spec.key_schema is None:  # no row with a key ever came
@@ -85,7 +90,9 @@ class ColumnRun(FunctionRun):
         report.states = [keyed.schema(d) for d in operator.descriptors]
         added = {c.descriptor.name: None if c.at_ms is not None else c.added for c in changes}
         report.entries_added = {state.column_name: added.get(state.name, 0) for state in report.states}
-        report.changelog = keyed.write(changes, subtask=self._work.index, attempt=self._work.attempt_id)
+        report.changelog = keyed.write(
+            changes, subtask=self._work.index, attempt=self._work.attempt_id, put=put
+        )
         report.next_timers_ms = keyed.next_timers_ms()
 
     def _divert_late(self, out: ElementOutputs) -> None:

@@ -19,6 +19,7 @@ from state_engine.microbatch.subtask.subtask_input import (
 )
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.state_backends.state_backend import KeyedStateBackend
+from state_engine.storage.files import PutFile
 
 
 class ElementRun(FunctionRun):
@@ -81,9 +82,9 @@ class ElementRun(FunctionRun):
         self._work.report.metrics = operator.metrics()
         self._work.lap("process")
 
-        def write_keyed_state() -> None:
+        def write_keyed_state(put: PutFile) -> None:
             if keyed is not None and backend is not None:
-                self._write_keyed_state(keyed, backend)
+                self._write_keyed_state(keyed, backend, put)
 
         self.write(out, snapshot, write_keyed_state)
 
@@ -104,7 +105,7 @@ class ElementRun(FunctionRun):
             checkpoint_id=spec.checkpoint_id,
         )
 
-    def _write_keyed_state(self, keyed: SubtaskKeyedState, backend: KeyedStateBackend) -> None:
+    def _write_keyed_state(self, keyed: SubtaskKeyedState, backend: KeyedStateBackend, put: PutFile) -> None:
         if self._spec.key_schema is None:  # no row with a key ever came, so there is no entry either
             return
         tables = backend.store.tables
@@ -119,5 +120,6 @@ class ElementRun(FunctionRun):
             subtask=self._work.index,
             attempt=self._work.attempt_id,
             key_type=self._spec.key_schema.storage,
+            put=put,
         )
         self._work.report.next_timers_ms = keyed.next_timers_ms(tables.get(TIMERS))

@@ -16,7 +16,7 @@ from state_engine.core.state.state_table import KeyContext
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_outputs import SubtaskOutputs
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
-from state_engine.storage.files import side_by_side
+from state_engine.storage.files import PutFile, side_by_side
 from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
 
 
@@ -48,15 +48,16 @@ class FunctionRun:
             for checkpoint_id in self._spec.operator_state.completed:
                 function.notify_checkpoint_complete(checkpoint_id)
 
-    def write(self, out: ElementOutputs, snapshot: Any, write_keyed_state: Callable[[], None]) -> None:
-        with side_by_side():
-            write_keyed_state()
-            self._write_operator_state(snapshot)
+    def write(self, out: ElementOutputs, snapshot: Any, write_keyed_state: Callable[[PutFile], None]) -> None:
+        """Write keyed state, operator state and outputs."""
+        with side_by_side() as put:
+            write_keyed_state(put)
+            self._write_operator_state(snapshot, put)
             self._work.lap("changelog")
-            SubtaskOutputs(self._work, self._rows).write(out)
+            SubtaskOutputs(self._work, self._rows, put).write(out)
         self._work.lap("write")
 
-    def _write_operator_state(self, snapshot: Any) -> None:
+    def _write_operator_state(self, snapshot: Any, put: PutFile) -> None:
         spec = self._spec
         file, self._work.report.operator_state = write_subtask_state(
             snapshot,
@@ -66,5 +67,6 @@ class FunctionRun:
             subtask=self._work.index,
             attempt=self._work.attempt_id,
             parent=spec.operator_state.ref,
+            put=put,
         )
         self._work.report.operator_state_files = [] if file is None else [file]

@@ -14,36 +14,48 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, StatelakeError
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import TaskRows
-from state_engine.storage.files import is_local, join, write_csv, write_parquet
+from state_engine.storage.files import PutFile, is_local, join, write_csv, write_parquet
 from state_engine.storage.parquet_reading import OpenParquet, open_recorded
 
 _EXCHANGE = "outputs on their way to a chained operator"
 
 
-def write_sink_file(table: pa.Table, sink: SinkTarget, name: str, subtask: int) -> DataFile:
-    """Stage one file of a sink; its path is relative to the sink."""
+def write_sink_file(
+    table: pa.Table, sink: SinkTarget, name: str, subtask: int, put: PutFile | None = None
+) -> DataFile:
+    """Stage one file of a sink, see ``write_parquet``; its path is relative to the sink."""
     uri = join(sink.directory, name)
     table = sink.stamped(table).select(sink.schema.names).cast(sink.schema)
-    file = write_csv(table, uri) if sink.format == "csv" else write_parquet(table, uri)
+    write = write_csv if sink.format == "csv" else write_parquet
+    file = write(table, uri, put=put)
     path = uri.removeprefix(sink.uri + "/")
     return DataFile(path, file.bytes, table.num_rows, subtask, footer=file.footer)
 
 
 def write_exchange_files(
-    table: pa.Table, order: pa.Table, *, directory: str, name: str, subtask: int, written: DataFile | None
+    table: pa.Table,
+    order: pa.Table,
+    *,
+    directory: str,
+    name: str,
+    subtask: int,
+    written: DataFile | None,
+    put: PutFile | None = None,
 ) -> list[DataFile]:
     """The output file and its order file, by full URI.
 
     Args:
         table, order: outputs and their order columns, row for row.
         written: a file that holds the outputs already, by full URI; they are not written twice then.
+        put: see ``write_parquet``.
     """
 
-    def put(rows: pa.Table, uri: str) -> DataFile:
-        file = write_parquet(rows, uri, short_lived=True)
+    def written_to(uri: str, rows: pa.Table) -> DataFile:
+        file = write_parquet(rows, uri, short_lived=True, put=put)
         return DataFile(uri, file.bytes, rows.num_rows, subtask, footer=file.footer)
 
-    return [written or put(table, join(directory, name)), put(order, join(directory, f"order-{name}"))]
+    outputs = written or written_to(join(directory, name), table)
+    return [outputs, written_to(join(directory, f"order-{name}"), order)]
 
 
 def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field]:

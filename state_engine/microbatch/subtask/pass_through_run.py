@@ -16,6 +16,7 @@ from state_engine.microbatch.subtask.subtask_outputs import SubtaskOutputs
 from state_engine.sources.frames import REFUSED
 from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds
 from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.storage.files import put_file
 
 
 class PassThroughRun(FunctionRun):
@@ -38,7 +39,7 @@ class PassThroughRun(FunctionRun):
         else:
             self._rows.pass_through(table)
             out = self._outputs(self._rows.events)
-        SubtaskOutputs(self._work, self._rows).write(out)
+        SubtaskOutputs(self._work, self._rows, put_file).write(out)
 
     def _outputs(self, rows: pa.Table) -> ElementOutputs:
         table = rows.select(list(self._spec.routed.inputs[0].names))

@@ -21,15 +21,21 @@ from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.sinks.base import SinkTarget
 from state_engine.sinks.row_rules import without_rows
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
-from state_engine.storage.files import join, write_parquet
+from state_engine.storage.files import PutFile, join, write_parquet
 from state_engine.storage.layout import partition_path
 
 
 class SubtaskOutputs:
-    """Writes the outputs of one subtask."""
+    """Writes the outputs of one subtask.
 
-    def __init__(self, work: SubtaskWork, rows: ReceivedRows) -> None:
-        self._work, self._rows, self._spec = work, rows, work.spec
+    Args:
+        work: its report lists the files.
+        rows: that the outputs came from.
+        put: writes the files, see ``write_parquet``.
+    """
+
+    def __init__(self, work: SubtaskWork, rows: ReceivedRows, put: PutFile) -> None:
+        self._work, self._rows, self._spec, self._put = work, rows, work.spec, put
 
     def write(self, out: ElementOutputs) -> None:
         """Write the files of all outputs, and the dead letters."""
@@ -58,7 +64,8 @@ class SubtaskOutputs:
             rows = table if kinds is None else table.append_column(KIND_FIELD, kind_column(kinds))
             rows = self._taken(rows, sink, part.origins)
             if rows.num_rows:
-                self._work.report.sinks[sink.name] = [write_sink_file(rows, sink, name, self._work.index)]
+                file = write_sink_file(rows, sink, name, self._work.index, self._put)
+                self._work.report.sinks[sink.name] = [file]
         if not output.exchange:
             return
         order = self._order_of(part.origins, merged=output.merged)
@@ -81,6 +88,7 @@ class SubtaskOutputs:
             name="-".join([*(stored_name(n, longest=62) for n in names if n), self._work.file_name]),
             subtask=self._work.index,
             written=written,
+            put=self._put,
         )
 
     def _taken(self, rows: pa.Table, sink: SinkTarget, origins: list[Any]) -> pa.Table:
@@ -122,7 +130,7 @@ class SubtaskOutputs:
             return
         path = partition_path(self._spec.write_id, self._work.file_name)
         table = self._work.refused.table()
-        file = write_parquet(table, join(self._spec.layout.dead_letters, path))
+        file = write_parquet(table, join(self._spec.layout.dead_letters, path), put=self._put)
         self._work.report.dead_letters = [
             DataFile(path, file.bytes, table.num_rows, self._work.index, footer=file.footer)
         ]

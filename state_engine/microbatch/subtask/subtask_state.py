@@ -22,12 +22,14 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
-from state_engine.storage.files import is_local
+from state_engine.storage.files import PutFile, is_local
 from state_engine.storage.kept_files import PROCESS_CACHE
-from state_engine.storage.state.changelog import Hashes, KeyHashes, Read, TouchedState
+from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
+from state_engine.storage.state.listed_files import Hashes, KeyHashes
 from state_engine.storage.state.local_copies import LARGE_ROWS, OperatorCopies
 from state_engine.storage.state.located_files import StateFile, files_holding
+from state_engine.storage.state.state_rows import Read
 
 _KEYS_AT_ONCE = 20_000
 """Touched keys whose state is in memory at once, on its way into a backend that spills."""
@@ -129,6 +131,7 @@ class SubtaskKeyedState:
         subtask: int,
         attempt: int,
         key_type: pa.DataType,
+        put: PutFile,
     ) -> list[DataFile]:
         """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
         spec, keys = self._spec, self.keys
@@ -144,7 +147,7 @@ class SubtaskKeyedState:
         if table is None:
             return []
         uri = spec.layout.changelog(spec.uid)
-        return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt)]
+        return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt, put=put)]
 
 
 def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:

@@ -17,7 +17,7 @@ from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
-from state_engine.storage.state.changelog import Hashes, KeyGroups, KeyHashes
+from state_engine.storage.state.listed_files import Hashes, KeyGroups, KeyHashes
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.stored_timers import StoredTimers, Window
 

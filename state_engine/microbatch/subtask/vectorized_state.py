@@ -32,8 +32,8 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskS
 from state_engine.microbatch.subtask.subtask_state import own_files
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.sources.frames import EVENT_TIME, WATERMARK
+from state_engine.storage.files import PutFile
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.changelog import KeyHashes
 from state_engine.storage.state.changelog_write import (
     StateChanges,
     changelog_of,
@@ -42,6 +42,7 @@ from state_engine.storage.state.changelog_write import (
     write_changes,
 )
 from state_engine.storage.state.entry_codes import key_codes
+from state_engine.storage.state.listed_files import KeyHashes
 from state_engine.storage.state.located_files import files_holding
 from state_engine.storage.state.newest_entries import NewestEntries
 
@@ -131,7 +132,9 @@ class VectorizedKeyedState:
         timers = SubtaskTimers(self._spec, self._own, self._files)
         return timers.first_of_others(KeyHashes(np.array([], np.int64)))
 
-    def write(self, changes: list[ChangedColumn], *, subtask: int, attempt: int) -> list[DataFile]:
+    def write(
+        self, changes: list[ChangedColumn], *, subtask: int, attempt: int, put: PutFile
+    ) -> list[DataFile]:
         """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
         spec = self._spec
         key_type = spec.known_key_schema.storage
@@ -146,7 +149,7 @@ class VectorizedKeyedState:
             max_parallelism=spec.max_parallelism,
         )
         uri = spec.layout.changelog(spec.uid)
-        return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt)]
+        return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt, put=put)]
 
     def _part(self, change: ChangedColumn) -> StateChanges:
         stored = self._stored.of(change.descriptor).descriptor

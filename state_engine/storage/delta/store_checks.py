@@ -155,7 +155,9 @@ class StoreChecks:
 
     def path_of(self, store: str) -> str:
         """Where the verdict on a store is written down."""
-        digest = blake2b(f"{store} {store_access().endpoint}".encode(), digest_size=4).hexdigest()
+        digest = blake2b(
+            f"{store} {store_access(urlparse(store).netloc).endpoint}".encode(), digest_size=4
+        ).hexdigest()
         return join(self._root, _VERDICTS, f"{re.sub('[^a-z0-9]+', '-', store.lower())}-{digest}.json")
 
     def _judge(self, uri: str, verdict: Verdict) -> None:

@@ -9,9 +9,8 @@ columns and decodes nothing, and it holds the entries of a few key groups at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -28,24 +27,13 @@ from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, state_column
-from state_engine.storage.parquet_reading import OpenParquet
-from state_engine.storage.state.changelog import (
-    Hashes,
-    KeyGroups,
-    ListedFile,
-    SomeKeys,
-    copied_rows,
-    kept_rows,
-    op_of_entry,
-    open_state_file,
-)
 from state_engine.storage.state.changelog_write import ROW_GROUP, file_order, in_file_order, write_changes
-from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.storage.state.entry_codes import entry_codes, last_rows
+from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile, SomeKeys
+from state_engine.storage.state.state_rows import Part, op_of_entry, parts_of
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
 """Partition columns of the table; they are in the paths and not in the files."""
-
-_ROWS_TOGETHER = 2**20
 
 NOTHING_EXPIRES_MS = -(2**62)
 """A clock by which nothing has expired."""
@@ -185,41 +173,39 @@ def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
 
 def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
     """The rows of these keys in path order, in the recorded form; ``op`` is null in entries of a base."""
-    schema = _read_schema(spec)
-    parts = [piece.rows(schema) for listed in files for piece in _pieces(listed, groups)]
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+    return _table_of(parts_of(files, groups), _read_schema(spec))
 
 
 def read_latest(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
     """As ``read_changes``, without what a later row replaces, so that the same entries follow.
 
-    Keys are read first. Of a file whose rows are all replaced, values are never read.
+    Keys are read first. Of a large file whose rows are all replaced, values are never read.
     """
-    schema = _read_schema(spec)
+    schema, parts = _read_schema(spec), list(parts_of(files, groups))
     single = {s.column_name for s in spec.states if SHAPES[s.kind] == "value"}
-    pieces = [piece for listed in files for piece in _pieces(listed, groups)]
-    if single and len(pieces) > 1:
-        pieces = list(_latest(pieces, single, schema))
-    parts = [piece.rows(schema) for piece in pieces]
-    return pa.concat_tables(parts) if parts else schema.empty_table()
+    if single and len(parts) > 1:
+        parts = list(_latest(parts, single, schema))
+    return _table_of(parts, schema)
 
 
-def _latest(pieces: Sequence[_Piece], single: Set[str], schema: pa.Schema) -> Iterator[_Piece]:
-    """The pieces without rows that are replaced: of states with one value a key all but the last one of a key."""
-    tables = [piece.read(["key", "state"]) for piece in pieces]
+def _table_of(parts: Iterable[Part], schema: pa.Schema) -> pa.Table:
+    return pa.concat_tables([schema.empty_table(), *(_in_schema(part, schema) for part in parts)])
+
+
+def _latest(parts: Sequence[Part], single: Set[str], schema: pa.Schema) -> Iterator[Part]:
+    """The parts without rows that are replaced: of states with one value a key all but the last one of a key."""
+    tables = [part.read(["key", "state"]) for part in parts]
     keys = pa.chunked_array([conform(one_chunk(t["key"]), schema.field("key").type) for t in tables])
     states = one_chunk(pa.chunked_array([_coded(t["state"]) for t in tables]).unify_dictionaries())
-    codes = entry_codes([one_chunk(keys), states.indices])
-    kept = np.zeros(len(codes), bool)
-    kept[_last(codes, np.arange(len(codes)))] = True
     of_single = np.array([name in single for name in states.dictionary.to_pylist()])
-    kept |= ~of_single[states.indices.to_numpy()]
+    kept = ~of_single[states.indices.to_numpy()]
+    kept[last_rows(entry_codes([one_chunk(keys), states.indices]))] = True
     start = 0
-    for piece, table in zip(pieces, tables, strict=True):
+    for part, table in zip(parts, tables, strict=True):
         own = kept[start : start + len(table)]
         start += len(table)
         if own.any():
-            yield piece.only(own)
+            yield part.only(own)
 
 
 def _coded(texts: pa.ChunkedArray) -> pa.Array:
@@ -234,57 +220,9 @@ def _read_schema(spec: BaseSpec) -> pa.Schema:
     return schema.remove(schema.get_field_index("key_group"))
 
 
-@dataclass(frozen=True)
-class _Piece:
-    """Wanted rows of a file, columns of which are read where they are asked for.
-
-    Attributes:
-        hashes: the column ``key_hash``, with all rows; it was read to find them.
-    """
-
-    columns: Collection[str]
-    source: Callable[[list[str]], pa.Table]
-    hashes: pa.ChunkedArray
-    kept: Hashes | None
-
-    def read(self, names: Sequence[str]) -> pa.Table:
-        """Some columns of the wanted rows."""
-        table = self.source([name for name in names if name != "key_hash"])
-        if "key_hash" in names:
-            table = table.append_column("key_hash", self.hashes)
-        return table if self.kept is None else table.filter(pa.array(self.kept))
-
-    def only(self, which: Hashes) -> _Piece:
-        """Some of the wanted rows."""
-        if self.kept is None:
-            return self if which.all() else replace(self, kept=which)
-        kept = self.kept.copy()
-        kept[self.kept] = which
-        return replace(self, kept=kept)
-
-    def rows(self, schema: pa.Schema) -> pa.Table:
-        """The columns of a schema, in the recorded form; those that a file does not have are null."""
-        return _in_schema(self.read([n for n in schema.names if n in self.columns]), schema)
-
-
-def _pieces(listed: ListedFile, keys: SomeKeys) -> Iterator[_Piece]:
-    """The rows of these keys in a file."""
-    copied = copied_rows(listed, keys)
-    if copied is not None:
-        hashes = copied["key_hash"]
-        yield _Piece(copied.column_names, copied.select, hashes, kept_rows(hashes.to_numpy(), listed, keys))
-        return
-    file = open_state_file(listed, coded=["state"])
-    for numbers in _read_together(file, keys.row_groups(file, listed)):
-        hashes = file.read_row_groups(numbers, ["key_hash"])["key_hash"]
-        kept = kept_rows(hashes.to_numpy(), listed, keys)
-        if kept.any():
-            source = partial(file.read_row_groups, numbers)
-            yield _Piece(file.schema.names, source, hashes, None if kept.all() else kept)
-
-
-def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    arrays = []
+def _in_schema(part: Part, schema: pa.Schema) -> pa.Table:
+    """The columns of a schema, in the recorded form; those that a part does not have are null."""
+    table, arrays = part.read([n for n in schema.names if n in part.columns]), []
     for field in schema:
         if field.name not in table.schema.names:
             arrays.append(pa.nulls(table.num_rows, field.type))
@@ -293,19 +231,6 @@ def _in_schema(table: pa.Table, schema: pa.Schema) -> pa.Table:
         plain = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
         arrays.append(conform(plain, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _read_together(file: OpenParquet, numbers: list[int]) -> Iterator[list[int]]:
-    """Row groups in parts of a million rows or so: what is not wanted of a file is not in memory all at once."""
-    together, rows = list[int](), 0
-    for number in numbers:
-        together.append(number)
-        rows += file.rows_of(number)
-        if rows >= _ROWS_TOGETHER:
-            yield together
-            together, rows = [], 0
-    if together:
-        yield together
 
 
 # -- folding -----------------------------------------------------------------------------------------------------------
@@ -329,9 +254,7 @@ class ChangeOps:
 
     def after_clear(self) -> Hashes:
         """Which rows come after the last clear of their key."""
-        clears = np.flatnonzero(self.are(CLEAR))
-        cleared = np.full(_size(self.keys), -1)
-        cleared[self.keys[clears]] = clears  # the last one stays
+        cleared = last_rows(self.keys, np.flatnonzero(self.are(CLEAR)))
         after: Hashes = np.arange(len(self.keys)) > cleared[self.keys]
         return after
 
@@ -387,7 +310,7 @@ def _entry_order(hashes: Hashes, keys: Hashes, max_parallelism: int) -> Hashes:
 
 
 def _fold_value(rows: _Rows) -> tuple[Hashes, pa.Table]:
-    last = _last(rows.keys, np.arange(len(rows.keys)))
+    last = last_rows(rows.keys)
     return _living(rows, last[rows.are(PUT)[last]])
 
 
@@ -396,14 +319,10 @@ def _fold_map(rows: _Rows) -> tuple[Hashes, pa.Table]:
     map_keys = one_chunk(rows.table[rows.column].take(pa.array(live))).field("key")
     of_entry = entry_codes([pa.array(rows.keys[live]), map_keys])
     puts, deletes = rows.are(PUT)[live], np.flatnonzero(rows.are(DELETE)[live])
-    deleted = np.full(_size(of_entry), -1)
-    deleted[of_entry[deletes]] = deletes
-    at = np.arange(len(live))
-    last = _last(of_entry, at)
+    deleted, last = last_rows(of_entry, deletes), last_rows(of_entry)
     # entries iterate in the order of their first put since they were not there: a later put keeps their place
-    counting = np.flatnonzero(puts & (at > deleted[of_entry]))
-    place = np.full(len(last), -1)
-    place[of_entry[counting][::-1]] = counting[::-1]
+    counting = np.flatnonzero(puts & (np.arange(len(live)) > deleted[of_entry]))
+    place = last_rows(of_entry, counting[::-1])  # the first one stays
     kept = np.flatnonzero(puts[last])
     kept = kept[np.argsort(place[kept], kind="stable")]
     return _living(rows, live[last[kept]])
@@ -420,7 +339,7 @@ def _fold_list(rows: _Rows) -> tuple[Hashes, pa.Table]:
     keys, counts = np.unique(owner, return_counts=True)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     array = pa.ListArray.from_arrays(pa.array(offsets), elements.filter(mask), type=lists.type)
-    kept = _last(rows.keys, np.arange(len(rows.keys)))[keys]
+    kept = last_rows(rows.keys)[keys]
     table = rows.table.take(pa.array(kept))
     return kept, table.set_column(table.schema.get_field_index(rows.column), rows.column, array)
 
@@ -440,17 +359,6 @@ def _living(rows: _Rows, kept: Hashes) -> tuple[Hashes, pa.Table]:
     if pc.all(mask).as_py():
         return kept, table
     return kept[mask.to_numpy(zero_copy_only=False)], table.filter(mask)
-
-
-def _last(codes: Hashes, at: Hashes) -> Hashes:
-    """Of each code the last of the given places, which ascend."""
-    last = np.zeros(_size(codes), np.int64)
-    last[codes] = at
-    return last
-
-
-def _size(codes: Hashes) -> int:
-    return int(codes.max()) + 1 if len(codes) else 0
 
 
 def _expired_by(state: StateSchema, spec: BaseSpec) -> Alive:

@@ -19,7 +19,7 @@ from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.stable_order import stable_order
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
-from state_engine.storage.files import join, write_parquet
+from state_engine.storage.files import PutFile, join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, partition_path, state_column
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
@@ -141,14 +141,17 @@ def file_order(
     return cast(np.ndarray[Any, Any], order[stable_order(groups[order])])
 
 
-def write_changes(changes: pa.Table, uri: str, *, write_id: str, subtask: int, attempt: int) -> DataFile:
+def write_changes(
+    changes: pa.Table, uri: str, *, write_id: str, subtask: int, attempt: int, put: PutFile | None = None
+) -> DataFile:
     """Write changes in file order as one file of a changelog, which no reader sees yet.
 
     Args:
         write_id, subtask, attempt: make the name unique.
+        put: see ``write_parquet``.
     """
     path = partition_path(write_id, file_name(write_id, subtask, attempt))
-    file = write_parquet(changes, join(uri, path), row_group=ROW_GROUP, short_lived=True)
+    file = write_parquet(changes, join(uri, path), row_group=ROW_GROUP, short_lived=True, put=put)
     groups, hashes = changes["key_group"], changes["key_hash"].to_numpy()
     return DataFile(
         path=path,

@@ -54,9 +54,11 @@ class LocalCopies:
         return platformdirs.user_cache_path("statelake") / "local-copies"
 
     def of_job(self, layout: JobLayout) -> Path:
+        """The directory of a job's copies."""
         return self.place / _digest(layout.directory)
 
     def of_operator(self, layout: JobLayout, uid: str) -> Path:
+        """The directory of an operator's copies."""
         return self.of_job(layout) / _digest(layout.base(uid))
 
     def drop(self, layout: JobLayout) -> None:
@@ -85,7 +87,7 @@ class LocalCopies:
         return False
 
     def make_room(self, size: int) -> int:
-        """Bytes that there is room for; copies that nobody has used for long go, where there is none for ``size``."""
+        """Free ``size`` bytes: delete copies that were unused for an hour, the longest first. Gives the free bytes."""
         stored = sorted(self._stored(), key=lambda one: one[1].st_mtime)
         used = sum(status.st_size for _, status in stored)
         limit = min(self.max_bytes, used + shutil.disk_usage(self.place).free - _LEFT_FREE)
@@ -108,24 +110,6 @@ class LocalCopies:
 
 
 NO_COPIES = LocalCopies(max_bytes=0)
-
-_used: LocalCopies | None = None
-
-
-def use_local_copies(copies: LocalCopies) -> None:
-    """Keep local copies like this from now on, for micro-batches that this process plans."""
-    global _used
-    _used = copies
-
-
-def local_copies() -> LocalCopies | None:
-    """How micro-batches that this process plans keep local copies; None where ``use_local_copies`` was not called."""
-    return _used
-
-
-def drop_local_copies(layout: JobLayout) -> None:
-    """Delete the copies of a job on this machine: what was erased or deleted is not to stay in them."""
-    (local_copies() or LocalCopies()).drop(layout)
 
 
 def _digest(uri: str) -> str:

@@ -38,6 +38,22 @@ def entry_codes(columns: Sequence[pa.Array]) -> Numbers:
     return codes
 
 
+def last_rows(codes: Numbers, rows: Numbers | None = None) -> Numbers:
+    """For each number of ``entry_codes`` the last row that has it; -1 where none has.
+
+    Args:
+        rows: those that count, in their order; None for all.
+
+    Example:
+        >>> last_rows(np.array([0, 1, 0])).tolist(), last_rows(np.array([0, 1, 0]), np.array([0])).tolist()
+        ([2, 1], [0, -1])
+    """
+    rows = np.arange(len(codes)) if rows is None else rows
+    last = np.full(int(codes.max()) + 1 if len(codes) else 0, -1)
+    last[codes[rows]] = rows
+    return last
+
+
 def key_codes(columns: Sequence[pa.Array], hashes: Numbers) -> tuple[Numbers, Numbers]:
     """``entry_codes`` of keys whose hashes are known: a number for each row, and for each number a row that has it.
 

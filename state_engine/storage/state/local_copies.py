@@ -26,14 +26,14 @@ import pyarrow as pa
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import (
+from state_engine.storage.state.copy_directory import SUFFIX, UNUSED_S, LocalCopies
+from state_engine.storage.state.listed_files import (
     Hashes,
     KeyHashes,
     ListedFile,
     check_state_file,
     open_state_file,
 )
-from state_engine.storage.state.copy_directory import SUFFIX, UNUSED_S, LocalCopies
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.sorted_blocks import (
     BLOCK_ROWS,

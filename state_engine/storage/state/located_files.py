@@ -14,7 +14,7 @@ from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.changelog import Hashes, KeyGroups, ListedFile
+from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile
 
 
 @dataclass(frozen=True)

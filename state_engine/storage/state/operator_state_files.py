@@ -39,7 +39,7 @@ from state_engine.core.operator_state.operator_snapshot import (
     assign,
 )
 from state_engine.core.operator_state.operator_state_ref import RAW, StoredList, stored_lists, stored_part
-from state_engine.storage.files import join, write_parquet
+from state_engine.storage.files import PutFile, join, write_parquet
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.storage.parquet_reading import open_recorded
 
@@ -55,6 +55,7 @@ def write_subtask_state(
     subtask: int,
     attempt: int,
     parent: OperatorStateRef | None,
+    put: PutFile | None = None,
 ) -> tuple[DataFile | None, list[OperatorStateSchema]]:
     """Write what changed since the parent checkpoint, as one file that no reader of the table sees yet.
 
@@ -62,6 +63,7 @@ def write_subtask_state(
         snapshot: the state of this subtask at the end of the micro-batch.
         write_id, attempt: name the attempt to write, and this try of the task.
         parent: what the parent checkpoint holds of the operator; None where it does not know it.
+        put: see ``write_parquet``.
 
     Returns:
         The file, None where nothing changed or all lists are empty; and every state of the subtask with its one part,
@@ -87,7 +89,7 @@ def write_subtask_state(
     path = partition_path(
         write_id, file_name(write_id, subtask, attempt, suffix=f"{stored_name(operator)}.parquet")
     )
-    file = write_parquet(table, join(uri, path))
+    file = write_parquet(table, join(uri, path), put=put)
     return DataFile(path, file.bytes, table.num_rows, subtask, footer=file.footer), declared
 
 

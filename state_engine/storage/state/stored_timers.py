@@ -19,7 +19,7 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, entries_of, read_entries
-from state_engine.storage.state.changelog import Hashes, KeyHashes, SomeKeys
+from state_engine.storage.state.listed_files import Hashes, KeyHashes, SomeKeys
 from state_engine.storage.state.located_files import StateFile, files_holding
 from state_engine.storage.state.timer_columns import TimerColumns, Window
 from state_engine.storage.state.timer_files import TimersOfFile, TimersPart, read_timers, timers_of

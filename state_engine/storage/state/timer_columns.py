@@ -13,7 +13,7 @@ from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.time.timers import EVENT
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.changelog import Hashes, KeyGroups
+from state_engine.storage.state.listed_files import Hashes, KeyGroups
 
 Window = Mapping[str, tuple[int, int]]
 """By domain, a first and a last time, both inclusive; a domain that is not there is not asked for."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.storage.parquet_reading import OpenParquet
-from state_engine.storage.state.changelog import open_state_file
+from state_engine.storage.state.listed_files import open_state_file
 from state_engine.storage.state.local_copies import LocalCopy
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.timer_columns import TIMERS_COLUMN, TimerColumns, Window

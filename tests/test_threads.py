@@ -1,0 +1,224 @@
+"""What threads of a process share: the list of it is that of the code, and threads may use all of it at once."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.incremental_fold import IncrementalFold
+from state_engine.core.keys import key_form
+from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.types.row import default_names
+from state_engine.core.types.types_namespace import Types
+from state_engine.spark.code_digests import code_digest
+from state_engine.spark.loaded_modules import module_version
+from state_engine.spark.task_attempts import attempt_here
+from state_engine.storage import durability, object_stores
+from state_engine.storage.files import write_parquet
+from state_engine.storage.kept_files import KeptFiles
+from state_engine.storage.object_stores import StoreAccess, describe_stores, s3_file_system
+from state_engine.storage.parquet_reading import open_parquet
+
+ENGINE = Path(__file__).parents[1] / "state_engine"
+PAGE = (ENGINE.parent / "docs" / "architecture.md").read_text()
+SECTION = PAGE.partition("## Threads, and what a process keeps")[2].partition("\n## ")[0]
+STARTED, KEPT = SECTION.split("These values")
+
+# -- the list ----------------------------------------------------------------------------------------------------------
+
+
+def _modules() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ENGINE.rglob("*.py")):
+        yield str(path.relative_to(ENGINE)), ast.parse(path.read_text())
+
+
+def _called(node: ast.AST) -> str:
+    """The name of what is called; empty where nothing is."""
+    made = node.func if isinstance(node, ast.Call) else node
+    made = made.value if isinstance(made, ast.Subscript) else made
+    return made.attr if isinstance(made, ast.Attribute) else made.id if isinstance(made, ast.Name) else ""
+
+
+def _is_empty(value: ast.expr) -> bool:
+    return (isinstance(value, ast.Dict) and not value.keys) or (
+        isinstance(value, ast.List) and not value.elts
+    )
+
+
+def _kept_by(module: ast.Module) -> set[str]:
+    """Names of a module that hold what changes, or what is of a thread."""
+    names: set[str] = set()
+    makers = {"OrderedDict", "set", "dict", "ContextVar", "Lock", "RLock", "count", "local", "KeptFiles"}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Global):
+            names.update(node.names)
+        if isinstance(node, ast.FunctionDef):
+            names |= {node.name for one in node.decorator_list if _called(one) in ("cache", "lru_cache")}
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            [target] = node.targets if isinstance(node, ast.Assign) else [node.target]
+            made = isinstance(node.value, ast.Call) and _called(node.value) in makers
+            if isinstance(target, ast.Name) and (made or _is_empty(node.value)):
+                names.add(target.id)
+    return names - {"__all__", "NO_KEY"}  # NO_KEY is compared by identity
+
+
+def test_all_that_a_process_keeps_is_listed() -> None:
+    listed = {
+        file: set(re.findall(r"`(\w+)`", names))
+        for file, names in re.findall(r"`([\w/]+\.py)` \(([^)]+)\)", KEPT)
+    }
+    assert listed == {file: names for file, module in _modules() if (names := _kept_by(module))}
+
+
+def test_all_threads_are_listed() -> None:
+    def starts(module: ast.Module) -> bool:
+        imported = {a.name for n in ast.walk(module) if isinstance(n, ast.ImportFrom) for a in n.names}
+        return bool({"ThreadPoolExecutor", "ProcessPoolExecutor", "Thread"} & imported)
+
+    listed = set(re.findall(r"^\| `([\w/]+\.py)`", STARTED, re.MULTILINE))
+    assert listed == {file for file, module in _modules() if starts(module)} | {"storage/in_threads.py"}
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+Use = Callable[[int], None]
+"""What a thread does again and again, given its number."""
+
+
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def _kept_files(directory: Path, _: pytest.MonkeyPatch) -> Use:
+    files = [write_parquet(pa.table({"n": range(n)}), f"file://{directory}/{n}.parquet") for n in range(1, 9)]
+    kept = KeptFiles(max_bytes=sum(f.bytes for f in files))
+
+    def use(_: int) -> None:
+        file = random.choice(files)
+        opened = kept.opened(file.uri, (), lambda: open_parquet(file.uri))
+        assert f"/{opened.read().num_rows}.parquet" in file.uri
+        assert opened.limits("n") == [(0, opened.metadata.num_rows - 1)]
+        assert kept.bytes >= 0
+        kept.keep_only([file.uri], below=[f"file://{directory}"])
+
+    return use
+
+
+def _keys(_: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
+    monkeypatch.setattr(key_form, "_REMEMBERED", 2)
+    form = KeyForm.of((Types.INSTANT(),))
+    assert form is not None
+
+    def use(_: int) -> None:
+        at = datetime(2024, 1, 1 + random.randrange(5), tzinfo=UTC)
+        assert form(at) == form._made(at)
+
+    return use
+
+
+def _folds(_: Path, __: pytest.MonkeyPatch) -> Use:
+    rows = [[n] for n in range(40)]
+    total: IncrementalFold[list[int], int] = IncrementalFold(
+        lambda so_far, new: so_far + sum(n for [n] in new), 0
+    )
+
+    def use(_: int) -> None:
+        at = random.randrange(len(rows))
+        assert total.of(rows[:at]) == sum(range(at))
+
+    return use
+
+
+def _synced(directory: Path, _: pytest.MonkeyPatch) -> Use:
+    durability.forget()
+
+    def use(thread: int) -> None:
+        file = directory / str(random.randrange(3)) / str(thread)
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"")
+        durability.sync_files([str(file)], below=str(directory))
+        durability.forget()
+
+    return use
+
+
+def _attempts(_: Path, __: pytest.MonkeyPatch) -> Use:
+    ids: set[int] = set()
+
+    def use(_: int) -> None:
+        one = attempt_here(0).attempt_id
+        assert one not in ids
+        ids.add(one)
+
+    return use
+
+
+def _stores(_: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
+    monkeypatch.setattr(object_stores, "_KNOWN", {})
+    monkeypatch.setattr(object_stores, "_USED", {})
+    ways = [StoreAccess(endpoint=f"http://localhost:{port}", profile=f"p{port}") for port in (1, 2)]
+    before = object_stores.os.environ.get("AWS_PROFILE")
+
+    def use(thread: int) -> None:
+        bucket, way = f"bucket-{thread % 2}", ways[thread % 2]
+        describe_stores(way, bucket=bucket)
+        s3_file_system(bucket)
+        assert object_stores.store_access(bucket).endpoint == way.endpoint
+        with pytest.raises(ConfigurationError, match="in another way already"):
+            describe_stores(ways[1 - thread % 2], bucket=bucket)
+        assert object_stores.os.environ.get("AWS_PROFILE") in {before, "p1", "p2"}
+
+    return use
+
+
+def _code(_: Path, __: pytest.MonkeyPatch) -> Use:
+    version, digest = module_version(key_form.__name__), code_digest(_code.__code__)
+
+    def use(_: int) -> None:
+        assert (module_version(key_form.__name__), code_digest(_code.__code__)) == (version, digest)
+        assert default_names(random.randrange(9))[:1] in ((), ("f0",))
+
+    return use
+
+
+SHARED: dict[str, Callable[[Path, pytest.MonkeyPatch], Use]] = {
+    "files that are kept": _kept_files,
+    "keys that are remembered": _keys,
+    "folds that go on": _folds,
+    "directories that were synced": _synced,
+    "numbers of attempts": _attempts,
+    "ways to stores": _stores,
+    "loaded code": _code,
+}
+"""By what threads share: makes what each of them does with it. Versions of tables are in
+``tests/sources/test_kept_listings.py``, threads that are kept in ``tests/storage/test_in_threads.py``."""
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_threads_may_use_it_at_once(shared: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use = SHARED[shared](tmp_path, monkeypatch)
+
+    def many(thread: int) -> None:
+        for _ in range(150):
+            use(thread)
+
+    with _switching_often(), ThreadPoolExecutor(3) as threads:
+        list(threads.map(many, range(3)))
