@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import polars as pl
 from deltalake import DeltaTable
@@ -101,6 +101,12 @@ class Site:
     engine: StateEngine
     chance: random.Random
     done: list[str] = field(default_factory=list)
+
+    @classmethod
+    def begun(cls, directory: Path, spark: SparkSession, *, seed: int, rows: int) -> Self:
+        """A site of some random rows, of which none was read yet."""
+        chance = random.Random(seed)
+        return cls(directory, random_rows(chance, rows), StateEngine(directory / "root", spark=spark), chance)
 
     def job(self) -> StatefulJob:
         job = StatefulJob("shops", max_parallelism=8, compaction=None)

@@ -35,8 +35,7 @@ from tests.state_tables.histories import Site, model, random_rows, rows_of, vacu
 @pytest.fixture
 def site(tmp_path: Path, spark: SparkSession) -> Site:
     """A site that has run to the end."""
-    chance = random.Random(1)
-    made = Site(tmp_path, random_rows(chance, 30), StateEngine(tmp_path / "root", spark=spark), chance)
+    made = Site.begun(tmp_path, spark, seed=1, rows=30)
     made.engine.run(made.job())
     return made
 
@@ -51,12 +50,7 @@ def version(path: str) -> int:
 def test_a_table_that_lags_jumps_to_the_head(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = Site(
-        tmp_path,
-        random_rows(random.Random(2), 30),
-        StateEngine(tmp_path / "root", spark=spark),
-        random.Random(2),
-    )
+    site = Site.begun(tmp_path, spark, seed=2, rows=30)
     site.engine.run(site.job(), max_batches=1)
     before = version(site.table("balance"))
     with monkeypatch.context() as patch:
@@ -101,12 +95,7 @@ def test_expired_checkpoints_on_the_way_are_no_matter(site: Site, caplog: pytest
 def test_deletion_vectors_stand_in_files_so_that_spark_can_vacuum(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    site = Site(
-        tmp_path,
-        random_rows(random.Random(3), 60),
-        StateEngine(tmp_path / "root", spark=spark),
-        random.Random(3),
-    )
+    site = Site.begun(tmp_path, spark, seed=3, rows=60)
     for _ in range(6):
         site.engine.run(site.job(), max_batches=3)
         site.check()
@@ -321,12 +310,7 @@ def test_a_table_is_kept_where_the_policy_says_so(site: Site) -> None:
 def test_a_checkpoint_that_does_not_know_the_state_is_no_empty_state(
     tmp_path: Path, spark: SparkSession
 ) -> None:
-    site = Site(
-        tmp_path,
-        random_rows(random.Random(5), 12),
-        StateEngine(tmp_path / "root", spark=spark),
-        random.Random(5),
-    )
+    site = Site.begun(tmp_path, spark, seed=5, rows=12)
 
     def without_operator() -> StatefulJob:
         job = StatefulJob("shops", max_parallelism=8, compaction=None)

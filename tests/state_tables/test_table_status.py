@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import time
 from datetime import timedelta
@@ -14,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from sqlalchemy import create_engine, text
 
-from state_engine import SqlStateTable, StateEngine, StatefulJob
+from state_engine import SqlStateTable, StatefulJob
 from state_engine.cli.explain import history_lines
 from state_engine.cli.status import notes
 from state_engine.core.errors import TableChangedError
@@ -51,8 +50,7 @@ class Watched(Site):
 
 @pytest.fixture
 def site(tmp_path: Path, spark: SparkSession) -> Watched:
-    chance = random.Random(1)
-    made = Watched(tmp_path, random_rows(chance, 12), StateEngine(tmp_path / "root", spark=spark), chance)
+    made = Watched.begun(tmp_path, spark, seed=1, rows=12)
     made.engine.run(made.job())
     return made
 

@@ -98,12 +98,7 @@ def test_what_a_cleaned_log_does_not_show_is_compared(
     tmp_path: Path, spark: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Somebody deletes rows, and the entry of the log that says so is cleaned up before the next publish."""
-    site = Site(
-        tmp_path,
-        random_rows(random.Random(1), 30),
-        StateEngine(tmp_path / "root", spark=spark),
-        random.Random(1),
-    )
+    site = Site.begun(tmp_path, spark, seed=1, rows=30)
     site.engine.run(site.job(), max_batches=4)
     path = site.table("per_shop")
     DeltaTable(path).delete("shop = 'x'")
