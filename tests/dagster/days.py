@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,8 @@ from state_engine import (
     DeltaSink,
     DeltaStateTable,
     FileSource,
-    KeyedProcessFunction,
-    RuntimeContext,
     StatefulJob,
     TimePartitions,
-    ValueStateDescriptor,
 )
 from state_engine.dagster.micro_batches import DATA_VERSION_TAG
 from state_engine.dagster.naming import checkpoint_key, sink_key, state_key, table_key
@@ -31,6 +28,7 @@ from state_engine.dagster.time_partitions import range_tags
 from state_engine.machine.settings import JobsSettings, Settings
 from state_engine.registry import JobParameters, RegisteredJob
 from tests.dagster.sites import QUIET, DagsterSite
+from tests.support.tiny import Sum
 
 JOB = "days"
 KEYS = [f"2013-03-{d:02}" for d in range(8, 13)]
@@ -53,28 +51,13 @@ class Parameters(JobParameters):
     late: str = "warn"
 
 
-class Sum(KeyedProcessFunction):
-    """Sums per key."""
-
-    def __init__(self, factor: int) -> None:
-        self.factor = factor
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        total = (self.total.value() or 0) + value.v * self.factor
-        self.total.update(total)
-        yield str(value.k), value.v, total
-
-
 def jobs(settings: Settings) -> list[RegisteredJob]:
     given = Parameters.of(settings, JOB)
     partitions = TimePartitions("at", start=KEYS[0], end="2013-03-13", timezone=str(ZONE), late=given.late)
     job = StatefulJob(JOB, parallelism=1, partitions=partitions, code_version=f"v{given.factor}")
     stream = job.source("events", FileSource(str(given.directory / "feed")), order_by=["at"], event_time="at")
     sums = stream.key_by("k").process(
-        Sum(given.factor), uid="sums", output_type="k string, v bigint, total bigint"
+        Sum(factor=given.factor), uid="sums", output_type="k string, v bigint, total bigint"
     )
     sums.sink("sums", DeltaSink(str(given.directory / "sink")))
     sums.publish_state("total", DeltaStateTable(str(given.directory / "totals")), name="totals")

@@ -32,16 +32,18 @@ Body = Callable[[Any, int], Any]
 
 
 class Sum(KeyedProcessFunction):
-    """Keeps the sum of ``v`` per key; what happens next is up to ``then``."""
+    """Keeps the sum of ``v`` per key, times a factor; what happens next is up to ``then``."""
 
-    def __init__(self, then: Body | None = None, *, state: str = "total", kind: Any = int) -> None:
-        self.then, self.state, self.kind = then, state, kind
+    def __init__(
+        self, then: Body | None = None, *, state: str = "total", kind: Any = int, factor: int = 1
+    ) -> None:
+        self.then, self.state, self.kind, self.factor = then, state, kind, factor
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor(self.state, self.kind))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Any:
-        total = (self.total.value() or 0) + value.v
+        total = (self.total.value() or 0) + value.v * self.factor
         self.total.update(total)
         if self.then is not None:
             return self.then(value, total)
