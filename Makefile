@@ -54,7 +54,7 @@ test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with
 test-matrix: $(VENV)/.installed ## run the core suite on PySpark 4.1 and 4.2 with Python 3.11 and 3.13, where the interpreter is there
 	$(BIN)/python -m tests.matrix
 
-test-core: $(VENV)/.installed ## run the tests that need no Java (seconds)
+test-core: $(VENV)/.installed ## run the tests that need no Java
 	$(BIN)/python -m pytest -m "not spark"
 
 test-ui: $(READY) $(VENV)/.ui ## click through Dagster's web interface in a real browser (needs Chromium)
