@@ -45,6 +45,7 @@ FIRST_RING = tuple(
 """Where tests are that `make test` runs unless they take the Spark session. Of others it runs doctests and promises."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses the session is a Spark test. `make test` runs those that show a promise, on one worker."""
     promised = {test for tests in PROMISES.values() for test in tests}
