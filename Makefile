@@ -31,7 +31,7 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 ELSEWHERE := faults or ui or servers or kafka or cluster
 
 test: $(VENV)/.s3 ## test the core, the protocol, jobs in memory, and each promise on Spark (3 minutes)
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not (more or long or $(ELSEWHERE))"
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not (more or long or $(ELSEWHERE))" $$($(BIN)/python -m tests.promises)
 
 test-all: test ## then run the other tests, too: what is merged has passed them (a quarter of an hour)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not (long or $(ELSEWHERE))"

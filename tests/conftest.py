@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from state_engine.core import errors
-from tests.promises import PROMISES
+from tests.promises import FIRST_RING, PROMISES
 from tests.support.java import SHORT_LIVED_JAVA
 
 if TYPE_CHECKING:
@@ -39,12 +39,6 @@ settings.register_profile(
 settings.load_profile("tests")
 
 
-FIRST_RING = tuple(
-    f"tests/{room}/" for room in ("core", "job", "microbatch", "misuse", "operators", "protocol", "testing")
-)
-"""Where tests are that `make test` runs unless they take the Spark session. Of others it runs doctests and promises."""
-
-
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test that uses the session is a Spark test. `make test` runs those that show a promise, on one worker."""
@@ -54,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
         if item.nodeid in promised or item.nodeid.partition("[")[0] in promised:
             item.add_marker(pytest.mark.xdist_group("spark"))
-        elif item.get_closest_marker("spark") or not item.nodeid.startswith(("state_engine/", *FIRST_RING)):
+        elif item.get_closest_marker("spark") or not item.nodeid.startswith(FIRST_RING):
             item.add_marker(pytest.mark.more)
 
 

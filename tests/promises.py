@@ -1,14 +1,18 @@
-"""What the first page promises, and the tests that show each promise on the real Spark.
+"""The first ring of tests, which ``make test`` runs: directories without Spark, and each promise on the real Spark.
 
-``make test`` runs these tests, and no others that take the Spark session. A promise is a text of ``README.md``;
-``tests/test_promises.py`` compares. A test is named by its id, or without its parameters for all of them.
+A promise is a text of ``README.md``, with the tests that show it; ``tests/test_promises.py`` compares. A test is named
+by its id, or without its parameters for all of them. Run as a program, this module prints what pytest has to collect.
 """
+
+FIRST_RING = tuple(
+    f"tests/{room}/" for room in ("core", "job", "microbatch", "misuse", "operators", "protocol", "testing")
+)
+"""Where tests are that belong to the first ring unless they take the Spark session or have the mark ``more``."""
 
 PROMISES: dict[str, list[str]] = {
     # the head of the page
     "A function with state for each key": [
         "tests/jobs/test_count_window_average.py::test_on_the_engine_wherever_batches_are_cut",
-        "tests/microbatch/test_vectorized_functions.py::test_it_shares_its_state_with_functions_per_element_through_every_operation",
     ],
     "called row by row in a fixed order": [
         "tests/job/test_streams.py::test_two_streams_in_one_declared_order",
@@ -78,7 +82,6 @@ PROMISES: dict[str, list[str]] = {
     "engine.restore(job, checkpoint_id=7)": [
         "tests/operations/test_operations.py::test_a_restore_moves_state_positions_and_sinks",
         "tests/operations/test_operations.py::test_a_restore_can_be_undone",
-        "tests/publishing/test_withdrawing.py::test_outputs_are_withdrawn_and_come_again",
     ],
     "engine.rescale(job, parallelism=8)": [
         "tests/operations/test_operations.py::test_rescaling_writes_one_row_and_no_state",
@@ -134,3 +137,9 @@ PROMISES: dict[str, list[str]] = {
     ],
 }
 """Tests by the text that they show."""
+
+if __name__ == "__main__":
+    print(
+        *FIRST_RING,
+        *(test for tests in PROMISES.values() for test in tests if not test.startswith(FIRST_RING)),
+    )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
@@ -77,6 +78,7 @@ WHAT = st.sampled_from(["put", "take", "empty", "clear"])
 ROWS = st.lists(st.tuples(st.integers(0, 3), WHAT, st.sampled_from("ab")), min_size=1, max_size=6)
 
 
+@pytest.mark.more
 @given(batches=st.lists(ROWS, min_size=1, max_size=4))
 def test_increments_add_up_also_after_a_restore(batches: list[list[Any]]) -> None:
     with run_in_memory(build(parallelism=2)) as run:

@@ -231,6 +231,7 @@ def check(pipeline: Pipeline | MemoryPipeline, given: list[Event], model: Model,
     assert sum(s.rows for row in rows for s in row.sources) == len(given)
 
 
+@pytest.mark.more
 @pytest.mark.parametrize("what", CASES)
 @pytest.mark.parametrize("seed", [0, 8, *[pytest.param(n, marks=pytest.mark.long) for n in (3, 6)]])
 def test_neither_cuts_nor_parallelism_show(what: str, seed: int) -> None:

@@ -127,6 +127,7 @@ def test_other_errors_are_not_about_memory() -> None:
     assert without_memory(ValueError("MemoryError"), job="tiny") is None
 
 
+@pytest.mark.more
 def test_a_list_that_outgrows_the_memory_of_its_process_ends_with_a_message(tmp_path: Path) -> None:
     """A real limit: the process may have 64 MB more than it has."""
     done = subprocess.run(

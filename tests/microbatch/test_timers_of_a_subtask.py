@@ -160,6 +160,7 @@ class Decoded:
         monkeypatch.setattr(KeySchema, "decode_struct", watched)
 
 
+@pytest.mark.more
 def test_of_many_timers_only_keys_with_due_ones_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_in_a_harness(ttl: TtlSettings, history: list[Batch], rng: random.Random
     assert in_harness(ttl, cut, parallelism=parallelism, backend=backend()) == expected
 
 
+@pytest.mark.more
 @settings(max_examples=15, deadline=None)
 @given(ttl=ANY_SETTING, history=histories(), rng=st.randoms(use_true_random=False), backend=ANY_BACKEND)
 def test_in_memory(ttl: TtlSettings, history: list[Batch], rng: random.Random, backend: Any) -> None:

@@ -85,6 +85,7 @@ def _is_equal(before: Row | None, row: Row | None, tracked: list[str]) -> bool:
     return [shown(before[name]) for name in tracked] == [shown(row[name]) for name in tracked]
 
 
+@pytest.mark.more
 @settings(max_examples=300)
 @given(st.lists(_rows, max_size=16), cuts, _options)
 def test_versions_are_those_that_all_rows_make(rows: list[Row], sizes: list[int], options: Any) -> None:
@@ -97,6 +98,7 @@ def test_versions_are_those_that_all_rows_make(rows: list[Row], sizes: list[int]
     assert sorted(kept) == sorted(times)  # each time once, in one of the two states
 
 
+@pytest.mark.more
 @settings(max_examples=30)
 @given(st.lists(_rows, max_size=16), cuts, _options)
 def test_the_same_with_state_in_rocksdb(rows: list[Row], sizes: list[int], options: Any) -> None:
