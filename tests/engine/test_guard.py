@@ -154,7 +154,7 @@ WITHOUT_ENGINE: dict[str, tuple[str, Callable[[], object]]] = {
         lambda: run_in_memory(StatefulJob("totals")),
     ),
     "a run for Dagster": ("state_engine.pipes.reporting.launched_run", run_for_dagster),
-    "a session": ("state_engine.spark.session._start", local_session),
+    "a session": ("state_engine.spark.session._active_session", local_session),
 }
 """What users call without an engine, and a function that it calls in turn."""
 
