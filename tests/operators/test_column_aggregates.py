@@ -64,6 +64,7 @@ def batches(draw: st.DrawFn) -> tuple[str, dict[str, Aggregate], list[list[tuple
     return kind, aggregates, draw(st.lists(st.lists(row, max_size=8), min_size=1, max_size=3))
 
 
+@pytest.mark.internal_errors
 @given(batches())
 def test_columns_give_what_elements_give(
     given_batches: tuple[str, dict[str, Aggregate], list[list[tuple[str, Any]]]],
