@@ -24,7 +24,7 @@ def floors() -> list[str]:
     contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"][
         "contracts"
     ]
-    [layers] = [c["layers"] for c in contracts if c.get("exhaustive")]
+    [layers] = [c["layers"] for c in contracts if c.get("containers") == ["state_engine"]]
     names = [name.strip() for layer in layers for name in layer.split("|")]
     return [name for name in names if (ENGINE / name).is_dir()]
 

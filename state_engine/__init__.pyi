@@ -124,8 +124,8 @@ from state_engine.state_processor.state_transform import TransformReport
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.state_tables.sql import SqlStateTable
-from state_engine.storage.object_stores import StoreAccess
 from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.storage.stores.object_stores import StoreAccess
 
 __all__ = [
     # jobs

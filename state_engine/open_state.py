@@ -26,8 +26,8 @@ from state_engine.core.names import check_name
 from state_engine.machine.defects import guarded_function
 from state_engine.monitoring.job_history import read_history
 from state_engine.queries.state_table import read_state_table
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import normal_uri
 
 
 @guarded_function

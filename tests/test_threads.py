@@ -24,11 +24,11 @@ from state_engine.core.types.types_namespace import Types
 from state_engine.spark.code_digests import code_digest
 from state_engine.spark.loaded_modules import module_version
 from state_engine.spark.task_attempts import attempt_here
-from state_engine.storage import durability, object_stores
-from state_engine.storage.files import write_parquet
-from state_engine.storage.kept_files import KeptFiles
-from state_engine.storage.object_stores import StoreAccess, describe_stores, s3_file_system
-from state_engine.storage.parquet_reading import open_parquet
+from state_engine.storage.stores import durability, object_stores
+from state_engine.storage.stores.files import write_parquet
+from state_engine.storage.stores.kept_files import KeptFiles
+from state_engine.storage.stores.object_stores import StoreAccess, describe_stores, s3_file_system
+from state_engine.storage.stores.parquet_reading import open_parquet
 
 ENGINE = Path(__file__).parents[1] / "state_engine"
 PAGE = (ENGINE.parent / "docs" / "architecture.md").read_text()
@@ -88,7 +88,9 @@ def test_all_threads_are_listed() -> None:
         return bool({"ThreadPoolExecutor", "ProcessPoolExecutor", "Thread"} & imported)
 
     listed = set(re.findall(r"^\| `([\w/]+\.py)`", STARTED, re.MULTILINE))
-    assert listed == {file for file, module in _modules() if starts(module)} | {"storage/in_threads.py"}
+    assert listed == {file for file, module in _modules() if starts(module)} | {
+        "storage/stores/in_threads.py"
+    }
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

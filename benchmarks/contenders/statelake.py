@@ -26,7 +26,7 @@ from state_engine import (
     ValueStateDescriptor,
     VectorizedKeyedFunction,
 )
-from state_engine.storage.durability import Durability
+from state_engine.storage.stores.durability import Durability
 
 
 class CountWindowAverage(KeyedProcessFunction):

@@ -31,8 +31,8 @@ from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.spark.class_archive import make_class_archive
 from state_engine.spark.session import local_session
 from state_engine.storage.delta.store_checks import Verdict
-from state_engine.storage.files import normal_uri
-from state_engine.storage.object_stores import S3_SCHEMES
+from state_engine.storage.stores.files import normal_uri
+from state_engine.storage.stores.object_stores import S3_SCHEMES
 
 config = Group("The settings.")
 

@@ -15,7 +15,7 @@ from state_engine.cli.session import errors, history_of, opened
 from state_engine.cli.tables import table
 from state_engine.core.counted_nouns import counted
 from state_engine.operations.savepoints import described, verified
-from state_engine.storage.files import normal_uri
+from state_engine.storage.stores.files import normal_uri
 
 savepoint = Group("Make, check and delete copies of checkpoints that can be moved.")
 

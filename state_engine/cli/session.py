@@ -32,8 +32,8 @@ from state_engine.machine.settings import (
     load,
 )
 from state_engine.monitoring.job_history import JobHistory, read_history
-from state_engine.storage.files import normal_uri
-from state_engine.storage.object_stores import describe_stores
+from state_engine.storage.stores.files import normal_uri
+from state_engine.storage.stores.object_stores import describe_stores
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine

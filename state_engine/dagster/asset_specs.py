@@ -22,8 +22,8 @@ from state_engine.registry import RegisteredJob
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.state_tables.base import StateTable
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import normal_uri
 
 
 def default_parts(registered: RegisteredJob, settings: Settings) -> list[StatelakeTranslatorData]:

@@ -33,7 +33,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.machine.defects import guarded_function
 from state_engine.machine.settings import Settings, load_settings
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
-from state_engine.storage.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import describe_stores
 
 CONCEPTS = (checkpointing, checks, expectations, automation)
 """What every job gets; its options say how much of it."""

@@ -38,13 +38,13 @@ from state_engine.spark.shipping import ship_code
 from state_engine.spark.stores import find_stores, reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.store_checks import StoreChecks
-from state_engine.storage.durability import Durability
-from state_engine.storage.file_systems import refuse_network_root
-from state_engine.storage.files import is_local, normal_uri
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.object_stores import StoreAccess, describe_stores
 from state_engine.storage.root import open_root
 from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.storage.stores.durability import Durability
+from state_engine.storage.stores.file_systems import refuse_network_root
+from state_engine.storage.stores.files import is_local, normal_uri
+from state_engine.storage.stores.object_stores import StoreAccess, describe_stores
 
 _IN_CALL: ContextVar[bool] = ContextVar("in_call", default=False)
 

@@ -56,10 +56,10 @@ from state_engine.spark.catalog import place_of
 from state_engine.spark.engine_session import handed_out
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.durability import Durability
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.object_stores import StoreAccess
 from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.storage.stores.durability import Durability
+from state_engine.storage.stores.object_stores import StoreAccess
 
 
 @guarded

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from state_engine.machine.defects import unforeseen, with_methods
 from state_engine.spark.lost_spark import outside
-from state_engine.storage.storage_failures import NOTHING_DONE, keeping
+from state_engine.storage.stores.storage_failures import NOTHING_DONE, keeping
 
 C = TypeVar("C", bound=type)
 

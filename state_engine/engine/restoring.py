@@ -14,7 +14,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.savepoint_import import ImportOptions, import_savepoint
 from state_engine.operations.savepoints import savepoint_of
-from state_engine.storage.files import normal_uri
+from state_engine.storage.stores.files import normal_uri
 
 
 def checkpoint_or_manifest(

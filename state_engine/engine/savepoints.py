@@ -13,8 +13,8 @@ from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
 from state_engine.operations.savepoints import SavepointReport, Savepoints, described, verified
 from state_engine.spark.task_progress import OnProgress, task_progress
-from state_engine.storage.files import join, normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import join, normal_uri
 
 
 @guarded

@@ -27,7 +27,6 @@ from state_engine.sinks.staging import located
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.layout import (
     DEAD_LETTERS_SCHEMA,
     OPERATOR_STATE_SCHEMA,
@@ -37,7 +36,8 @@ from state_engine.storage.layout import (
     changelog_schema,
 )
 from state_engine.storage.state.base import BASE_PARTITIONS, base_schema
-from state_engine.storage.store_clock import StoreClock
+from state_engine.storage.stores.locks import table_lock
+from state_engine.storage.stores.store_clock import StoreClock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from state_engine.core.errors import SettingsError
 from state_engine.core.json_text import parsed_json
-from state_engine.storage.object_stores import StoreAccess
 from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.storage.stores.object_stores import StoreAccess
 
 FILE_NAME = "statelake.toml"
 FILE_VARIABLE = "STATELAKE_CONFIG"

@@ -15,8 +15,8 @@ from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.reports import OperatorReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
-from state_engine.storage.files import join
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 
 @dataclass

@@ -29,8 +29,8 @@ from state_engine.sources.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFra
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.storage.files import join
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob

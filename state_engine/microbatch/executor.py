@@ -81,8 +81,8 @@ from state_engine.spark.no_spark import has_spark
 from state_engine.spark.read_failures import reading
 from state_engine.spark.shipped_code import running_driver_code
 from state_engine.spark.tasks import DriverTables
-from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
+from state_engine.storage.stores.files import join, write_parquet
 
 Frames = dict[int | tuple[str, str], StreamFrame | None]
 """Rows of streams: of an operator's output by uid and tag, of another node by the node."""

@@ -16,8 +16,8 @@ from contextlib import contextmanager, suppress
 
 from state_engine.core.checkpoints.write_ids import write_id_in
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
-from state_engine.storage.files import is_local, join, open_location
 from state_engine.storage.layout import JobLayout, partition_path
+from state_engine.storage.stores.files import is_local, join, open_location
 
 _LOG = logging.getLogger(__name__)
 

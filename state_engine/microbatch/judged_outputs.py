@@ -18,9 +18,9 @@ from state_engine.microbatch.subtask.refusals import Letter, letters_table, sink
 from state_engine.sinks.base import WRITE_ID, SinkTarget
 from state_engine.sinks.row_rules import without_rows
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join, open_location, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join, open_location, write_parquet
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 _JUDGED = 1_000_000
 """In names of files, in place of the attempt of a task: written again on the driver."""

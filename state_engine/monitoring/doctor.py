@@ -26,11 +26,11 @@ from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.monitoring.repairs import damages
 from state_engine.storage.delta.java_calls import java_class
-from state_engine.storage.file_systems import mount_of, mounts, refuse_network_root
-from state_engine.storage.files import is_local, local_path, normal_uri
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, read_marker
 from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.storage.stores.file_systems import mount_of, mounts, refuse_network_root
+from state_engine.storage.stores.files import is_local, local_path, normal_uri
 
 MINIMUM_PYTHON = (3, 11)
 LOW_DISK_BYTES = 2 * 1024**3

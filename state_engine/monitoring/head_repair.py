@@ -28,10 +28,10 @@ from state_engine.sinks.file_moves import moves_of
 from state_engine.sinks.file_owner import looking
 from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import jobs_in
-from state_engine.storage.storage_failures import keeping
+from state_engine.storage.stores.files import open_location
+from state_engine.storage.stores.storage_failures import keeping
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine

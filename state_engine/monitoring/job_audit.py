@@ -21,9 +21,9 @@ from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import needed_files
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.storage.files import join, open_location
-from state_engine.storage.in_threads import in_threads
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 _POSITIONS, _GROUPS = "source positions are contiguous", "every key in its own key group"
 _ONE_CHILD = ("ids grow", "on the branch", "continues existing rows")

@@ -37,9 +37,9 @@ from state_engine.state_tables.states import PublishedState, published_in, publi
 from state_engine.storage.checkpoint_files import read_checkpoints
 from state_engine.storage.checkpoint_log import check_owner
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
+from state_engine.storage.stores.files import normal_uri
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.state_files import keyed_state_files, operator_state_files, position_files
-from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import join, open_location
 
 
 def needed_files(layout: JobLayout, path: Sequence[CheckpointRow]) -> Iterator[tuple[str, DataFile]]:

@@ -17,9 +17,9 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorChec
 from state_engine.core.keys.key_arrays import key_groups_in
 from state_engine.core.keys.key_groups import KeyGroupRange, remaining
 from state_engine.core.state.ttl import cleaned_until_us
-from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.listed_files import open_state_file
 from state_engine.storage.state.located_files import StateFile
+from state_engine.storage.stores.in_threads import in_threads
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = "updated_at"

@@ -38,10 +38,10 @@ from state_engine.publishing.publication import Publication
 from state_engine.publishing.sink_places import Declared
 from state_engine.sinks.file_moves import STAGED_PREFIX
 from state_engine.storage.delta.kernel import DeltaKernel, InactiveFilesError
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import join, open_location
-from state_engine.storage.in_threads import in_threads
-from state_engine.storage.store_clock import StoreClock, same_store
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.locks import table_lock
+from state_engine.storage.stores.store_clock import StoreClock, same_store
 
 ORPHAN_AGE = timedelta(milliseconds=MIN_ORPHAN_AGE_MS)
 """How long a file stays after it was written or needed, at least."""

@@ -29,10 +29,10 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.file_moves import STAGED_PREFIX
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.spark_writer import STAGED
-from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, open_location
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.files import join, open_location
 
 _EXCHANGE, _CHECKPOINTS = "exchange", "checkpoints"
 

@@ -14,11 +14,11 @@ from time import strftime
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError, StatelakeError
 from state_engine.operations.damage import Damage
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import ROOT_PROPERTY, JobLayout
 from state_engine.storage.root import MARKER, jobs_in, new_marker, read_marker, write_marker
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.locks import table_lock
 
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = "Marker of the root"

@@ -31,11 +31,11 @@ from state_engine.storage.checkpoint_files import (
 )
 from state_engine.storage.delta.commit_actions import FileGroup
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import CHECKPOINTS_SCHEMA, ROOT_PROPERTY, JobLayout
 from state_engine.storage.root import jobs_in, read_marker, write_marker
 from state_engine.storage.row_digest import is_intact
+from state_engine.storage.stores.files import write_parquet
+from state_engine.storage.stores.locks import table_lock
 
 _FORMAT = "statelake.format"
 

@@ -28,9 +28,9 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.storage.files import join, open_location
-from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.operator_state_files import copy_state
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.in_threads import in_threads
 
 
 @dataclass(frozen=True)

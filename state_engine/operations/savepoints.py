@@ -40,9 +40,9 @@ from state_engine.publishing.publication import Publication
 from state_engine.publishing.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import is_local, join, local_path, normal_uri, open_location, sync_uris
-from state_engine.storage.in_threads import in_threads
 from state_engine.storage.state.operator_state_files import copy_state
+from state_engine.storage.stores.files import is_local, join, local_path, normal_uri, open_location, sync_uris
+from state_engine.storage.stores.in_threads import in_threads
 
 MANIFEST = "savepoint.json"
 

@@ -22,7 +22,7 @@ from state_engine.microbatch.reports import BatchReport, RunReport
 from state_engine.pipes.engine_calls import EngineCall, Message
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
 from state_engine.replay.backfill import BackfillReport
-from state_engine.storage.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import describe_stores
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from state_engine.sinks.base import WRITE_ID, verify_files
 from state_engine.sinks.file_moves import base_name, published_files
 from state_engine.sinks.staging import Staging, located
 from state_engine.sources.parquet.parquet_files import parquet_schema
-from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.parquet_reading import SPARK_VERIFIES
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 
 class OutputReader:

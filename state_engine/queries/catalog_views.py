@@ -29,10 +29,10 @@ from state_engine.state_tables.delta_files import now_ms
 from state_engine.state_tables.states import published_on
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import TABLE_PROPERTIES, JobLayout, changelog_schema
 from state_engine.storage.state.listed_files import check_files
 from state_engine.storage.state.located_files import StateFile, state_files
+from state_engine.storage.stores.files import join, open_location
 
 OWNER, FILES, CHECKPOINT = "statelake.view", "statelake.files", "statelake.checkpoint_id"
 """Properties of a view: whose it is, the table that lists its files, and the checkpoint."""

@@ -18,9 +18,9 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorChec
 from state_engine.queries.history_views import KEY_GROUPS
 from state_engine.queries.state_reader import read_state
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.parquet_reading import SPARK_VERIFIES
 from state_engine.storage.state.listed_files import check_files
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 
 def key_group_load(session: SparkSession, layout: JobLayout, path: Sequence[CheckpointRow]) -> DataFrame:

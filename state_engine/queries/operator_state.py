@@ -12,10 +12,10 @@ from pyspark.sql.types import StructType
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.storage.files import join
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, JobLayout
-from state_engine.storage.parquet_reading import SPARK_VERIFIES
 from state_engine.storage.state.listed_files import ListedFile, check_files
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 _PARTS = pa.schema(
     [

@@ -23,9 +23,9 @@ from state_engine.core.checkpoints.time_travel import (
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.queries.fold_sql import ORDER, state_sql
 from state_engine.storage.layout import JobLayout, changelog_schema
-from state_engine.storage.parquet_reading import SPARK_VERIFIES
 from state_engine.storage.state.listed_files import check_files
 from state_engine.storage.state.located_files import StateFile, state_files
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 _ROWS_OF_ONE_TASK = 100_000
 """Changes that one task folds as fast as several."""

@@ -28,10 +28,10 @@ from state_engine.core.errors import (
 from state_engine.sinks.row_rules import RowRule, refused_rows
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join, open_location
-from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import file_name
-from state_engine.storage.parquet_reading import check_footer
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import check_footer
 
 DROP_ROWS = (
     "restore the checkpoint's parent to drop these rows (the first checkpoint has none: give the sink another name, "

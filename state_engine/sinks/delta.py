@@ -66,9 +66,9 @@ from state_engine.storage.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, open_location
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.locks import table_lock
 
 _LOG = "_delta_log"
 _FIRST = "00000000000000000000"

@@ -14,7 +14,7 @@ from state_engine.core.types.ddl import quoted
 from state_engine.sinks.base import WRITE_ID
 from state_engine.sinks.row_rules import Longest, NameOfDirectory, NotNull, NotThese, RowRule, Without
 from state_engine.storage.delta.kernel import TableFacts
-from state_engine.storage.files import is_local
+from state_engine.storage.stores.files import is_local
 
 _FEATURES = {
     "appendOnly", "invariants", "timestampNtz", "checkConstraints", "generatedColumns", "changeDataFeed",

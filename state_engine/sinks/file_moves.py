@@ -38,8 +38,8 @@ from state_engine.core.errors import MissingFilesError, SinkError, SinkIdentityE
 from state_engine.sinks.base import verify_files, write_ids
 from state_engine.sinks.file_owner import KEPT_ASIDE, WRITING, Look
 from state_engine.sinks.spark_writer import note_of
-from state_engine.storage.durability import Durability, fsync_path, sync_directories
-from state_engine.storage.files import Location, join
+from state_engine.storage.stores.durability import Durability, fsync_path, sync_directories
+from state_engine.storage.stores.files import Location, join
 
 CHECKPOINT_ID = "checkpoint_id"
 """The column that readers take from the names of directories."""

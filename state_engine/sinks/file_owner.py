@@ -26,8 +26,8 @@ from typing import TypeVar
 from uuid import uuid4
 
 from state_engine.core.errors import ConfigurationError, LockTimeoutError, SinkError
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import Location, join, open_location
+from state_engine.storage.stores.files import Location, join, open_location
+from state_engine.storage.stores.locks import table_lock
 
 KEPT_ASIDE = ("_moving-", "_moved-", "_published", "_joining-", "_withdrawn-")
 """How names begin of what publishing keeps out of sight; see ``file_moves``."""

@@ -52,9 +52,9 @@ from state_engine.sinks.file_owner import Look, WriteNew, as_owner, looking
 from state_engine.sinks.row_rules import DecodedByPython, NotNull, RowRule
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.staging import Staging
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.durability import Durability
-from state_engine.storage.files import is_local, join, normal_uri, open_location
+from state_engine.storage.stores.durability import Durability
+from state_engine.storage.stores.files import is_local, join, normal_uri, open_location
+from state_engine.storage.stores.locks import table_lock
 
 _IDENTITY = "_statelake_sink.json"
 _RENAMES = ("file", "hdfs", "viewfs", "abfs", "abfss")

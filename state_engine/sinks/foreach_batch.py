@@ -30,9 +30,9 @@ from state_engine.sinks.base import Publisher, Sink, SinkRequest, SinkTarget, ve
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.staging import Staging, read_note, write_note
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import join, open_location
-from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.locks import table_lock
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES, open_recorded
 
 _DONE = "done-"
 

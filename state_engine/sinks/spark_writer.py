@@ -20,10 +20,10 @@ from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import CommitFailedError, SinkError
 from state_engine.sinks.base import DROP_ROWS, WRITE_ID, SinkTarget, verify_files, write_ids
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log_tail import SYNCED_AFTERWARDS
-from state_engine.storage.files import join
-from state_engine.storage.parquet_reading import SPARK_VERIFIES, open_recorded
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.locks import table_lock
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES, open_recorded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

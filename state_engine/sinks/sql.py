@@ -42,8 +42,8 @@ from state_engine.sinks.keyed import check_keyed
 from state_engine.sinks.sql_target import SqlTarget, check_names, checked_table, checked_url, lineage_of
 from state_engine.sinks.staging import Staging, record_target, recorded_target
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 if TYPE_CHECKING:
     from state_engine.sinks.sql_database import SqlTable

@@ -14,8 +14,8 @@ from state_engine.core.errors import SinkError
 from state_engine.sinks.base import WRITE_ID, write_ids
 from state_engine.sinks.sql_columns import table_for
 from state_engine.sinks.sql_target import SqlTarget, lineage_of
-from state_engine.storage.files import join
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 BATCH_ROWS = 10_000
 VALUES = 500

@@ -16,8 +16,8 @@ from typing import Any
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import join, open_location
 
 _SINKS = "sinks"
 _TARGET = "target.json"

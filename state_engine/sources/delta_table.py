@@ -37,9 +37,9 @@ from state_engine.storage.delta.action_json import (
 )
 from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log import DeltaLog, LogCommit
-from state_engine.storage.files import open_location
-from state_engine.storage.in_threads import in_threads
-from state_engine.storage.parquet_reading import SPARK_VERIFIES
+from state_engine.storage.stores.files import open_location
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -61,8 +61,8 @@ from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
 from state_engine.spark.read_failures import finding_files
 from state_engine.spark.spark_names import F, T
-from state_engine.storage.files import normal_uri
-from state_engine.storage.in_threads import in_threads
+from state_engine.storage.stores.files import normal_uri
+from state_engine.storage.stores.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -17,8 +17,8 @@ from state_engine.sources.base import Element, summary
 from state_engine.sources.files.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
 from state_engine.sources.parquet.parquet_files import footer
-from state_engine.storage.files import join, open_location
-from state_engine.storage.in_threads import in_threads
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.in_threads import in_threads
 
 SCHEMA = "#schema"
 """Ends the name of the element that holds a schema taken from a file."""

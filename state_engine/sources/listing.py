@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 
 from state_engine.core.errors import SourceError
 from state_engine.sources.local_listing import PREFIX, InputFile, files_below, gives_value, is_hidden
-from state_engine.storage.files import Location, is_local, open_location
+from state_engine.storage.stores.files import Location, is_local, open_location
 
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""

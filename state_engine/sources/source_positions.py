@@ -16,10 +16,10 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.errors import MissingFilesError
 from state_engine.sources.base import Element, Source
-from state_engine.storage.files import join, write_parquet
-from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.storage.parquet_reading import damaged, open_recorded
+from state_engine.storage.stores.files import join, write_parquet
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import damaged, open_recorded
 
 POSITIONS = "positions"
 """Name of the operator state that holds a source's position."""

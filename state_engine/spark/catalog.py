@@ -17,7 +17,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_table_name
 from state_engine.core.types.ddl import quoted
 from state_engine.storage.delta.java_calls import java_class
-from state_engine.storage.files import normal_uri
+from state_engine.storage.stores.files import normal_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -33,7 +33,7 @@ from state_engine.core.errors import (
 from state_engine.spark.lost_subtasks import MORE_MEMORY, cause_of_death
 from state_engine.spark.missing_modules import unfit_python
 from state_engine.spark.read_failures import messages
-from state_engine.storage.storage_errors import store_failure
+from state_engine.storage.stores.storage_errors import store_failure
 
 _HOST = re.compile(
     r"UnknownHostException: (?:Invalid host name: .*?destination host is: \"([^\" :]+)|([\w.-]+))"

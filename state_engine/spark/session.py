@@ -42,7 +42,7 @@ from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.shipping import is_in_process, ship_code
 from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log_stores import spark_options
-from state_engine.storage.parquet_reading import SPARK_VERIFIES
+from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"

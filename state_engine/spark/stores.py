@@ -9,7 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import load_settings
-from state_engine.storage.object_stores import (
+from state_engine.storage.stores.object_stores import (
     describe_stores,
     known_stores,
     stores_are_known,

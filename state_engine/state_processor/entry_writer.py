@@ -51,7 +51,7 @@ from state_engine.spark.tasks import FramePartitions, Report, run, written_files
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, write_entries
 from state_engine.storage.state.changelog_write import in_file_order, write_changes
-from state_engine.storage.store_clock import StoreClock
+from state_engine.storage.stores.store_clock import StoreClock
 
 GROUP = "key_group"
 _TASK = "_task"

@@ -37,9 +37,9 @@ from state_engine.state_processor.key_traces import (
     row_condition,
 )
 from state_engine.state_processor.state_transform import StateTransform, TransformReport
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, open_location, parquet_files
+from state_engine.storage.stores.files import join, open_location, parquet_files
+from state_engine.storage.stores.locks import table_lock
 
 
 @dataclass(frozen=True)

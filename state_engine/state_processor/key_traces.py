@@ -28,10 +28,10 @@ from state_engine.core.types.ddl import quoted
 from state_engine.queries.stored_entries import key_schema
 from state_engine.state_tables.states import PublishedState
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join, parquet_files
-from state_engine.storage.in_threads import in_threads
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.parquet_reading import open_parquet, open_recorded
+from state_engine.storage.stores.files import join, parquet_files
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import open_parquet, open_recorded
 
 Key = dict[str, Any]
 """Values by column of the key."""

@@ -24,7 +24,7 @@ from state_engine.sources.base import Source
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.delta_table import SourceTable
 from state_engine.sources.file import FileSource
-from state_engine.storage.files import join, normal_uri, open_location
+from state_engine.storage.stores.files import join, normal_uri, open_location
 
 _WAY_OUT = "give its position in positions={...}, in the terms of StateEngine.bootstrap"
 

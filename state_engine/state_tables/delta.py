@@ -59,10 +59,10 @@ from state_engine.state_tables.key_columns import sorted_with_hashes
 from state_engine.storage.delta.action_json import Action, added_file
 from state_engine.storage.delta.commit_ends import OvertakenError
 from state_engine.storage.delta.kernel import DeltaKernel, TableFacts, TableFiles, Transaction
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.snapshots import LogEntry
-from state_engine.storage.files import join, open_location, write_parquet
+from state_engine.storage.stores.files import join, open_location, write_parquet
+from state_engine.storage.stores.locks import table_lock
 
 OWNER = "statelake.published"
 """Property of a table: application id of whom it belongs to."""

@@ -22,9 +22,9 @@ from state_engine.state_tables.key_columns import key_hashes, places_of, read_co
 from state_engine.storage.delta.action_json import uri_of
 from state_engine.storage.delta.kernel import TableFiles
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import join, parquet_files
-from state_engine.storage.parquet_reading import OpenParquet, open_parquet
 from state_engine.storage.state.listed_files import KeyHashes
+from state_engine.storage.stores.files import join, parquet_files
+from state_engine.storage.stores.parquet_reading import OpenParquet, open_parquet
 
 
 @dataclass(frozen=True)

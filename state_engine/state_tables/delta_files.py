@@ -15,8 +15,8 @@ from state_engine.state_tables.key_columns import key_hashes, places_of, read_co
 from state_engine.storage.delta.action_json import Action, recorded_rows, uri_of
 from state_engine.storage.delta.deletion_vectors import read_vector, written
 from state_engine.storage.delta.kernel import TableFiles
-from state_engine.storage.parquet_reading import OpenParquet, open_parquet
 from state_engine.storage.state.listed_files import KeyHashes
+from state_engine.storage.stores.parquet_reading import OpenParquet, open_parquet
 
 ROWS_OF_A_FILE = 200_000
 

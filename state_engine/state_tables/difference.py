@@ -27,7 +27,6 @@ from state_engine.state_tables.base import TableChange, TableColumns
 from state_engine.state_tables.key_columns import key_hashes
 from state_engine.state_tables.states import StateWay, state_of
 from state_engine.state_tables.table_form import TableForm
-from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import (
     NOTHING_EXPIRES_MS,
@@ -39,6 +38,7 @@ from state_engine.storage.state.base import (
 from state_engine.storage.state.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, SomeKeys
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.stores.files import join
 
 KEY_GROUPS_AT_ONCE = 8
 """So many key groups of a state that is read as a whole are in memory at a time."""

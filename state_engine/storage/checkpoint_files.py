@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
 from state_engine.core.errors import DamagedFileError, RootError
-from state_engine.storage.files import WrittenFile, join
-from state_engine.storage.in_threads import in_threads
-from state_engine.storage.parquet_reading import damaged, read_parquet
 from state_engine.storage.row_digest import DIGEST, is_intact, row_digest
+from state_engine.storage.stores.files import WrittenFile, join
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import damaged, read_parquet
 
 _FOOTER = re.compile(r"\.([0-9a-f]{8})\.parquet$")
 Write = Callable[[pa.Table, Callable[[int], str]], WrittenFile]

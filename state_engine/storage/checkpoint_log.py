@@ -34,7 +34,6 @@ from state_engine.core.errors import (
     StaleParentError,
     StatelakeError,
 )
-from state_engine.storage import store_clock
 from state_engine.storage.checkpoint_files import read_checkpoints, read_tables, with_digests, write_rows
 from state_engine.storage.delta.kernel import (
     DeltaKernel,
@@ -43,7 +42,6 @@ from state_engine.storage.delta.kernel import (
     Transaction,
     TransactionTakenError,
 )
-from state_engine.storage.files import join, open_location, write_parquet
 from state_engine.storage.layout import (
     CHECKPOINTS_SCHEMA,
     FORMAT_VERSION,
@@ -51,6 +49,8 @@ from state_engine.storage.layout import (
     TABLE_PROPERTIES,
     JobLayout,
 )
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.files import join, open_location, write_parquet
 
 _LOG = logging.getLogger(__name__)
 _LOGGED = (

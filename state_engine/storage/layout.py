@@ -24,7 +24,7 @@ from state_engine.core.checkpoints.checkpoint import ROW_TYPE
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION as FORMAT_VERSION
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.checkpoints.table_names import OPERATOR_STATE, base_table, changelog_table
-from state_engine.storage.files import join
+from state_engine.storage.stores.files import join
 
 TABLE_PROPERTIES = {
     # our own tables must stay readable by every Delta reader and must never lose a transaction id

@@ -21,9 +21,9 @@ import pyarrow.fs as pafs
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION, newer, older
 from state_engine.core.errors import RootError
 from state_engine.core.json_text import parsed_json
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import is_local, join, open_location
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import is_local, join, open_location
+from state_engine.storage.stores.locks import table_lock
 
 MARKER = "_statelake.json"
 _DIGEST_FORMAT = 6

@@ -33,9 +33,9 @@ from state_engine.publishing.publication import Publication
 from state_engine.replay.replay import ReplayReport
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.copy_directory import NO_COPIES
+from state_engine.storage.stores.files import join
 from state_engine.testing import memory_views
 from state_engine.testing.memory_job import MemoryJob, Transforms
 from state_engine.testing.memory_kernel import MemoryKernel

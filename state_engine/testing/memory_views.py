@@ -25,13 +25,13 @@ from state_engine.job.typed_by_input import function_for
 from state_engine.sinks.file_moves import PUBLISHED
 from state_engine.sinks.files import FileSink, published_directory
 from state_engine.sources.row_kinds import shown_elements
-from state_engine.storage.files import join, open_location
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.parquet_reading import read_parquet
 from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.parquet_reading import read_parquet
 from state_engine.testing.memory_job import type_in_memory
 
 

@@ -23,10 +23,10 @@ from state_engine.core.errors import ConfigurationError, RootError
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.monitoring import doctor
 from state_engine.publishing.publication import Publication
-from state_engine.storage.file_systems import Mount, mount_of, refuse_network_root
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, write_marker
 from state_engine.storage.state.copy_directory import SUFFIX, LocalCopies
+from state_engine.storage.stores.file_systems import Mount, mount_of, refuse_network_root
 from tests.support.tiny import ROWS, Site
 
 PROJECT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from state_engine.core.errors import StatelakeError
 from state_engine.machine.settings import SparkSettings
 from state_engine.spark.session import local_session
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import describe_stores
 from tests.cluster.held import COMPACTING, Gate, held_in_driver, workload
 from tests.faults.workloads import Site
 from tests.stores.many import rows_of

@@ -20,7 +20,7 @@ from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_audit import RULES
 from state_engine.storage import checkpoint_log
 from state_engine.storage.checkpoint_files import plain_rows, with_digests
-from state_engine.storage.files import write_parquet
+from state_engine.storage.stores.files import write_parquet
 from tests.dagster.sites import JOB, QUIET, Site, failure_of
 
 pytestmark = pytest.mark.spark

@@ -14,8 +14,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.naming import state_key
 from state_engine.machine.settings import JobsSettings, Settings
-from state_engine.storage import object_stores
-from state_engine.storage.object_stores import StoreAccess
+from state_engine.storage.stores import object_stores
+from state_engine.storage.stores.object_stores import StoreAccess
 
 PROJECT = Path(__file__).parents[2]
 KEYS = {

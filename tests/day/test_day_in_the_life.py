@@ -15,8 +15,8 @@ import dagster as dg
 import pytest
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import normal_uri
+from state_engine.storage.stores.files import normal_uri
+from state_engine.storage.stores.locks import table_lock
 from tests.day.day_jobs import BATCH_ROWS, FIRST_DAY, TTL_HOURS
 from tests.day.sites import Reading, Site, new_site, readings, sums
 from tests.support.waiting import until

@@ -18,7 +18,7 @@ from state_engine.machine.settings import load
 from state_engine.publishing import publishers
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.storage.delta.log_tail import LogDurability
-from state_engine.storage.durability import Durability
+from state_engine.storage.stores.durability import Durability
 
 SESSION: Any = SimpleNamespace(_jsc=None, renew=lambda: None, _jsparkSession=None)
 EACH: list[Durability] = ["sync", "os"]

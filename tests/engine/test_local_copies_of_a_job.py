@@ -13,8 +13,8 @@ from state_engine import KeyedProcessFunction, RuntimeContext, ValueStateDescrip
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.canonical import key_hash
 from state_engine.engine.context import EngineContext
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
+from state_engine.storage.stores.parquet_reading import OpenParquet
 from tests.support.forced_copies import forced
 from tests.support.tiny import Site, Sum
 

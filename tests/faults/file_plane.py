@@ -1,6 +1,6 @@
 """The fault plane over files: every access of the engine to a local file, and faults of accesses as data.
 
-Stands below the seam (``storage/files``), in place of pyarrow's local file system, so nothing that goes through the
+Stands below the seam (``storage/stores``), in place of pyarrow's local file system, so nothing that goes through the
 seam escapes it, whichever function it was called by; syncs are wrapped beside it. A recording run lists the accesses
 of an operation; then one run for each of them, and each thing that can happen:
 
@@ -30,7 +30,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from state_engine.sinks import file_moves
-from state_engine.storage import durability, files
+from state_engine.storage.stores import durability, files
 
 Kind = Literal["look", "list", "read", "write", "move", "delete", "delete_dir", "make_dir", "copy", "sync"]
 What = Literal["fail", "cut", "lost", "rival"]

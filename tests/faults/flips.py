@@ -24,12 +24,12 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.monitoring.job_history import read_history
 from state_engine.queries.stored_entries import key_schema
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.operator_state_files import read_subtask_state
+from state_engine.storage.stores.files import normal_uri
 
 FOOTER_BYTES = 600
 """Half of the flips fall into so many bytes at the end of a file."""

@@ -25,13 +25,13 @@ from state_engine.storage.delta.kernel import (
     DeltaKernel,
     Transaction,
 )
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_names import COMMIT
 from state_engine.storage.delta.log_tail import LogDurability, mend_log
 from state_engine.storage.delta.table_facts import TableFacts
-from state_engine.storage.durability import Durability
-from state_engine.storage.files import join, open_location
+from state_engine.storage.stores.durability import Durability
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.locks import table_lock
 from state_engine.testing.memory_kernel import check_commit
 
 _NO_SESSION = SimpleNamespace(conf=SimpleNamespace(set=lambda *_: None))

@@ -27,7 +27,7 @@ from state_engine import (
 )
 from state_engine.job.job_tables import listed_files
 from state_engine.microbatch.subtask import subtask_outputs
-from state_engine.storage import durability
+from state_engine.storage.stores import durability
 from tests.faults.workloads import (
     LETTERS,
     PAIR,

@@ -37,9 +37,9 @@ from state_engine.monitoring.head_repair import head_damages, leave_out
 from state_engine.operations import maintenance, savepoints
 from state_engine.publishing.publication import Publication
 from state_engine.sinks.base import Sink
-from state_engine.storage.delta import locks
-from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
+from state_engine.storage.stores import locks
+from state_engine.storage.stores.files import join, write_parquet
 from tests.core.checkpoints.rows import tree
 from tests.faults.log_kernel import NO_SPARK, LogKernel
 from tests.protocol import model_job

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from state_engine.core.errors import StatelakeError
-from state_engine.storage import durability
+from state_engine.storage.stores import durability
 from tests.faults.file_plane import installed
 from tests.faults.power_cut import Disk, PowerCut
 from tests.faults.sites import OPERATIONS, SavedSite, SavedSites, in_this_process
@@ -85,7 +85,7 @@ def test_without_syncs_a_power_cut_does_harm(
 ) -> None:
     """The tests fail without syncs."""
     saved_site = saved_sites("batch")
-    monkeypatch.setattr("state_engine.storage.durability._each", lambda paths, sync: None)
+    monkeypatch.setattr("state_engine.storage.stores.durability._each", lambda paths, sync: None)
     disk = _cut(saved_site, None)
     disk.lose_all_content()
     with in_this_process() as clock, pytest.raises((StatelakeError, AssertionError, pa.ArrowInvalid)):

@@ -45,10 +45,10 @@ from state_engine import (
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
-from state_engine.storage import durability
-from state_engine.storage.files import join, normal_uri, open_location
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.stores import durability
+from state_engine.storage.stores.files import join, normal_uri, open_location
 from tests.core.checkpoints.rows import tree
 from tests.support import stores
 

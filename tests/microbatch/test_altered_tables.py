@@ -23,8 +23,8 @@ from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.microbatch.dead_letters import _letter, next_slice
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA
+from state_engine.storage.stores.files import join, write_parquet
 from state_engine.testing import CollectSink, run_in_memory
 from tests.core.checkpoints.rows import checkpoint
 from tests.support.altered_json import altered, as_text

@@ -33,9 +33,9 @@ from state_engine import (
 from state_engine.microbatch.routing.own_rows import MOST_READERS
 from state_engine.sources import local_listing
 from state_engine.sources.parquet.few_rows import FEW_ROWS
-from state_engine.storage import parquet_reading
-from state_engine.storage.kept_files import PROCESS_CACHE
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
+from state_engine.storage.stores import parquet_reading
+from state_engine.storage.stores.kept_files import PROCESS_CACHE
 from tests.support.costs import SparkRecords, counting_files, delta_commits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 

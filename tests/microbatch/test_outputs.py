@@ -18,8 +18,8 @@ from state_engine.microbatch.attempt_outputs import AttemptSinks, OutputsOfJob
 from state_engine.microbatch.subtask.output_files import order_fields, read_exchange, write_sink_file
 from state_engine.publishing.publication import Publication
 from state_engine.storage.delta.log_tail import LogDurability
-from state_engine.storage.files import open_location
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import open_location
 from tests.core.checkpoints.rows import checkpoint
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -32,10 +32,10 @@ from state_engine.microbatch.subtask.subtask_spec import (
 from state_engine.sources.frames import EVENT_TIME, WATERMARK, order_name
 from state_engine.sources.output_type import OutputType
 from state_engine.spark.tasks import DriverTables
-from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.listed_files import KeyHashes, ListedFile
 from state_engine.storage.state.stored_timers import StoredTimers
+from state_engine.storage.stores.files import join
 
 KEY = KeySchema(("k",), (pa.string(),))
 ORDER = (order_name(0), order_name(1))

@@ -11,7 +11,7 @@ import pytest
 from state_engine.operations import file_collector
 from state_engine.operations.file_collector import ORPHAN_AGE, _Ages
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.store_clock import StoreClock
+from state_engine.storage.stores.store_clock import StoreClock
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -21,9 +21,9 @@ from state_engine.job import job_tables
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.publishing.publication import Publication
-from state_engine.storage import store_clock
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.store_clock import StoreClock
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.store_clock import StoreClock
 from tests.operations.collected_site import HOUR_MS, CollectedSite, Crash, crashed
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]

@@ -19,9 +19,9 @@ from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError
 from state_engine.storage.checkpoint_files import with_digests
 from state_engine.storage.delta.kernel import Transaction
-from state_engine.storage.files import join, normal_uri, write_parquet
 from state_engine.storage.layout import TABLE_PROPERTIES
 from state_engine.storage.root import MARKER, write_marker
+from state_engine.storage.stores.files import join, normal_uri, write_parquet
 from tests.support.directories import contents
 from tests.support.tiny import ROWS, Site
 

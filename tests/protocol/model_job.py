@@ -38,13 +38,13 @@ from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.operations.compaction import WrittenBase
-from state_engine.storage.files import join, local_path, write_parquet
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.changelog import StateFiles, TouchedState
 from state_engine.storage.state.changelog_write import changelog_table
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.stores.files import join, local_path, write_parquet
 from tests.protocol.interleaving import step
 from tests.protocol.task_attempts import reported, written
 

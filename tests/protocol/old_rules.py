@@ -20,8 +20,8 @@ from state_engine.operations import file_collector, job_files
 from state_engine.operations.maintenance import Maintenance
 from state_engine.publishing.publication import Publication
 from state_engine.storage.checkpoint_log import CheckpointLog
-from state_engine.storage.files import local_path
-from state_engine.storage.store_clock import StoreClock
+from state_engine.storage.stores.files import local_path
+from state_engine.storage.stores.store_clock import StoreClock
 from tests.protocol.interleaving import SKEWS_MS
 from tests.protocol.schedules import World
 from tests.protocol.sleepers import COMMITS, Sleeper

@@ -14,8 +14,8 @@ import pyarrow.fs as pafs
 import pytest
 
 from state_engine.operations import file_collector
-from state_engine.storage import store_clock
 from state_engine.storage.delta import commit_actions
+from state_engine.storage.stores import store_clock
 from tests.protocol.interleaving import actor_here
 
 _GRAIN_S = 0.012

@@ -38,7 +38,7 @@ from state_engine.core.errors import (
     SubtaskLostError,
 )
 from state_engine.core.state.evolution import recorded_schema
-from state_engine.storage.durability import Durability
+from state_engine.storage.stores.durability import Durability
 from tests.protocol.interleaving import SKEWS_MS, Actor, interleave, run_out
 from tests.protocol.model_job import JOB, KEY, OUTPUT, SEEN, TOTAL, UID, build
 from tests.protocol.passing_time import Clock

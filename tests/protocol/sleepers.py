@@ -19,7 +19,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from state_engine.storage.durability import Durability
+from state_engine.storage.stores.durability import Durability
 from tests.protocol.interleaving import SKEWS_MS, Actor
 from tests.protocol.model_job import JOB, UID
 from tests.protocol.points import marked

@@ -15,8 +15,8 @@ from state_engine.core.errors import SinkError
 from state_engine.job.job_tables import JobTables
 from state_engine.publishing.dead_letters import DeadLetterPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, JobLayout, file_name, partition_path
+from state_engine.storage.stores.files import join, write_parquet
 
 APP = "0123/job/dead_letters"
 

@@ -32,9 +32,9 @@ from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Chan
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.queries.state_reader import state_frame
-from state_engine.storage.files import write_parquet
 from state_engine.storage.state.listed_files import KeyGroups, ListedFile
 from state_engine.storage.state.located_files import StateFile
+from state_engine.storage.stores.files import write_parquet
 from tests.storage.test_base import GROUPS, base, listed
 from tests.storage.test_base import fold as folded_by_a_subtask
 from tests.storage.test_changelog import KEY, Log

@@ -23,8 +23,8 @@ from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.errors import LockTimeoutError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.sinks.file_moves import base_name
 from state_engine.sinks.files import FilePublisher
-from state_engine.storage.files import open_location
 from state_engine.storage.layout import file_name
+from state_engine.storage.stores.files import open_location
 from tests.sinks.requests import APP, asked
 
 SCHEMA = pa.schema([("id", pa.int64())])

@@ -19,8 +19,8 @@ from state_engine import DeltaSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import DamagedFileError, MissingFilesError, SinkError, SinkIdentityError
 from state_engine.sinks.delta_spark import SparkDeltaPublisher
-from state_engine.storage import durability
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.stores import durability
 from tests.faults.retried_flips import PLACES, flipped
 from tests.sinks.requests import APP, asked, staged_files
 

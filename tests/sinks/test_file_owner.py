@@ -31,9 +31,8 @@ from state_engine.operations import file_collector
 from state_engine.sinks import file_owner
 from state_engine.sinks.file_owner import Look, as_owner
 from state_engine.sinks.spark_writer import note_of
-from state_engine.storage import files
-from state_engine.storage.delta import locks
-from state_engine.storage.files import Location, open_location
+from state_engine.storage.stores import files, locks
+from state_engine.storage.stores.files import Location, open_location
 from tests.protocol.interleaving import Actor, actor_here, interleave, run_out, step
 from tests.protocol.passing_time import Clock
 from tests.sinks.file_world import CHANGES, SCHEMA, Around, FileWorld, Worlds, runners_that_stop

@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 from state_engine.core.errors import BadFileError, SourceError, StorageError
 from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.spark.read_failures import reading
-from state_engine.storage.files import Location, normal_uri
+from state_engine.storage.stores.files import Location, normal_uri
 
 
 class _Java:

@@ -19,7 +19,7 @@ from state_engine.sources import file
 from state_engine.sources.base import Element, Slice
 from state_engine.sources.file_ranges import FileRange, cut, last_ranges
 from state_engine.sources.files.file_ends import file_ends
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 from tests.sources.runs import write_ids
 
 NO_SPARK: Any = None

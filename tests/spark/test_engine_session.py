@@ -23,8 +23,8 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.spark.engine_session import active_session
 from state_engine.spark.execution import described
 from state_engine.spark.stores import reach_stores
-from state_engine.storage import object_stores
-from state_engine.storage.object_stores import StoreAccess
+from state_engine.storage.stores import object_stores
+from state_engine.storage.stores.object_stores import StoreAccess
 from tests.support.guides import GUIDES, code_blocks
 
 OLD = date(1500, 1, 1)

@@ -13,9 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import local_path
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.stores.files import local_path
 from tests.state_tables.changing_histories import TABLES, USERS, World
 
 STEPS = 4

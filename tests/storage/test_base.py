@@ -33,12 +33,12 @@ from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import TimersDescriptor
 from state_engine.storage.layout import state_column
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import state_rows
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
 from state_engine.storage.state.changelog import StateFiles, TouchedState
 from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, ListedFile
+from state_engine.storage.stores.parquet_reading import OpenParquet
 from tests.storage.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
 
 GROUPS = 128

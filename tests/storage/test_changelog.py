@@ -24,10 +24,10 @@ from state_engine.core.state.descriptors import (
     ValueStateDescriptor,
 )
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, KeyedEntries
-from state_engine.storage.files import write_parquet
 from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.changelog_write import changelog_table
 from state_engine.storage.state.listed_files import ListedFile
+from state_engine.storage.stores.files import write_parquet
 
 KEY = KeySchema(("k", "part"), (pa.int64(), pa.string()))
 """Keys are pairs, so that different ones may well have one hash."""

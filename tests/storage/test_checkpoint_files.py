@@ -22,9 +22,9 @@ from state_engine.storage.checkpoint_files import (
     with_digests,
     write_rows,
 )
-from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import CHECKPOINTS_SCHEMA
 from state_engine.storage.row_digest import is_intact
+from state_engine.storage.stores.files import write_parquet
 from tests.core.checkpoints.histories import History, histories
 from tests.core.checkpoints.rows import changes, checkpoint, operator
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from state_engine.core.errors import DamagedFileError, MissingFilesError
-from state_engine.storage import parquet_reading
-from state_engine.storage.files import WrittenFile, footer_bytes, write_parquet
-from state_engine.storage.parquet_reading import check_footer, open_parquet, read_parquet
+from state_engine.storage.stores import parquet_reading
+from state_engine.storage.stores.files import WrittenFile, footer_bytes, write_parquet
+from state_engine.storage.stores.parquet_reading import check_footer, open_parquet, read_parquet
 
 ROWS = 5_000
 TABLE = pa.table(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from state_engine.storage.in_threads import in_threads
+from state_engine.storage.stores.in_threads import in_threads
 
 
 def name_of_thread(_: Any) -> str:

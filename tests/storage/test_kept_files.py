@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 from state_engine.core.errors import DamagedFileError, MissingFilesError
-from state_engine.storage import kept_files
-from state_engine.storage.files import WrittenFile, write_parquet
-from state_engine.storage.kept_files import KeptFiles
-from state_engine.storage.parquet_reading import OpenParquet, open_parquet
 from state_engine.storage.state.listed_files import ListedFile, open_state_file
+from state_engine.storage.stores import kept_files
+from state_engine.storage.stores.files import WrittenFile, write_parquet
+from state_engine.storage.stores.kept_files import KeptFiles
+from state_engine.storage.stores.parquet_reading import OpenParquet, open_parquet
 
 ROWS = 300
 

@@ -28,10 +28,10 @@ from state_engine.storage.delta.kernel import (
     TransactionTakenError,
 )
 from state_engine.storage.delta.local_file_system import use_plain_local_files
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import write_parquet
 from state_engine.storage.layout import TABLE_PROPERTIES
+from state_engine.storage.stores.files import write_parquet
+from state_engine.storage.stores.locks import table_lock
 
 SCHEMA = pa.schema([("who", pa.string()), ("n", pa.int64())])
 

@@ -24,7 +24,6 @@ from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import KeyedEntries
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import copy_directory, local_copies, timer_files
 from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.copy_directory import LocalCopies
@@ -33,6 +32,7 @@ from state_engine.storage.state.local_copies import OperatorCopies
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.sorted_blocks import BlockFile, SortedRun, write_blocks
 from state_engine.storage.state.stored_timers import StoredTimers
+from state_engine.storage.stores.parquet_reading import OpenParquet
 from tests.storage.test_base import ALL, GROUPS, base, one_hash_a_number
 from tests.storage.test_changelog import KEY, KEYS, STATES, Log, apply, batches
 from tests.storage.test_stored_timers import timers_in

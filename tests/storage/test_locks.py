@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import LockTimeoutError
-from state_engine.storage.delta import locks
-from state_engine.storage.delta.locks import LOCK_FILE, table_lock
+from state_engine.storage.stores import locks
+from state_engine.storage.stores.locks import LOCK_FILE, table_lock
 
 HOLD = """
 import sys
-from state_engine.storage.delta.locks import table_lock
+from state_engine.storage.stores.locks import table_lock
 with table_lock(sys.argv[1]):
     print("held", flush=True)
     sys.stdin.readline()

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from state_engine.core.errors import CommitFailedError
-from state_engine.storage import durability
 from state_engine.storage.delta.log import DeltaLog, is_whole
 from state_engine.storage.delta.log_tail import LogDurability, mend_log
-from state_engine.storage.durability import sync_directories, sync_files
+from state_engine.storage.stores import durability
+from state_engine.storage.stores.durability import sync_directories, sync_files
 
 ENTRY = '{"commitInfo":{}}\n{"add":{"path":"a.parquet"}}\n'
 

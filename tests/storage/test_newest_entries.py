@@ -22,13 +22,13 @@ from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import DELETE, PUT, Change
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
 from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
 from state_engine.storage.state.newest_entries import NewestEntries
 from state_engine.storage.state.state_rows import parts_of
+from state_engine.storage.stores.parquet_reading import OpenParquet
 
 KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
 GROUPS = 8

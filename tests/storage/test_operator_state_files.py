@@ -21,9 +21,9 @@ from state_engine.core.checkpoints.state_files import operator_of, operator_stat
 from state_engine.core.errors import MissingFilesError, RescaleError, StateAccessError
 from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot, assign
 from state_engine.core.operator_state.operator_state_ref import build_ref, check_rescale, schemas_from_json
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
 from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
+from state_engine.storage.stores.files import normal_uri
 from tests.core.checkpoints.rows import checkpoint
 
 GROUPS = 8

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.storage.files import write_parquet
+from state_engine.storage.stores.files import write_parquet
 from tests.support.tiny import Site
 
 MANY = pa.table({"n": range(1_000)})

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from state_engine.core.errors import RootError
-from state_engine.storage import file_systems
-from state_engine.storage.file_systems import Mount
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, open_root, write_marker
+from state_engine.storage.stores import file_systems
+from state_engine.storage.stores.file_systems import Mount
+from state_engine.storage.stores.files import normal_uri
 
 
 def test_a_root_gets_an_id_once(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_marker_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         raise OSError("out of power")
 
     with monkeypatch.context() as patch:
-        patch.setattr("state_engine.storage.durability.os.fsync", crash)
+        patch.setattr("state_engine.storage.stores.durability.os.fsync", crash)
         with pytest.raises(OSError, match="out of power"):
             write_marker(uri, {"root_id": "other", "format": "6"})
     assert open_root(uri, create=False) == before

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from state_engine.core.errors import StatelakeError, StorageError
-from state_engine.storage.files import open_location, write_csv, write_parquet
-from state_engine.storage.parquet_reading import read_parquet
-from state_engine.storage.storage_errors import java_storage_error, storage_error, storage_errors
-from state_engine.storage.storage_failures import keeping
+from state_engine.storage.stores.files import open_location, write_csv, write_parquet
+from state_engine.storage.stores.parquet_reading import read_parquet
+from state_engine.storage.stores.storage_errors import java_storage_error, storage_error, storage_errors
+from state_engine.storage.stores.storage_failures import keeping
 
 ROWS = pa.table({"x": [1, 2, 3]})
 

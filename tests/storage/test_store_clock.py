@@ -12,8 +12,8 @@ import pytest
 
 import state_engine
 from state_engine.core.checkpoints.write_ids import written_at_ms
-from state_engine.storage import store_clock
-from state_engine.storage.store_clock import PROBE, StoreClock, same_store, written_ms
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.store_clock import PROBE, StoreClock, same_store, written_ms
 
 DAYS_MS = 2 * 24 * 3_600_000
 

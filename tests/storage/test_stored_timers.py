@@ -18,14 +18,14 @@ from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import PUT, Change, KeyedEntries
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
-from state_engine.storage import files as storage_files
 from state_engine.storage.layout import state_column
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state import stored_timers
 from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.stored_timers import StoredTimers
+from state_engine.storage.stores import files as storage_files
+from state_engine.storage.stores.parquet_reading import OpenParquet
 from tests.storage.test_base import GROUPS, base, one_hash_a_number
 from tests.storage.test_changelog import KEY, KEYS, VALUE, Log
 

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
-from state_engine.storage import object_stores
 from state_engine.storage.delta import store_checks
-from state_engine.storage.object_stores import describe_stores
+from state_engine.storage.stores import object_stores
+from state_engine.storage.stores.object_stores import describe_stores
 from tests.support import stores
 from tests.support.moto import moto_server
 from tests.support.store_proxy import StoreProxy, store_proxy

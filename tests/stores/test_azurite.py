@@ -20,8 +20,8 @@ import pytest
 
 from state_engine import FileSink
 from state_engine.core.errors import ConfigurationError
-from state_engine.storage import files
-from state_engine.storage.files import join, open_location, write_parquet
+from state_engine.storage.stores import files
+from state_engine.storage.stores.files import join, open_location, write_parquet
 from tests.sinks.requests import asked
 from tests.support.ports import free_port
 from tests.support.waiting import until

@@ -24,7 +24,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.storage.files import write_parquet
+from state_engine.storage.stores.files import write_parquet
 from tests.support.moto import moto_server
 from tests.support.store_proxy import Fault, Request, StoreProxy, store_proxy
 from tests.support.stores import has_bucket

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import FileSource
 from state_engine.core.errors import BadFileError
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 from tests.sources.runs import SourceRun
 from tests.support.store_proxy import StoreProxy
 

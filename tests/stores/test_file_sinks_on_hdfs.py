@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSink, FileSource, StateEngine, StatefulJob
 from state_engine.sinks import file_owner
-from state_engine.storage import files
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.stores import files
 from tests.sinks.file_world import Around, FileWorld, runners_that_stop
 from tests.support.hadoop import HadoopFiles, hdfs
 from tests.support.hdfs_like import HdfsLike

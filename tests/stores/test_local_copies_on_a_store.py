@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import MissingFilesError
-from state_engine.storage.files import open_location, parquet_files
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import open_location, parquet_files
 from tests.faults.workloads import WORKLOADS, Site
 from tests.support.forced_copies import forced
 from tests.support.store_proxy import StoreProxy

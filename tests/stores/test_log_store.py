@@ -18,8 +18,8 @@ from state_engine.core.errors import JarsError
 from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.storage.delta.kernel import DeltaKernel, Transaction, TransactionTakenError
 from state_engine.storage.delta.log import DeltaLog
-from state_engine.storage.files import open_location, write_parquet
 from state_engine.storage.root import open_root
+from state_engine.storage.stores.files import open_location, write_parquet
 from tests.support.store_proxy import Fault, Request, StoreProxy
 
 SCHEMA = pa.schema([("who", pa.string()), ("n", pa.int64())])

@@ -25,7 +25,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import describe_stores
 from tests.faults.child import REPOSITORY
 from tests.faults.workloads import Site
 from tests.stores.many import MANY, ROWS, expected

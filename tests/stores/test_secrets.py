@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 from tests.faults.child import REPOSITORY
 from tests.support import stores
 from tests.support.store_proxy import StoreProxy

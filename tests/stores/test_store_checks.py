@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, StateEngine
 from state_engine.core.errors import StorageError, UnsafeStoreError
-from state_engine.storage import object_stores
 from state_engine.storage.delta import store_checks
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_stores import PUT_IF_ABSENT, check_log_store, spark_options
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict, store_name
-from state_engine.storage.files import open_location
+from state_engine.storage.stores import object_stores
+from state_engine.storage.stores.files import open_location
 from tests.sinks.requests import asked
 from tests.support import stores
 from tests.support.store_proxy import Fault, StoreProxy

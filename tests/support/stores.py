@@ -8,8 +8,8 @@ import urllib.request
 
 import pyarrow.fs as pafs
 
-from state_engine.storage.files import open_location
-from state_engine.storage.object_stores import StoreAccess, store_access
+from state_engine.storage.stores.files import open_location
+from state_engine.storage.stores.object_stores import StoreAccess, store_access
 
 KEY, SECRET = "STORE_KEY", "STORE_SECRET"
 """Environment variables that hold the keys."""

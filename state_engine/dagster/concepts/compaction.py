@@ -11,8 +11,8 @@ from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, co
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import normal_uri
 
 ABOUT = """What the keyed state is folded into: one sorted file a key group, without what was deleted or has expired.
 

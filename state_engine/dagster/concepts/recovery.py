@@ -17,8 +17,8 @@ from state_engine.monitoring.job_audit import files_are_there, outputs_are_publi
 from state_engine.monitoring.job_history import read_history
 from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.outputs_policy import OutputsPolicy
-from state_engine.storage.files import normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import normal_uri
 
 ABOUT = """The checkpoint in force, whole and verified.
 

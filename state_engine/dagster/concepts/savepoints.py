@@ -11,8 +11,8 @@ from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
 from state_engine.monitoring.job_history import read_history
-from state_engine.storage.files import join, normal_uri
 from state_engine.storage.layout import JobLayout
+from state_engine.storage.stores.files import join, normal_uri
 
 ABOUT = """Copies of checkpoints that can be moved, and restored into any root: one partition each, by its name.
 

@@ -20,7 +20,7 @@ from state_engine.microbatch.subtask.vectorized_state import (
     VectorizedKeys,
     vectorized_rows,
 )
-from state_engine.storage.files import PutFile
+from state_engine.storage.stores.files import PutFile
 
 
 class ColumnRun(FunctionRun):

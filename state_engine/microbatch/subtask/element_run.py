@@ -19,7 +19,7 @@ from state_engine.microbatch.subtask.subtask_input import (
 )
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.state_backends.state_backend import KeyedStateBackend
-from state_engine.storage.files import PutFile
+from state_engine.storage.stores.files import PutFile
 
 
 class ElementRun(FunctionRun):

@@ -16,8 +16,8 @@ from state_engine.core.state.state_table import KeyContext
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_outputs import SubtaskOutputs
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
-from state_engine.storage.files import PutFile, side_by_side
 from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
+from state_engine.storage.stores.files import PutFile, side_by_side
 
 
 class FunctionRun:

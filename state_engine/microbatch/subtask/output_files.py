@@ -14,8 +14,8 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, StatelakeError
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import TaskRows
-from state_engine.storage.files import PutFile, is_local, join, write_csv, write_parquet
-from state_engine.storage.parquet_reading import OpenParquet, open_recorded
+from state_engine.storage.stores.files import PutFile, is_local, join, write_csv, write_parquet
+from state_engine.storage.stores.parquet_reading import OpenParquet, open_recorded
 
 _EXCHANGE = "outputs on their way to a chained operator"
 

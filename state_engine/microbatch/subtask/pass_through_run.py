@@ -16,7 +16,7 @@ from state_engine.microbatch.subtask.subtask_outputs import SubtaskOutputs
 from state_engine.sources.frames import REFUSED
 from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.storage.files import put_file
+from state_engine.storage.stores.files import put_file
 
 
 class PassThroughRun(FunctionRun):

@@ -21,8 +21,8 @@ from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.sinks.base import SinkTarget
 from state_engine.sinks.row_rules import without_rows
 from state_engine.sources.row_kinds import KIND_FIELD, kind_column
-from state_engine.storage.files import PutFile, join, write_parquet
 from state_engine.storage.layout import partition_path
+from state_engine.storage.stores.files import PutFile, join, write_parquet
 
 
 class SubtaskOutputs:

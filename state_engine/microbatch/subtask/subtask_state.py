@@ -22,14 +22,14 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
-from state_engine.storage.files import PutFile, is_local
-from state_engine.storage.kept_files import PROCESS_CACHE
 from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 from state_engine.storage.state.listed_files import Hashes, KeyHashes
 from state_engine.storage.state.local_copies import LARGE_ROWS, OperatorCopies
 from state_engine.storage.state.located_files import StateFile, files_holding
 from state_engine.storage.state.state_rows import Read
+from state_engine.storage.stores.files import PutFile, is_local
+from state_engine.storage.stores.kept_files import PROCESS_CACHE
 
 _KEYS_AT_ONCE = 20_000
 """Touched keys whose state is in memory at once, on its way into a backend that spills."""

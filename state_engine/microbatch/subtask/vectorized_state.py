@@ -32,7 +32,6 @@ from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskS
 from state_engine.microbatch.subtask.subtask_state import own_files
 from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.sources.frames import EVENT_TIME, WATERMARK
-from state_engine.storage.files import PutFile
 from state_engine.storage.layout import state_column
 from state_engine.storage.state.changelog_write import (
     StateChanges,
@@ -45,6 +44,7 @@ from state_engine.storage.state.entry_codes import key_codes
 from state_engine.storage.state.listed_files import KeyHashes
 from state_engine.storage.state.located_files import files_holding
 from state_engine.storage.state.newest_entries import NewestEntries
+from state_engine.storage.stores.files import PutFile
 
 
 @dataclass(frozen=True)

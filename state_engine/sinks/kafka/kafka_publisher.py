@@ -22,9 +22,9 @@ from state_engine.spark.kafka.clients import (
     kafka_admin,
     transactional_producer,
 )
-from state_engine.storage.delta.locks import table_lock
-from state_engine.storage.files import join
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import join
+from state_engine.storage.stores.locks import table_lock
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 if TYPE_CHECKING:
     from state_engine.storage.delta.kernel import DeltaKernel

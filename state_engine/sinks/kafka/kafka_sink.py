@@ -35,7 +35,7 @@ from state_engine.sinks.keyed import columns_of
 from state_engine.sinks.staging import Staging, record_target
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, kafka_admin
 from state_engine.spark.kafka.cluster import Format, KafkaCluster
-from state_engine.storage.files import join
+from state_engine.storage.stores.files import join
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _LIMIT = "transaction.max.timeout.ms"

@@ -34,7 +34,7 @@ from state_engine.storage.delta.action_json import (
 )
 from state_engine.storage.delta.deletion_vectors import showing_only
 from state_engine.storage.delta.log import LogCommit
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import lru_cache
 
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 
 ENDS_BYTES = 64 * 1024
 """How much of either end the digest is of."""

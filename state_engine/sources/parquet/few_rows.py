@@ -14,7 +14,7 @@ import pyarrow as pa
 from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import has_columns, has_old, plain_schema
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

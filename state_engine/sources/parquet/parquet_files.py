@@ -18,7 +18,7 @@ from state_engine.sources.files.file_ends import bytes_of_ends
 from state_engine.sources.parquet.file_types import columns_of, inferred
 from state_engine.spark.read_failures import way_out_of
 from state_engine.spark.spark_names import T
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 
 if TYPE_CHECKING:
     from state_engine.sources.file_ranges import FileRange

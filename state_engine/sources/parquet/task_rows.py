@@ -20,8 +20,8 @@ from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN, TaskRows
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import RowGroup, plain_schema, row_groups
 from state_engine.spark.read_failures import reading_file
-from state_engine.storage.files import is_local, open_location
-from state_engine.storage.in_threads import in_threads
+from state_engine.storage.stores.files import is_local, open_location
+from state_engine.storage.stores.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

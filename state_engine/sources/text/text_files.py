@@ -17,7 +17,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 
 from state_engine.core.errors import BadFileError, StorageError
-from state_engine.storage.files import open_location
+from state_engine.storage.stores.files import open_location
 
 PACKED = (".gz", ".bz2", ".deflate", ".zst")
 """Ends of the names of files that are unpacked."""

@@ -33,7 +33,7 @@ from state_engine.sources.text.text_files import is_packed, text_chunks
 from state_engine.sources.text.text_values import FieldNames, short
 from state_engine.spark.read_failures import RefusedRecordError, reading_file
 from state_engine.spark.spark_names import T
-from state_engine.storage.in_threads import in_threads
+from state_engine.storage.stores.in_threads import in_threads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

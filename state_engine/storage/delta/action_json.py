@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.storage.files import join
+from state_engine.storage.stores.files import join
 
 Action = dict[str, Any]
 """What an action holds, or the object that names its kind and holds that."""

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from state_engine.core.errors import DamagedFileError
 from state_engine.storage.delta.action_json import Action
-from state_engine.storage.files import join, open_location
+from state_engine.storage.stores.files import join, open_location
 
 MAGIC = 1681511377
 """What a serialized vector begins with, as 32 bits."""

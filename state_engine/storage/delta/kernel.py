@@ -42,7 +42,6 @@ from state_engine.storage.delta.commit_ends import (
 from state_engine.storage.delta.java_calls import background_thread, java_class
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
-from state_engine.storage.delta.locks import table_lock
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.delta.log_checkpoints import write_log_checkpoint
 from state_engine.storage.delta.log_cleanup import clean_log
@@ -50,8 +49,9 @@ from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.delta.snapshots import LogEntry, Snapshots
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict
 from state_engine.storage.delta.table_facts import FactsReader, TableFacts
-from state_engine.storage.durability import Durability
-from state_engine.storage.files import is_local, open_location
+from state_engine.storage.stores.durability import Durability
+from state_engine.storage.stores.files import is_local, open_location
+from state_engine.storage.stores.locks import table_lock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

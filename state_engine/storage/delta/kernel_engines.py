@@ -13,7 +13,7 @@ from state_engine.storage.delta.java_calls import background_thread, java_class
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.local_file_system import use_plain_local_files
 from state_engine.storage.delta.log_stores import kernel_options
-from state_engine.storage.files import is_local
+from state_engine.storage.stores.files import is_local
 
 
 class KernelEngines:

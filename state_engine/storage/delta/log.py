@@ -19,12 +19,12 @@ from urllib.parse import unquote
 from pyarrow.fs import FileInfo
 
 from state_engine.core.errors import DamagedFileError, RootError
-from state_engine.storage import store_clock
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.log_names import COMMIT, commit_name, log_checkpoints, newest_checkpoint
-from state_engine.storage.files import join, open_location
-from state_engine.storage.in_threads import in_threads
-from state_engine.storage.parquet_reading import read_parquet
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.files import join, open_location
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import read_parquet
 
 _OF_A_TABLE = ("add", "txn", "metaData")
 _OTHER_CHECKPOINT = ".checkpoint."

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from state_engine.storage import store_clock
 from state_engine.storage.delta.log_names import log_checkpoints, version_of
-from state_engine.storage.files import join, open_location
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.files import join, open_location
 
 Delete = Callable[[str, Sequence[str]], None]
 """Deletes files of a directory; another process may have been faster."""

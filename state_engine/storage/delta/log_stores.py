@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from state_engine.core.errors import UnsafeStoreError
-from state_engine.storage.object_stores import S3_SCHEMES
+from state_engine.storage.stores.object_stores import S3_SCHEMES
 
 PUT_IF_ABSENT = "statelake.delta.PutIfAbsentLogStore"
 """Ours, for stores with S3's interface."""

@@ -21,7 +21,7 @@ from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_names import HINT, commit_name
 from state_engine.storage.delta.log_tail import mend_log
-from state_engine.storage.files import is_local, join, local_path, open_location
+from state_engine.storage.stores.files import is_local, join, local_path, open_location
 
 LogFile = tuple[int, int, int]
 """By what a file differs from another one at its path: inode (0 on a store), time of last change, size in bytes.

@@ -25,13 +25,13 @@ from uuid import uuid4
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import ConfigurationError, StatelakeError, UnsafeStoreError
-from state_engine.storage import store_clock
 from state_engine.storage.delta.commit_ends import class_name, refusal
 from state_engine.storage.delta.java_calls import java_class, java_threads
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_stores import check_log_store, is_allowed, log_store_of
-from state_engine.storage.files import is_local, join, open_location
-from state_engine.storage.object_stores import store_access
+from state_engine.storage.stores import store_clock
+from state_engine.storage.stores.files import is_local, join, open_location
+from state_engine.storage.stores.object_stores import store_access
 
 _LOG = logging.getLogger(__name__)
 NAMES, WRITERS = 50, 4

@@ -25,12 +25,12 @@ from state_engine.core.state.ttl import cleaned_until_us
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
-from state_engine.storage.files import join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, state_column
 from state_engine.storage.state.changelog_write import ROW_GROUP, file_order, in_file_order, write_changes
 from state_engine.storage.state.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile, SomeKeys
 from state_engine.storage.state.state_rows import Part, op_of_entry, parts_of
+from state_engine.storage.stores.files import join, write_parquet
 
 BASE_PARTITIONS = pa.schema([("base_id", pa.string()), ("key_group", pa.int64())])
 """Partition columns of the table; they are in the paths and not in the files."""

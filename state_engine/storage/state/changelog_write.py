@@ -19,8 +19,8 @@ from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.stable_order import stable_order
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change
-from state_engine.storage.files import PutFile, join, write_parquet
 from state_engine.storage.layout import changelog_schema, file_name, partition_path, state_column
+from state_engine.storage.stores.files import PutFile, join, write_parquet
 
 _TIMESTAMP = pa.timestamp("us", "UTC")
 

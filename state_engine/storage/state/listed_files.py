@@ -20,9 +20,9 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange
-from state_engine.storage import kept_files
-from state_engine.storage.in_threads import in_threads
-from state_engine.storage.parquet_reading import OpenParquet, check_footer, open_parquet
+from state_engine.storage.stores import kept_files
+from state_engine.storage.stores.in_threads import in_threads
+from state_engine.storage.stores.parquet_reading import OpenParquet, check_footer, open_parquet
 
 if TYPE_CHECKING:
     from state_engine.storage.state.local_copies import LocalCopy

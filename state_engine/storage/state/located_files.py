@@ -12,9 +12,9 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import KeyedStateFile, keyed_state_files
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.key_arrays import key_groups_in
-from state_engine.storage.files import join
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile
+from state_engine.storage.stores.files import join
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,9 @@ from state_engine.core.operator_state.operator_snapshot import (
     assign,
 )
 from state_engine.core.operator_state.operator_state_ref import RAW, StoredList, stored_lists, stored_part
-from state_engine.storage.files import PutFile, join, write_parquet
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA, file_name, partition_path
-from state_engine.storage.parquet_reading import open_recorded
+from state_engine.storage.stores.files import PutFile, join, write_parquet
+from state_engine.storage.stores.parquet_reading import open_recorded
 
 # -- in a subtask, at its end ------------------------------------------------------------------------------------------
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.state_table import APPEND, PUT
 from state_engine.storage.layout import state_column
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, ListedFile, SomeKeys, open_state_file
+from state_engine.storage.stores.parquet_reading import OpenParquet
 
 _SHARED = ("key_hash", "key", "state", "op")
 _LITTLE_BYTES = 2**20

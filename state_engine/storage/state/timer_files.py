@@ -14,11 +14,11 @@ from typing import Protocol
 import numpy as np
 
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
-from state_engine.storage.parquet_reading import OpenParquet
 from state_engine.storage.state.listed_files import open_state_file
 from state_engine.storage.state.local_copies import LocalCopy
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.timer_columns import TIMERS_COLUMN, TimerColumns, Window
+from state_engine.storage.stores.parquet_reading import OpenParquet
 
 _TIME, _DOMAIN = f"{TIMERS_COLUMN}.key.time", f"{TIMERS_COLUMN}.key.domain"
 _GROWTH = 16

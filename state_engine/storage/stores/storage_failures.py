@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from state_engine.core.errors import CommitError, CommitFailedError, CommitUnknownError, StorageError
-from state_engine.storage.storage_errors import storage_error
+from state_engine.storage.stores.storage_errors import storage_error
 
 NOTHING_DONE = "Earlier commits are unchanged, and you can run it again"
 

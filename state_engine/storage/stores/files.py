@@ -27,9 +27,9 @@ import pyarrow.parquet as pq
 
 from state_engine.core.errors import ConfigurationError, DamagedFileError
 from state_engine.core.json_text import parsed_json
-from state_engine.storage import durability
-from state_engine.storage.object_stores import S3_SCHEMES, s3_file_system
-from state_engine.storage.storage_errors import storage_errors
+from state_engine.storage.stores import durability
+from state_engine.storage.stores.object_stores import S3_SCHEMES, s3_file_system
+from state_engine.storage.stores.storage_errors import storage_errors
 
 _LOCAL = pafs.LocalFileSystem()
 _TO_PYARROW = {"abfss": "abfs"}

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow.fs as pafs
 
 from state_engine.core.checkpoints.write_ids import WriteAttempt, write_id_at
-from state_engine.storage.files import is_local, join, local_path, open_location
+from state_engine.storage.stores.files import is_local, join, local_path, open_location
 
 PROBE = "_statelake_time-"
 """Begins the name of the file; readers of tables and directories leave out what begins so."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from threading import RLock
 
-from state_engine.storage.files import open_location
-from state_engine.storage.parquet_reading import OpenParquet
+from state_engine.storage.stores.files import open_location
+from state_engine.storage.stores.parquet_reading import OpenParquet
 
 _MAX_BYTES = 64 << 20
 """Of all files that a process keeps, decoded."""

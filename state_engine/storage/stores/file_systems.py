@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from state_engine.core.errors import RootError
-from state_engine.storage.files import is_local, local_path, normal_uri
+from state_engine.storage.stores.files import is_local, local_path, normal_uri
 
 NETWORK_TYPES = frozenset(
     {
