@@ -7,17 +7,10 @@ command has the options for that, see ``cli.groups``.
 
 from __future__ import annotations
 
-import base64
 import csv
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
-from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import typer
@@ -26,6 +19,7 @@ from rich.table import Table
 from state_engine.cli.form import for_people, form
 from state_engine.cli.session import console, say
 from state_engine.cli.tables import print_table
+from state_engine.core.plain_values import plain
 
 Record = Mapping[str, Any]
 _LINE_ENDS = {ord(end): f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"}
@@ -88,36 +82,3 @@ def json_text(value: Any) -> str:
         '{"name": "Zoë\\u2028"}'
     """
     return json.dumps(value, ensure_ascii=False, allow_nan=False).translate(_LINE_ENDS)
-
-
-def plain(value: Any) -> Any:
-    """What JSON can hold.
-
-    Instants are ISO 8601 in UTC, with ``Z``; dates, times and timestamps without a zone are ISO 8601. Spans of time are
-    seconds, decimals and floats that are no number are text, binary is base64. Reports are objects.
-
-    Example:
-        >>> plain({"at": datetime(2026, 3, 1, 12, tzinfo=UTC), "took": timedelta(minutes=1), "ids": (1, 2)})
-        {'at': '2026-03-01T12:00:00Z', 'took': 60.0, 'ids': [1, 2]}
-        >>> plain([Decimal("0.10"), date(2026, 3, 1), b"ab", float("nan")])
-        ['0.10', '2026-03-01', 'YWI=', 'nan']
-    """
-    if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value) if f.repr}
-    if isinstance(value, Mapping):
-        return {str(name): plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(one) for one in value]
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, Decimal | Path) or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)
-    return value

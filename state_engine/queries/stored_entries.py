@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import time
 from decimal import Decimal
@@ -188,7 +189,7 @@ def key_table(keys: Iterable[Any], schema: KeySchema, *, what: str) -> pa.Table:
     columns = [
         [_bytes(part, f"{what}: the column '{name}' of its key") for part in given]
         if pa.types.is_binary(kind)
-        else list(map(_stored, given))
+        else [_stored(_of_text(part, kind)) for part in given]
         for name, kind, given in zip(schema.names, schema.types, parts, strict=True)
     ]
     try:
@@ -208,6 +209,14 @@ def _bytes(given: Any, what: str) -> Any:
         raise ConfigurationError(
             f"{what} holds bytes, and given is {given!r}: give bytes, or base64 as commands print them"
         ) from None
+
+
+def _of_text(value: Any, kind: pa.DataType) -> Any:
+    """A time of day that is given as text: the only text with a colon that a column of numbers can take."""
+    if isinstance(value, str) and ":" in value and pa.types.is_integer(kind):
+        with suppress(ValueError):
+            return time.fromisoformat(value)
+    return value
 
 
 def _stored(value: Any) -> Any:

@@ -31,6 +31,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.types.beyond_python import python_rows
 from state_engine.core.types.ddl import quoted
+from state_engine.job.graph import declared_key
 from state_engine.publishing.output_reader import OutputReader
 from state_engine.queries.history_views import instant
 from state_engine.queries.spark_sql import plain_message
@@ -188,8 +189,14 @@ class KeyExplainer:
             event = self._event(path[: path.index(row) + 1], keys)
             if not event.is_empty:
                 events.append(event)
-        shown = {one.uid: one.shown for one in keys}
+        shown = {one.uid: self._as_declared(one) for one in keys}
         return KeyHistory(self.layout.job, shown, events, [r.checkpoint_id for r in chosen], notes)
+
+    def _as_declared(self, key: _Key) -> dict[str, Any]:
+        """A key as the job declares it, where its code is known: a time of day is stored as a number."""
+        operator = self.inputs.job.operators.get(key.uid) if self.inputs is not None else None
+        declared = declared_key(operator) if operator is not None else None
+        return key.shown if declared is None else declared.shown(key.shown)
 
     # -- what to look at -------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ class Case:
     cause: str
     then: Callable[[Any, int], Any] | None = None
     rows: Any = field(default_factory=lambda: ROWS)
-    key: str | None = "'a'"
+    key: str | None = '{"k": "a"}'
     rest: tuple[tuple[Any, ...], ...] = (("a", 1, 1), ("b", 2, 2), ("c", 4, 4))
     state: tuple[tuple[Any, int], ...] = (("a", 1), ("b", 2), ("c", 4))
 
@@ -247,5 +247,5 @@ def test_a_failure_in_a_chained_operator_names_that_operator(site: Site) -> None
     with pytest.raises(UserFunctionError) as caught:
         site.put(ROWS).engine().run(job)
     assert caught.value.operator == "second"
-    assert caught.value.key == "'a'"
+    assert caught.value.key == '{"k": "a"}'
     assert site.nothing_happened()

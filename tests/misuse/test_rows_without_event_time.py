@@ -61,7 +61,7 @@ def test_the_error_names_the_column_and_what_to_do(use: str) -> None:
     with run_in_memory(job(USES[use])) as run, pytest.raises(UserFunctionError) as raised:
         run.run()
     text = str(raised.value)
-    assert "job 'visits', operator 'by_time', key 'a', at source 'rows'" in text
+    assert """job 'visits', operator 'by_time', key {"k": "a"}, at source 'rows'""" in text
     assert REMEDY in text
     assert '(row {"k": "a", "at": null})' in text
 

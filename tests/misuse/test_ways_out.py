@@ -200,7 +200,7 @@ def test_a_row_that_fails_is_set_aside() -> None:
         run.restart(summing(inverse, on_error="dead_letter"))
         assert run.process({"rows": rows})["out"] == [("a", 2), ("b", 1)]
         [letter] = run.dead_letters()
-        assert (letter["key"], letter["row"]) == ("'a'", '{"k": "a", "v": 0}')
+        assert (letter["key"], letter["row"]) == ('{"k": "a"}', '{"k": "a", "v": 0}')
 
 
 def test_a_column_that_is_no_key_is_keyed_by_something_else() -> None:

@@ -333,7 +333,8 @@ def test_what_was_never_added_is_set_aside_or_fails_the_batch(build: Build, stat
     with (
         run_in_memory(job_of(NEVER, build, columns=ACCOUNT)) as run,
         pytest.raises(
-            UserFunctionError, match=r"operator 'sizes', key 'b'.*never added to this key.*Nothing of this"
+            UserFunctionError,
+            match=r"operator 'sizes', key .*: .b.}.*never added to this key.*Nothing of this",
         ),
     ):
         run.run()

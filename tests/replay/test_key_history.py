@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +13,25 @@ from pyspark.sql import SparkSession
 
 from state_engine import (
     DataStream,
+    DeltaSink,
     FileSource,
+    Instant,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     RetentionPolicy,
     RuntimeContext,
     StatefulJob,
+    Types,
     ValueStateDescriptor,
 )
 from state_engine.cli.explain import event_lines, history_lines
+from state_engine.cli.keys import key_of
 from state_engine.errors import ConfigurationError
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
 from tests.support.pipelines import Pipeline
+from tests.support.tiny import OUTPUT, Site, Sum
 
 Context = KeyedProcessFunction.Context
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -236,3 +241,29 @@ def test_it_reads_well() -> None:
     ]
     empty = KeyHistory("job", {"sums": {"user": "ann"}}, [], [], [])
     assert list(history_lines(empty))[-1] == "there are no checkpoints: nothing is known of this key"
+
+
+@pytest.mark.parametrize(
+    ("kind", "made", "text", "value"),
+    [
+        (Types.SQL_TIME(), lambda row: time(9, row.v), "09:03:00", time(9, 3)),
+        (Types.INSTANT(), lambda row: Instant(row.v), "1970-01-01T00:00:03Z", Instant(3)),
+    ],
+    ids=["time of day", "instant"],
+)
+def test_a_key_of_a_type_that_storage_lacks_is_taken_and_shown_as_it_is_written(
+    tmp_path: Path, spark: SparkSession, kind: Any, made: Any, text: str, value: Any
+) -> None:
+    site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [3, 4]})
+    job = StatefulJob("tiny")
+    rows = job.source("events", FileSource(str(site.feed))).key_by(made, kind)
+    rows.process(Sum(), uid="sums", output_type=OUTPUT).sink("out", DeltaSink(str(site.sink)))
+    with site.engine() as engine:
+        engine.run(job)
+        history = engine.explain(job, key_of(json.dumps({"key": text})))
+        assert history.keys == {"sums": {"key": value}}
+        ((event,), (line, *_)) = history.events, history_lines(history)
+        assert [(one.state, one.after) for one in event.states] == [("total", 3)]
+        assert line == f'tiny, sums: key {{"key": "{text}"}}'
+        erased = engine.state_processor(job).erase_keys([{"key": text}], dry_run=True)
+        assert erased.transform.changes == 1

@@ -7,16 +7,19 @@ class of its own.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.types.every_type import StructType
+from state_engine.core.types.every_type import InstantType, StructType, TimeType
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import arrow_type
 
+_OTHERS = (TimeType, InstantType)
+"""Types that readers of states see as they are stored."""
 _REMEMBERED = 10_000
 """Keys made last are at hand; all keys of a subtask would not fit into memory."""
 
@@ -56,6 +59,13 @@ class DeclaredKey:
     def form(self) -> KeyForm | None:
         """What makes such keys; None where keys are as declared already."""
         return KeyForm.of(self.types, self.record)
+
+    def shown(self, parts: Mapping[str, Any]) -> dict[str, Any]:
+        """A key by its columns, whose parts are as readers of states see them, with times of day and instants."""
+        kinds = dict(zip(self.names, self.types, strict=True))
+        return {
+            n: _declared(kinds[n], p) if isinstance(kinds.get(n), _OTHERS) else p for n, p in parts.items()
+        }
 
     def columns(self, keys: list[Any]) -> list[pa.Array]:
         """Normal keys, or None, as the columns of the key."""

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from state_engine.core.errors import UserFunctionError
 from state_engine.core.operator.outputs import Refusal
+from state_engine.core.plain_values import key_text
 from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.invalid_text import text_or_bytes
 from state_engine.core.types.row import RowKind
@@ -78,12 +79,18 @@ class RefusedRows:
         position = refusal.place if index is None else self._position(events, index)
         without_time = "" if index is None else self._without_time(refusal.error, events, index)
         return {
-            "key": None if refusal.key is None else repr(refusal.key),
+            "key": self._key_text(refusal.key),
             "position": position,
             "error": refusal.error + without_time,
             "traceback": refusal.traceback_text,
             "row": None if index is None else self._row_text(events, index),
         }
+
+    def _key_text(self, key: Any) -> str | None:
+        schema = self._spec.key_schema
+        if key is None or schema is None:
+            return None
+        return key_text(schema.names, key if self._spec.key_form is None else self._spec.key_form(key))
 
     def raised(self, letter: Letter) -> UserFunctionError:
         """The error that ends the micro-batch, where a row does not become its letter."""
