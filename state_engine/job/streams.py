@@ -56,6 +56,7 @@ from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, 
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.table_functions import TableFunctions
+from state_engine.job.time_policies import warn_of_outages
 from state_engine.job.timestamps_behind import timestamps_behind
 from state_engine.job.typed_by_input import TypedByInput, element_type
 from state_engine.machine.defects import guarded_class
@@ -265,6 +266,7 @@ class DataStream(StreamShortcuts):
             if isinstance(node, SourceNode):
                 node.event_time, node.timestamps, node.timed_at = event_time, None, None
                 node.max_out_of_orderness_ms = to_milliseconds(max_out_of_orderness)
+                warn_of_outages(node)
         return DataStream(self._job, self._node)
 
     def _with_strategy(self, strategy: WatermarkStrategy, beside: Any) -> DataStream:
@@ -294,6 +296,7 @@ class DataStream(StreamShortcuts):
         if strategy.idleness_ms is not None:
             source.time_policy = replace(source.time_policy, idle_after_ms=strategy.idleness_ms)
         source.timed_at = node
+        warn_of_outages(source)
         return DataStream(self._job, node)
 
     def sink(self, name: str, sink: Sink) -> DataStream:

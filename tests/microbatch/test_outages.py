@@ -27,6 +27,7 @@ from state_engine import (
     StatefulJob,
     TimePartitions,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from state_engine.cli.running import run_lines
 from state_engine.cli.status import notes
@@ -244,6 +245,21 @@ def test_time_that_goes_on_before_an_outage_shows_is_warned_of(time: dict[str, A
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         job.source("rows", FileSource("/x", schema=ROW), event_time="at", stale_after="20 min", **time)
+    assert [str(one.message).partition(":")[0] for one in given] == ["source 'rows'"] * warns
+
+
+@pytest.mark.parametrize(("delay", "warns"), [("5 min", True), ("4 min", False)])
+@pytest.mark.parametrize("by", ["strategy", "column"])
+def test_what_a_stream_says_later_of_its_order_is_warned_of_as_well(by: str, delay: str, warns: bool) -> None:
+    job = StatefulJob("job")
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        policy = {"watermark": "clock", "clock_delay": "24 min", "stale_after": "20 min"}
+        rows = job.source("rows", FileSource("/x", schema=ROW), event_time="at", **policy)
+        if by == "column":
+            rows.assign_timestamps_and_watermarks("at", delay)
+        else:
+            rows.assign_timestamps_and_watermarks(WatermarkStrategy.for_bounded_out_of_orderness(delay))
     assert [str(one.message).partition(":")[0] for one in given] == ["source 'rows'"] * warns
 
 
