@@ -254,7 +254,7 @@ def test_what_a_stream_says_later_of_its_order_is_warned_of_as_well(by: str, del
     job = StatefulJob("job")
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
-        policy = {"watermark": "clock", "clock_delay": "24 min", "stale_after": "20 min"}
+        policy: Any = {"watermark": "clock", "clock_delay": "24 min", "stale_after": "20 min"}
         rows = job.source("rows", FileSource("/x", schema=ROW), event_time="at", **policy)
         if by == "column":
             rows.assign_timestamps_and_watermarks("at", delay)
