@@ -12,7 +12,6 @@ from types import CodeType
 from typing import Any, TypeVar, cast
 
 from state_engine.core.errors import InternalError, StatelakeError
-from state_engine.core.functions.vectorized_functions import PerElement
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
@@ -60,8 +59,7 @@ def with_methods(cls: C, wrap: Callable[[Any], Any], *also: str) -> C:
 
 def unforeseen(error: Exception, job: str = "") -> InternalError | None:
     """What an exception of the engine's own is; None for what is foreseen, or the user's."""
-    # a NotImplementedError: the user's class lacks a method; PerElement: its columns are for the function per element
-    if isinstance(error, StatelakeError | NotImplementedError | PerElement):
+    if isinstance(error, StatelakeError | NotImplementedError):  # the latter: the user's class lacks a method
         return None
     codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     is_of_call = all(code.co_name == "call" for code in codes)  # arguments that the method does not take
