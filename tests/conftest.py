@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from state_engine.core import errors
 from tests.promises import FIRST_RING, PROMISES
 from tests.support.java import SHORT_LIVED_JAVA
+from tests.support.limits import SetLimits, limits_of_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +109,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def limits(spark: SparkSession) -> Iterator[SetLimits]:
+    """Gives the session other limits of placement until the test ends."""
+    with limits_of_session(spark) as set_limits:
+        yield set_limits
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from state_engine.microbatch.subtask.refusals import BAD_FILE
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
 from state_engine.sources.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
 from state_engine.sources.row_kinds import kinds_of
+from state_engine.sources.rows import DriverRows
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.storage.stores.files import join
@@ -160,18 +161,18 @@ class LettersSlice:
         chained = timed and not order_by
         made = StreamFrame(
             spark=spark,
-            given=table,
+            given=DriverRows(table),
             order_by=order_by,
             hidden_order=(EVENT_TIME, *hidden) if chained else hidden,
             named=1 if chained else len(order_by),
             event_time=EVENT_TIME if timed else None,
             timed_order=chained or (bool(order_by) and order_by[0] == event_time),
-            small=True,
             changing=ROW_KIND in table.column_names,
         )
         node = operator.inputs[self.input].parent
         untimed = any(one.error.startswith(NO_TIME) for one in self.letters)
-        return with_missing_times(made, node) if untimed and isinstance(node, SourceNode) else made
+        timed_rows = with_missing_times(made, node) if untimed and isinstance(node, SourceNode) else made
+        return timed_rows.with_rows(timed_rows.table)  # many go through Spark
 
 
 def letters_of(

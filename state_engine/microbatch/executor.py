@@ -59,27 +59,29 @@ from state_engine.microbatch.subtask.output_files import exchange_rows, order_fi
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport
 from state_engine.sinks.base import SinkTarget
-from state_engine.sources.base import ROW_COLUMN, Rows
+from state_engine.sources.base import ROW_COLUMN
 from state_engine.sources.frames import (
     EVENT_TIME,
     HIDDEN,
     PLACE_COLUMNS,
     RANK,
+    REFUSED,
     WATERMARK,
     StreamFrame,
     from_source,
     order_name,
-    refused_by_task,
     united,
 )
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.parquet.few_rows import FEW_BYTES, FEW_ROWS
 from state_engine.sources.row_kinds import KIND_FIELD
+from state_engine.sources.rows import Given, rows_of
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.execution import described
 from state_engine.spark.no_spark import has_spark
+from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.read_failures import reading
 from state_engine.spark.shipped_code import running_driver_code
+from state_engine.spark.task_attempts import runs_in_this_process
 from state_engine.spark.tasks import DriverTables
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.stores.files import join, write_parquet
@@ -204,7 +206,7 @@ class GraphExecutor:
                 sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
             again = from_source(
                 self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
-                labels=batch.letters.labels, small=True, changing=node.source.changing,
+                labels=batch.letters.labels, stored_bytes=0, changing=node.source.changing,
             )  # fmt: skip
             return with_assigned_time(again, node)
         if part is None:
@@ -213,8 +215,7 @@ class GraphExecutor:
             read = node.source.read(self._spark, part, keep_refused=keep)
         frame = from_source(
             self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
-            labels=tuple(part.labels), small=part.bytes is not None and part.bytes <= FEW_BYTES,
-            changing=node.source.changing,
+            labels=tuple(part.labels), stored_bytes=part.bytes, changing=node.source.changing,
         )  # fmt: skip
         return with_assigned_time(frame, node)
 
@@ -258,7 +259,8 @@ class GraphExecutor:
             )
             watermarks.learn(routed.newest_ms)
         else:
-            routed = nothing_new(parallelism, event_time=watermarks.timed)
+            here = runs_in_this_process(self._spark)
+            routed = nothing_new(parallelism, event_time=watermarks.timed, here=here)
         layout = routed.layout
         key_schema = checked_key(job, operator, layout, batch)
         if key_schema is not None:
@@ -303,19 +305,18 @@ class GraphExecutor:
         lead = (WATERMARK, RANK) if layout.event_time else ()
         types = order_fields(pairs, [*hidden, *([EVENT_TIME, *lead] if layout.event_time else [])])
         schema = pa.schema([*output.kind.columns.arrow, *types, *([KIND_FIELD] if output.changing else [])])
-        small = sum(files[0].rows for files in pairs) <= FEW_ROWS
-        rows: Rows = exchange_rows(pairs, schema)
-        if small or not has_spark(self._spark):
+        count = sum(files[0].rows for files in pairs)
+        rows: Given = exchange_rows(pairs, schema)
+        if placement_of(limits_of(self._spark), rows=count).by_driver:
             rows = pa.concat_tables([schema.empty_table(), *[read_exchange(p, schema) for p in pairs]])
         return StreamFrame(
             spark=self._spark,
-            given=rows,
+            given=rows_of(rows, self._spark),
             order_by=(),
             hidden_order=hidden,
             named=layout.named,
             event_time=EVENT_TIME if layout.event_time else None,
             timed_order=layout.timed_order,
-            small=small,
             origin=origin_of(operator),
             lead=lead,
             changing=output.changing,
@@ -348,8 +349,9 @@ class GraphExecutor:
             first_reader=not set(frame.sources) & known,
         )  # fmt: skip
         with naming_source(self._job.name, frame.source or "unknown"):
-            inputs = [frame.by_task([*columns.names, *hidden])]
-        inputs += [refused_by_task(rows) for name, rows in frame.refused if name not in known]
+            inputs = [frame.given.by_task(self._spark, [*columns.names, *hidden])]
+        refused = [rows for name, rows in frame.refused if name not in known]
+        inputs += [rows.by_task(self._spark, [REFUSED]) for rows in refused]
         done.take([report for one in inputs for report in run_subtasks(self._spark, one, spec)])
         done.letters_from.update(frame.sources)
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.incremental_fold import IncrementalFold
-from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_information import TypeLike
-from state_engine.spark.execution import ArrowFunction
-from state_engine.spark.spark_names import T
+from state_engine.sources.rows import Given
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,58 +79,6 @@ class Slice:
         return bool(self.bad_files) and not self.labels
 
 
-Read = Callable[[int, Sequence[str]], Iterator[pa.RecordBatch]]
-"""Gives the rows of one task, by its number, with only these columns."""
-
-
-@dataclass(frozen=True)
-class TaskRows:
-    """Rows that tasks read with Arrow: no row of them goes through Spark unless DataFrame code asks for it.
-
-    Attributes:
-        read: gives the rows of a task; it is pickled for the tasks.
-        scan: gives the same rows as a DataFrame that Spark reads; None where only ``read`` can.
-        near: whether they are in files on a disk, so that reading them again costs less than a shuffle.
-    """
-
-    schema: pa.Schema
-    tasks: int
-    read: Read
-    scan: Callable[[], DataFrame] | None = None
-    near: bool = False
-
-    def as_frame(self, spark: SparkSession) -> DataFrame:
-        if self.scan is not None:
-            return self.scan()
-        return self.mapped(spark, iter, T.StructType.fromJson(spark_schema(self.schema)))
-
-    def mapped(
-        self,
-        spark: SparkSession,
-        run: ArrowFunction,
-        schema: T.StructType | str,
-        *,
-        columns: Sequence[str] | None = None,
-    ) -> DataFrame:
-        """What a function makes of the rows of every task, where they are read."""
-        read, names = self.read, tuple(self.schema.names if columns is None else columns)
-
-        def read_and_run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            tasks = (task for batch in batches for task in batch.column(0).to_pylist())
-            yield from run(rows for task in tasks for rows in read(task, names))
-
-        return spark.range(0, self.tasks, 1, max(self.tasks, 1)).mapInArrow(read_and_run, schema)
-
-
-Rows: TypeAlias = "DataFrame | TaskRows | pa.Table"
-"""Rows, wherever they are read: by Spark, by tasks with Arrow, or by the driver, which has them."""
-
-
-def frame_or_table(spark: SparkSession, rows: Rows) -> DataFrame | pa.Table:
-    """Rows for code that takes DataFrames and tables."""
-    return rows.as_frame(spark) if isinstance(rows, TaskRows) else rows
-
-
 @dataclass(frozen=True)
 class SourceFrame:
     """The rows of a slice.
@@ -142,7 +88,7 @@ class SourceFrame:
         refused: the rows that cannot be read, with the columns REFUSED_ROWS; None where there can be none.
     """
 
-    rows: Rows
+    rows: Given
     refused: DataFrame | pa.Table | None = field(default=None)
 
 

@@ -30,7 +30,6 @@ from state_engine.sources.base import (
     ROW_COLUMN,
     BadFile,
     Element,
-    Rows,
     Slice,
     Source,
     SourceFrame,
@@ -57,6 +56,7 @@ from state_engine.sources.parquet.parquet_files import footer
 from state_engine.sources.parquet.parquet_options import check_parquet_options
 from state_engine.sources.parquet.parquet_rows import parquet_rows
 from state_engine.sources.row_places import STRICT, place_columns, scan_uris, scanned
+from state_engine.sources.rows import Given
 from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
 from state_engine.spark.read_failures import finding_files
@@ -277,7 +277,7 @@ class FileSource(Source):
     def position_text(self, elements: Sequence[Element]) -> str:
         return position_summary(elements)
 
-    def _parquet_rows(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> Rows:
+    def _parquet_rows(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> Given:
         """The rows of Parquet files: read by the driver, by tasks with Arrow, or by Spark."""
         if self.options:
             return self._read_parquet(spark, ranges, schema)

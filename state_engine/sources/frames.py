@@ -1,7 +1,6 @@
 """``StreamFrame``: the rows of one stream in one micro-batch, which know their order and event time.
 
-Rows are a DataFrame; or a table, where they are few and the driver has them; or what tasks read with Arrow. The latter
-two become a DataFrame only where somebody asks for one.
+Rows that Spark does not read, see ``sources.rows``, become a DataFrame only where somebody asks for one.
 
 Order columns travel with the rows: what the user named, then hidden columns that make the order total. Users' DataFrame
 code does not see the hidden ones (``row_by_row``). Code that makes new rows loses them, which is allowed where it names
@@ -11,11 +10,11 @@ an order; the content of the row then breaks ties, so that rows which tie are eq
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import repeat
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -24,11 +23,10 @@ from state_engine.core.types.column_names import RESERVED, check_not_reserved, c
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN, Read, Rows, SourceFrame, TaskRows
+from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN, SourceFrame
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.parquet.few_rows import FEW_ROWS
 from state_engine.sources.row_by_row import visible, with_places
+from state_engine.sources.rows import DriverRows, Given, Read, Rows, SparkRows, TaskRows, match, rows_of
 from state_engine.sources.stream_columns import (
     ROW_KIND,
     Constant,
@@ -40,8 +38,8 @@ from state_engine.sources.stream_columns import (
     ordered_together,
 )
 from state_engine.spark.no_spark import has_spark
+from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.spark_names import F, T
-from state_engine.spark.tasks import DriverTables, FramePartitions, TaskInput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,8 +49,6 @@ HIDDEN = RESERVED
 EVENT_TIME = HIDDEN + "event_ms"
 SOURCE = HIDDEN + "source"
 """Where streams of several sources were united: name of the row's source."""
-_FEW_BYTES = 2**23
-"""In memory: what the driver sends to tasks goes through one socket."""
 WATERMARK = HIDDEN + "watermark"
 """The watermark before a row: carried by the rows of an operator; of routed rows, by the row's place."""
 RANK = HIDDEN + "rank"
@@ -133,7 +129,6 @@ class StreamFrame:
         timed_order: whether the order begins with the event time.
         origin: of all rows, see ``microbatch.routing.origins``; None where rows carry their own, or have none.
         lead: hidden columns that come before all others in the order, as long as the stream is not merged.
-        small: whether it is known to be so little that compiling expressions for it costs more than it saves.
     """
 
     spark: SparkSession
@@ -145,48 +140,30 @@ class StreamFrame:
     source: str | None = None
     sources: tuple[str, ...] = ()
     labels: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    refused: tuple[tuple[str, DataFrame | pa.Table], ...] = ()
+    refused: tuple[tuple[str, Rows], ...] = ()
     timed_order: bool = False
-    small: bool = False
     origin: str | None = None
     lead: tuple[str, ...] = ()
     changing: bool = False
 
-    @cached_property
+    @property
     def schema(self) -> T.StructType:
         """Of user columns and hidden columns."""
-        if isinstance(self.given, pa.Table | TaskRows):
-            return T.StructType.fromJson(spark_schema(self.given.schema))
-        return self.given.schema
+        return self.given.struct
 
     @cached_property
     def rows(self) -> DataFrame:
-        if isinstance(self.given, TaskRows):
-            return self.given.as_frame(self.spark)
-        if isinstance(self.given, pa.Table):
-            return self.spark.createDataFrame(self.given, schema=self.schema)
-        return self.given
+        return self.given.as_frame(self.spark)
 
     @property
     def table(self) -> pa.Table | None:
-        """As a table, where the driver has them and they are few."""
-        given = self.given
-        if not isinstance(given, pa.Table):
-            return None
-        few = given.num_rows <= FEW_ROWS and given.nbytes <= _FEW_BYTES
-        return given if few or not has_spark(self.spark) else None
+        """As a table, where the driver has them."""
+        return self.given.table
 
-    def by_task(self, columns: Sequence[str]) -> TaskInput[pa.Table | None]:
-        """Some columns, for tasks that each take a part of the rows, whichever it is."""
-        if self.table is not None:
-            return DriverTables([self.table.select(columns)])
-        selected = self.rows.select([F.col(quoted(c)) for c in columns])
-        return FramePartitions(selected, _table_of, self.small)
-
-    @property
-    def interpret_expressions(self) -> bool:
-        """Whether so few rows go through expressions of Spark that compiling these costs more than it saves."""
-        return self.small or isinstance(self.given, TaskRows)
+    def with_rows(self, rows: Given, **changes: Any) -> StreamFrame:
+        """The frame with other rows, and other values of attributes."""
+        given = rows_of(rows, self.spark, little=self.given.is_little)
+        return replace(self, given=given, **changes)
 
     @property
     def user_columns(self) -> list[str]:
@@ -227,7 +204,7 @@ class StreamFrame:
         self, rows: DataFrame | pa.Table, step: DataFrameStep, hidden_order: tuple[str, ...]
     ) -> StreamFrame:
         if step.order_by is None:
-            return replace(self, given=rows, hidden_order=hidden_order)
+            return self.with_rows(rows, hidden_order=hidden_order)
         return self._ordered_by(step.order_by, rows, hidden_order)
 
     def _new_rows(self, rows: DataFrame, step: DataFrameStep) -> StreamFrame:
@@ -242,8 +219,8 @@ class StreamFrame:
     def _ordered_by(
         self, order_by: tuple[str, ...], rows: DataFrame | pa.Table, hidden_order: tuple[str, ...]
     ) -> StreamFrame:
-        return replace(
-            self, given=rows, order_by=order_by, hidden_order=hidden_order, named=len(order_by),
+        return self.with_rows(
+            rows, order_by=order_by, hidden_order=hidden_order, named=len(order_by),
             timed_order=order_by[:1] == (self.event_time,), lead=(),
         )  # fmt: skip
 
@@ -260,12 +237,10 @@ class StreamFrame:
                 f"a transform {_MAKES_NEW_ROWS}, which have no order. Name one: source(order_by=[...]) or "
                 "transform(..., order_by=[...]), or use expressions of columns and UDFs there"
             )
-        return replace(self, given=_with_content(self.rows), hidden_order=(CONTENT,))
+        return self.with_rows(_with_content(self.rows), hidden_order=(CONTENT,))
 
     def arrow_type(self, name: str) -> pa.DataType:
-        if isinstance(self.given, pa.Table | TaskRows):
-            return self.given.schema.field(name).type
-        return to_type(self.schema[name].dataType, parameter=f"column '{name}'").arrow
+        return self.given.arrow_type(name)
 
     @property
     def order(self) -> list[tuple[str, pa.DataType]]:
@@ -369,9 +344,9 @@ def _as_declared(rows: DataFrame, kind: OutputType, *, what: str) -> DataFrame:
 
 
 def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, ...], event_time: str | None,
-                source: str, labels: tuple[str, ...], small: bool = False, changing: bool = False,
+                source: str, labels: tuple[str, ...], stored_bytes: int | None = None, changing: bool = False,
                 ) -> StreamFrame:  # fmt: skip
-    """The frame of a source's slice."""
+    """The frame of a source's slice; ``stored_bytes`` is about how much it is, None if that is not known."""
     own = list(read.rows.schema.names)
     for name in (*PLACE_COLUMNS, ROW_KIND):
         if name in own:
@@ -384,9 +359,10 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         )
     changing = ROW_KIND in read.rows.schema.names
     unparsable = () if read.refused is None else ((source, _packed(read.refused, source)),)
+    little = stored_bytes is not None and placement_of(limits_of(spark), stored_bytes=stored_bytes).by_driver
     return StreamFrame(
         spark=spark,
-        given=read.rows,
+        given=rows_of(read.rows, spark, little=little),
         order_by=order_by,
         hidden_order=(*PLACE_COLUMNS, ROW_KIND) if changing else PLACE_COLUMNS,
         named=len(order_by),
@@ -396,40 +372,32 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
         labels=((source, labels),),
         refused=unparsable,
         timed_order=bool(order_by) and order_by[0] == event_time,
-        small=small,
         origin=None if event_time is None else source,
         changing=changing,
     )
 
 
-def refused_by_task(refused: DataFrame | pa.Table) -> TaskInput[pa.Table | None]:
-    """Rows that could not be parsed, as ``StreamFrame.refused`` has them, for tasks."""
-    if isinstance(refused, pa.Table):
-        return DriverTables([refused], here=True)
-    return FramePartitions(refused, _table_of)
-
-
-def _table_of(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
-    filled = [batch for batch in batches if batch.num_rows]
-    return pa.Table.from_batches(filled) if filled else None
-
-
-def _packed(refused: DataFrame | pa.Table, source: str) -> DataFrame | pa.Table:
+def _packed(refused: DataFrame | pa.Table, source: str) -> Rows:
     """Rows that could not be parsed as the column REFUSED."""
-    text, file, row, *said = refused.schema.names
-    if isinstance(refused, pa.Table):
-        parts = [refused[text].cast(pa.binary()), *[refused[name].cast(pa.binary()) for name in said]]
+    text, file, row, *reasons = refused.schema.names
+
+    def in_arrow_column(rows: pa.Table) -> Rows:
+        parts = [rows[text].cast(pa.binary()), *[rows[name].cast(pa.binary()) for name in reasons]]
         encoded = [["" if v is None else b64encode(v).decode() for v in part.to_pylist()] for part in parts]
-        places = [map(str, refused[name].to_pylist()) for name in (file, row)]
+        places = [map(str, rows[name].to_pylist()) for name in (file, row)]
         texts = ["\n".join(line) for line in zip(repeat(source), *places, *encoded)]
-        return pa.table({REFUSED: pa.array(texts, pa.string())})
-    # it may be no UTF-8; Spark breaks its base64 into lines
-    encodings = [
-        F.translate(F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")), "\r\n", "")
-        for name in (text, *said)
-    ]
-    lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), *encodings)
-    return refused.select(lines.alias(REFUSED))
+        return DriverRows(pa.table({REFUSED: pa.array(texts, pa.string())}), here=True)
+
+    def in_spark_column(rows: DataFrame) -> Rows:
+        # it may be no UTF-8; Spark breaks its base64 into lines
+        encodings = [
+            F.translate(F.coalesce(F.base64(F.col(name).cast("binary")), F.lit("")), "\r\n", "")
+            for name in (text, *reasons)
+        ]
+        lines = F.concat_ws("\n", F.lit(source), F.col(file), F.col(row), *encodings)
+        return SparkRows(rows.select(lines.alias(REFUSED)))
+
+    return match(refused, table=in_arrow_column, frame=in_spark_column)
 
 
 def united(frames: Sequence[StreamFrame]) -> StreamFrame:
@@ -474,7 +442,6 @@ def united(frames: Sequence[StreamFrame]) -> StreamFrame:
         labels=tuple(one for f in frames for one in f.labels),
         refused=tuple(one for f in frames for one in f.refused),
         timed_order=named > 0 and all(f.timed_order for f in frames),
-        small=all(f.small for f in frames),
         changing=changing,
     )
 
@@ -489,16 +456,16 @@ def _united_rows(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]
                 pa.table({name: in_arrow(rule, table) for name, rule in one.items()})
                 for one, table in zip(rules, tables, strict=True)
             ]
-            return pa.concat_tables(parts).combine_chunks()
+            return rows_of(pa.concat_tables(parts).combine_chunks(), frames[0].spark)
         if not has_spark(frames[0].spark):
             raise ConfigurationError(
                 f"union: the columns {frames[0].user_columns} have other types in one stream than in another, which "
                 "only Spark brings together: declare the same types"
             )
-    by_tasks = [frame.given for frame in frames if isinstance(frame.given, TaskRows)]
+    by_tasks = [rows for frame in frames if (rows := frame.given.task_rows) is not None]
     if len(by_tasks) == len(frames) and all(other == kinds[0] for other in kinds):
         return _united_in_tasks(by_tasks, rules, partial(_united_in_spark, frames, rules))
-    return _united_in_spark(frames, rules)
+    return SparkRows(_united_in_spark(frames, rules), all(frame.given.is_little for frame in frames))
 
 
 def _united_in_spark(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Rule]]) -> DataFrame:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,8 +17,9 @@ import pyarrow.compute as pc
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, Rows, SourceFrame, frame_or_table
+from state_engine.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.sources.frames import from_source
+from state_engine.sources.rows import Given, all_tables, either
 from state_engine.sources.stream_columns import Milliseconds, in_arrow, in_spark
 from state_engine.spark.execution import described
 from state_engine.spark.read_failures import reading
@@ -68,54 +69,70 @@ def file_times(
     late: tuple[int, int],
 ) -> tuple[list[FileTimes], int, int]:
     """Event times by file, the number of rows in the interval ``late``, and of rows that have no event time."""
-    rows = frame_or_table(spark, read.rows)
-    if isinstance(rows, pa.Table):
+
+    def in_table(rows: pa.Table) -> _Bounds:
         times_ms = _table_ms(rows, column)
         table = pa.table({"file": rows[FILE_COLUMN], "at": times_ms})
         bounds = [tuple(r.values()) for r in table.group_by("file").aggregate(
             [("at", "min"), ("at", "max")]).select(["file", "at_min", "at_max"]).to_pylist()]  # fmt: skip
         inside = pc.and_(pc.greater_equal(times_ms, late[0]), pc.less(times_ms, late[1]))
-        counts = pc.sum(inside).as_py() or 0, times_ms.null_count
-        bad = read.refused
-        refused = dict(Counter(bad[FILE_COLUMN].to_pylist() if isinstance(bad, pa.Table) else []))
-    else:
+        return bounds, pc.sum(inside).as_py() or 0, times_ms.null_count
+
+    def in_frame(rows: DataFrame) -> _Bounds:
         at = _frame_ms(rows, column)
-        inside_col = (at >= F.lit(late[0])) & (at < F.lit(late[1]))
-        one = rows.select(F.col(FILE_COLUMN).alias("file"), at.alias("at"), inside_col.alias("late"))
+        inside = (at >= F.lit(late[0])) & (at < F.lit(late[1]))
+        one = rows.select(F.col(FILE_COLUMN).alias("file"), at.alias("at"), inside.alias("late"))
         grouped = one.groupBy("file").agg(
             F.min("at"), F.max("at"), F.count_if("late"), F.count_if(F.col("at").isNull())
         )
-        with (
-            described(spark, f"source {source}: event times of new rows"),
-            reading(source, job=job, into="partitions"),
-        ):
-            collected = [tuple(r) for r in grouped.collect()]
-            bad = read.refused
-            refused = dict(map(tuple, bad.groupBy(FILE_COLUMN).count().collect())) if bad is not None else {}
-        bounds = [r[:3] for r in collected]
-        counts = sum(r[3] for r in collected), sum(r[4] for r in collected)
+        collected = [tuple(r) for r in grouped.collect()]
+        return [r[:3] for r in collected], sum(r[3] for r in collected), sum(r[4] for r in collected)
+
+    with (
+        described(spark, f"source {source}: event times of new rows"),
+        reading(source, job=job, into="partitions"),
+    ):
+        bounds, inside, untimed = either(spark, read.rows, table=in_table, frame=in_frame)
+        refused = {} if read.refused is None else _rows_by_file(spark, read.refused)
     by_file = {file: (least, most) for file, least, most in bounds}
     times = [FileTimes(*by_file.get(i, (None, None)), refused.get(i, 0)) for i in range(files)]
-    return times, counts[0], counts[1]
+    return times, inside, untimed
 
 
-def between(rows: DataFrame | pa.Table, column: str, from_ms: int, to_ms: int) -> DataFrame | pa.Table:
+_Bounds = tuple[list[tuple[Any, ...]], int, int]
+"""File, least and largest time of each; rows in the interval; rows without a time."""
+
+
+def _rows_by_file(spark: SparkSession, rows: Given) -> dict[int, int]:
+    return either(
+        spark,
+        rows,
+        table=lambda table: dict(Counter(table[FILE_COLUMN].to_pylist())),
+        frame=lambda frame: dict(map(tuple, frame.groupBy(FILE_COLUMN).count().collect())),
+    )
+
+
+def between(spark: SparkSession, rows: Given, column: str, from_ms: int, to_ms: int) -> Given:
     """The rows of an interval of event time, the end exclusive."""
-    if isinstance(rows, pa.Table):
+
+    def in_table(rows: pa.Table) -> Given:
         at = _table_ms(rows, column)
         return rows.filter(pc.and_(pc.greater_equal(at, from_ms), pc.less(at, to_ms)))
-    # the plain column against plain values, so that files and row groups are passed over
-    name, kind = _field(rows, column)
-    at_col = F.col(quoted(name))
-    return rows.where((at_col >= _literal(kind, from_ms)) & (at_col < _literal(kind, to_ms)))
+
+    def in_frame(rows: DataFrame) -> Given:
+        # the plain column against plain values, so that files and row groups are passed over
+        name, kind = _field(rows, column)
+        at = F.col(quoted(name))
+        return rows.where((at >= _literal(kind, from_ms)) & (at < _literal(kind, to_ms)))
+
+    return either(spark, rows, table=in_table, frame=in_frame)
 
 
-def joined(spark: SparkSession, parts: Sequence[tuple[DataFrame | pa.Table, int]]) -> DataFrame | pa.Table:
+def joined(spark: SparkSession, parts: Sequence[tuple[Given, int]]) -> Given:
     """The rows of several slices as those of one; with each, the place of its first file."""
     if len(parts) == 1:
         return parts[0][0]
-    tables = [rows for rows, _ in parts if isinstance(rows, pa.Table)]
-    if len(tables) == len(parts):
+    if (tables := all_tables([rows for rows, _ in parts])) is not None:
         moved = []
         for table, (_, first) in zip(tables, parts, strict=True):
             place = pc.add(table[FILE_COLUMN], pa.scalar(first, pa.int32()))
@@ -132,7 +149,7 @@ def joined(spark: SparkSession, parts: Sequence[tuple[DataFrame | pa.Table, int]
     return union
 
 
-def as_frame(spark: SparkSession, rows: Rows) -> DataFrame:
+def as_frame(spark: SparkSession, rows: Given) -> DataFrame:
     """As a DataFrame; values without a time zone stay so."""
     read = SourceFrame(rows)
     return from_source(spark, read, order_by=(), event_time=None, source="", labels=()).rows

@@ -14,8 +14,6 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
 
-import pyarrow as pa
-
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.time.partitions import Partition, TimePartitions
@@ -25,13 +23,13 @@ from state_engine.sources.base import (
     Slice,
     Source,
     SourceFrame,
-    frame_or_table,
     summary,
 )
 from state_engine.sources.delta import DeltaSlice
 from state_engine.sources.file import FileSlice
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.partition_rows import FileTimes, between, file_times, joined
+from state_engine.sources.rows import either
 from state_engine.spark.read_failures import reading
 from state_engine.spark.spark_names import F
 
@@ -138,14 +136,10 @@ class PartitionedSource(Source):
         refused: list[DataFrame] = []
         for piece in detail.pieces:
             frame = self.source.read(spark, piece.part, keep_refused=keep_refused)
-            rows.append(
-                (between(frame_or_table(spark, frame.rows), self.column, piece.from_ms, piece.to_ms), first)
-            )
+            rows.append((between(spark, frame.rows, self.column, piece.from_ms, piece.to_ms), first))
             if frame.refused is not None and piece.new:
                 place = (F.col(FILE_COLUMN) + first).cast("int")
-                bad_rows = frame.refused
-                if isinstance(bad_rows, pa.Table):
-                    bad_rows = spark.createDataFrame(bad_rows)
+                bad_rows = either(spark, frame.refused, table=spark.createDataFrame, frame=lambda bad: bad)
                 refused.append(bad_rows.withColumn(FILE_COLUMN, place))
             first += len(piece.part.labels)
         bad = reduce(lambda above, below: above.unionByName(below), refused) if refused else None

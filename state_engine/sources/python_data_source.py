@@ -32,11 +32,11 @@ from state_engine.sources.base import (
     Slice,
     Source,
     SourceFrame,
-    TaskRows,
     summary,
 )
 from state_engine.sources.local_rows import local_frame
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.rows import TaskRows
 from state_engine.spark.shipped_code import ShippedCode, shipped
 
 _ROWS_AT_ONCE = 10_000

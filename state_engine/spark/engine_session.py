@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.conversion import SparkConversionMixin
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.spark.placement import Limits, limits_of
 from state_engine.spark.spark_names import T
 from state_engine.storage.delta.java_calls import java_class
 
@@ -74,11 +75,19 @@ class EngineSession(SparkSession):
 
     Args:
         user: whose context, views, functions and catalogs it has.
+        limits: by which rows are placed; by default those of the user's session.
     """
 
-    def __init__(self, user: SparkSession, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        user: SparkSession,
+        options: Mapping[str, str] | None = None,
+        *,
+        limits: Limits | None = None,
+    ) -> None:
         # not the constructor of Spark's class, which has RDD.toDF of the whole process make frames of this session
         self.user, self._options = user, OPTIONS | dict(options or {})
+        self.limits = limits or limits_of(user)
         self.renew()
 
     def renew(self) -> None:
@@ -93,7 +102,8 @@ class EngineSession(SparkSession):
         _same_catalog(self.user._jsparkSession, java)
         # and nothing that PySpark keeps in an attribute of the session before
         kept = {name: vars(self.user)[name] for name in _SHARED}
-        self.__dict__ = {**kept, "user": self.user, "_options": self._options, "_jsparkSession": java}
+        own = {name: vars(self)[name] for name in ("user", "limits", "_options")}
+        self.__dict__ = {**kept, **own, "_jsparkSession": java}
 
     @cached_property
     def interpreted(self) -> EngineSession:
@@ -102,7 +112,7 @@ class EngineSession(SparkSession):
 
     def with_options(self, options: Mapping[str, str]) -> EngineSession:
         """Another one with further options."""
-        return EngineSession(self.user, self._options | dict(options))
+        return EngineSession(self.user, self._options | dict(options), limits=self.limits)
 
     def newSession(self) -> EngineSession:
         """Another one of the engine's, with the same options."""

@@ -8,12 +8,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.spark.placement import NO_LIMITS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 class _NoSpark:
+    limits = NO_LIMITS
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copies and pickles look for what there may be
             raise AttributeError(name)

@@ -19,7 +19,7 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError, from_wire, to_wire
 from state_engine.core.types.columns import from_bytes, in_one_chunk, to_bytes
 from state_engine.spark.execution import described, interpreted, mapped_in_arrow
-from state_engine.spark.task_attempts import TaskAttempt, attempt_here, runs_in_this_process, this_task
+from state_engine.spark.task_attempts import TaskAttempt, attempt_here, this_task
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,14 +47,14 @@ class DriverTables(TaskInput[pa.Table]):
 
     Attributes:
         tables: of the tasks.
-        here: whether this process works on them itself.
+        here: whether this process does the work of the tasks itself.
     """
 
     tables: Sequence[pa.Table]
-    here: bool = False
+    here: bool
 
     def answers(self, spark: SparkSession, answer: _Answer[pa.Table]) -> list[str]:
-        if self.here or runs_in_this_process(spark):
+        if self.here:
             return [answer(in_one_chunk(table), attempt_here(n)) for n, table in enumerate(self.tables)]
 
         def tasks(blocks: Iterable[bytes]) -> Iterator[str]:
@@ -71,15 +71,15 @@ class OwnReads(TaskInput[Given]):
     Attributes:
         tasks: how many there are.
         read: what a task reads, by its number; it is pickled for the tasks.
-        in_spark: whether they run in Spark's tasks also inside of ``in_this_process``.
+        here: whether this process does their work itself.
     """
 
     tasks: int
     read: Callable[[int], Given]
-    in_spark: bool = False
+    here: bool = False
 
     def answers(self, spark: SparkSession, answer: _Answer[Given]) -> list[str]:
-        if not self.in_spark and runs_in_this_process(spark):
+        if self.here:
             return [answer(self.read(n), attempt_here(n)) for n in range(self.tasks)]
 
         def tasks(numbers: Iterable[int]) -> Iterator[str]:

@@ -31,6 +31,7 @@ from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.queries.state_rows import key_schema_of
 from state_engine.sources.frames import StreamFrame, from_source, order_name, united
 from state_engine.sources.output_type import OutputType
+from state_engine.sources.rows import DriverRows
 from state_engine.spark.read_failures import reading
 
 
@@ -107,5 +108,10 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
 def _empty(spark: SparkSession, kind: OutputType) -> StreamFrame:
     schema = pa.schema([*kind.columns.arrow, (order_name(0), pa.int64())])
     return StreamFrame(
-        spark, schema.empty_table(), order_by=(), hidden_order=(order_name(0),), named=0, event_time=None
+        spark,
+        DriverRows(schema.empty_table()),
+        order_by=(),
+        hidden_order=(order_name(0),),
+        named=0,
+        event_time=None,
     )

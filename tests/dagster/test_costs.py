@@ -13,7 +13,7 @@ from state_engine import StateEngine
 from state_engine.expectations.validation import sink_frame
 from state_engine.sources import delta_table
 from state_engine.sources.delta_table import SourceTable
-from state_engine.sources.parquet.few_rows import FEW_ROWS
+from state_engine.spark.placement import USUAL
 from tests.dagster.many_jobs import arrive, from_files
 from tests.support.costs import SparkRecords
 
@@ -66,7 +66,7 @@ def test_checks_of_the_root_start_no_spark_and_a_run_with_three_checks_starts_on
     assert answer["again"] == {"checks": root_checks, "sessions": 1}
 
 
-@pytest.mark.parametrize(("rows", "jobs"), [(3, 0), (FEW_ROWS + 1, 1)])
+@pytest.mark.parametrize(("rows", "jobs"), [(3, 0), (USUAL.rows + 1, 1)])
 def test_a_check_of_few_rows_is_no_spark_job_and_of_many_one(
     rows: int, jobs: int, tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -16,8 +16,9 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.graph import SourceNode
 from state_engine.microbatch.routing.assigned_time import with_assigned_time, with_missing_times
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame, from_source
+from state_engine.sources.rows import TaskRows
 
 PLACES = {FILE_COLUMN: pa.array([0, 0, 0], pa.int32()), ROW_COLUMN: pa.array([0, 1, 2], pa.int64())}
 Assigns = Callable[..., Any]
@@ -54,7 +55,7 @@ def read(node: SourceNode, columns: dict[str, pa.Array], *, remembers: bool = Fa
     read_there = cloudpickle.loads(cloudpickle.dumps(given.read))
     batches = [batch for task in range(3) for batch in read_there(task, given.schema.names)]
     together = pa.Table.from_batches(batches, given.schema).combine_chunks()
-    assert replace(by_tasks, given=together) == replace(frame, given=together)
+    assert by_tasks.with_rows(together) == frame.with_rows(together)
     if not remembers:
         assert together.equals(frame.table)
     (only,) = read_there(1, given.schema.names[-1:])
@@ -217,7 +218,7 @@ def test_only_times_that_are_missing_are_asked_for_again() -> None:
     assert frame.table is not None
     known = pa.array([1, None, None], pa.int64())
     table = frame.table.drop_columns([EVENT_TIME, TIME_REFUSAL]).append_column(EVENT_TIME, known)
-    completed = with_missing_times(replace(frame, given=table), node)
+    completed = with_missing_times(frame.with_rows(table), node)
     assert times(completed) == [1, 2_999, None]
     assert [why is None for why in reasons(completed)] == [True, True, False]
     without = replace(node, timestamps=None)

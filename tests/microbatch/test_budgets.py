@@ -30,9 +30,8 @@ from state_engine import (
     count,
     sum_,
 )
-from state_engine.microbatch.routing.own_rows import MOST_READERS
 from state_engine.sources import local_listing
-from state_engine.sources.parquet.few_rows import FEW_ROWS
+from state_engine.spark.placement import USUAL
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from state_engine.storage.stores import parquet_reading
 from state_engine.storage.stores.kept_files import PROCESS_CACHE
@@ -42,7 +41,7 @@ from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 Run = Callable[[], None]
 """Runs the micro-batch whose cost is counted."""
 
-MANY = FEW_ROWS + 1
+MANY = USUAL.rows + 1
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def many_rows(directory: Path, spark: SparkSession) -> Run:
 
 
 def many_rows_for_many_subtasks(directory: Path, spark: SparkSession) -> Run:
-    return tiny(directory, spark, MANY, parallelism=MOST_READERS + 1)
+    return tiny(directory, spark, MANY, parallelism=USUAL.readers + 1)
 
 
 def tiny(directory: Path, spark: SparkSession, rows: int, *, parallelism: int = 2) -> Run:
@@ -391,9 +390,9 @@ def test_bytes_read_follow_touched_keys(
     sizes = [p.stat().st_size for p in base.rglob("*.parquet")]
     assert len(sizes) == 2
     taken = []
-    for touched in (1, 4, FEW_ROWS):
+    for touched in (1, 4, USUAL.rows):
         with counting_files(tmp_path) as files:
-            job.run(touched, keys=np.arange(touched) * (keys // FEW_ROWS))
+            job.run(touched, keys=np.arange(touched) * (keys // USUAL.rows))
         taken.append(files.bytes_of(str(base.relative_to(tmp_path))))
     one, four, every = taken
     # a row group has 4,096 of the 30,000 keys of a file; and the ends of files are read for their footers

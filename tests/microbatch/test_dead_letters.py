@@ -28,8 +28,8 @@ from state_engine import (
 from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
 from state_engine.core.errors import ConfigurationError, DeadLetterLimitError, StatelakeError
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.sources import frames
-from state_engine.sources.parquet.few_rows import FEW_ROWS
+from state_engine.spark.placement import USUAL
+from tests.support.limits import SetLimits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 pytestmark = pytest.mark.spark
@@ -157,13 +157,13 @@ class Passes(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize(
-    "few_rows", [FEW_ROWS, pytest.param(0, marks=pytest.mark.long)], ids=["driver", "spark"]
+    "few_rows", [USUAL.rows, pytest.param(0, marks=pytest.mark.long)], ids=["driver", "spark"]
 )
 def test_records_go_to_their_source_and_rows_of_a_chain_to_their_operator(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, few_rows: int
 ) -> None:
     """They are late by their event time, and read with the current schema, whoever routes them."""
-    monkeypatch.setattr(frames, "FEW_ROWS", few_rows)
+    limits(rows=few_rows)
     feed = tmp_path / "feed"
     feed.mkdir()
     lines: list[dict[str, Any]] = [

@@ -28,7 +28,7 @@ from state_engine import (
 from state_engine.core.errors import SourceError, StatelakeError
 from state_engine.core.types.beyond_python import undecodable
 from state_engine.sources.base import Source
-from state_engine.sources.parquet import few_rows
+from tests.support.limits import SetLimits
 
 FAR = 1_709_251_200_000_000_000
 """Epoch milliseconds that were taken for seconds: in the year 56134."""
@@ -104,10 +104,10 @@ def job_over(source: Source, directory: Path, on_error: Any, what: str) -> State
     *[(form, what) for form in ("tasks", "spark", "delta") for what in ("element", "event time")],
 ])  # fmt: skip
 def test_the_row_is_a_letter_and_the_others_go_on(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, form: str, what: str
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, form: str, what: str
 ) -> None:
     if form == "tasks":
-        monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     source = write(tmp_path / "feed", form, far=what != "transform")
     engine = StateEngine(tmp_path / "root", spark)
     job = job_over(source, tmp_path, "fail", what)

@@ -28,11 +28,11 @@ from state_engine.core.errors import MemoryLimitError
 from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed_columns import Edge
 from state_engine.microbatch.routing.routing import nothing_new
-from state_engine.sources.parquet import few_rows
 from state_engine.sources.stream_columns import Constant
 from state_engine.spark.lost_spark import without_memory
 from state_engine.spark.read_failures import reading_file
 from state_engine.spark.tasks import OwnReads, run
+from tests.support.limits import SetLimits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 REPOSITORY = Path(__file__).parents[2]
@@ -85,12 +85,12 @@ def by_time(site: Site) -> StatefulJob:
 def test_what_routes_rows_without_memory_blames_none_of_them(
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    limits: SetLimits,
     job: Callable[[Site], StatefulJob],
     where: str,
 ) -> None:
     if where == "tasks":
-        monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     who = "this process" if where == "driver" else "a task that read or routed rows"
     site = Site(tmp_path, spark).put(ROWS)
     with pytest.raises(MemoryLimitError, match=f"job 'tiny': {who} had no memory left"):
@@ -105,9 +105,9 @@ def test_a_file_that_is_read_without_memory_is_not_bad() -> None:
 
 def test_a_subtask_that_reads_rows_without_memory_blames_none_of_them(spark: SparkSession) -> None:
     one = OwnInput(no_memory, 1, Edge((), (), Constant(None, pa.string()), None, everywhere=False))
-    rows = OwnRows([one], pa.table({}), nothing_new(1, event_time=False).layout, 1, 1)
+    rows = OwnRows([one], pa.table({}), nothing_new(1, event_time=False).layout, 1, 1, 1)
     with pytest.raises(CapturedException) as raised:
-        run(spark, OwnReads(1, rows.of, in_spark=True), lambda rows, attempt: {}, label="reads", prefix="")
+        run(spark, OwnReads(1, rows.of), lambda rows, attempt: {}, label="reads", prefix="")
     failure = without_memory(raised.value, job="tiny")
     assert failure is not None
     assert str(failure).startswith("job 'tiny': a task that read or routed rows had no memory left.")

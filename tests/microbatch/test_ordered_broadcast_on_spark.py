@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, StatefulJob
-from state_engine.sources import frames
 from tests.microbatch.broadcast_model import (
     Input,
     Model,
@@ -21,6 +20,7 @@ from tests.microbatch.broadcast_model import (
     random_input,
     refusable,
 )
+from tests.support.limits import SetLimits
 from tests.support.pipelines import Pipeline
 
 LENGTH = 30
@@ -59,10 +59,10 @@ def test_what_is_seen_is_what_a_plain_loop_sees(
 
 
 def test_rows_that_tasks_route_are_ordered_alike(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
 ) -> None:
     """There each subtask finds the watermark before its rows by the steps of all."""
-    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    limits(rows=-1)
     rows = random_input(7, LENGTH)
     growing = Growing(tmp_path, spark, rows, 2)
     assert growing.run(13, LENGTH) == Model(2).run(rows).seen

@@ -44,9 +44,10 @@ from state_engine.microbatch.routing.routed import (
 )
 from state_engine.microbatch.routing.routed_columns import planned
 from state_engine.microbatch.routing.routing import Routed, Router
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.file import FileSource
 from state_engine.sources.frames import EVENT_TIME, REFUSED, WATERMARK, from_source, order_name
+from state_engine.sources.rows import TaskRows
 from state_engine.spark.tasks import DriverTables, FramePartitions, OwnReads
 from tests.support.key_samples import KINDS, arrow_column, plain_table, random_keys
 

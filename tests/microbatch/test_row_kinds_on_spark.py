@@ -22,8 +22,6 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.microbatch import executor
-from state_engine.sources import frames
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.stream_columns import ROW_KIND
 from tests.support.changes import (
@@ -36,6 +34,7 @@ from tests.support.changes import (
     kinds_and_values,
     totals_of,
 )
+from tests.support.limits import SetLimits
 
 pytestmark = pytest.mark.spark
 INSERT, BEFORE, AFTER, DELETE = RowKind
@@ -86,10 +85,9 @@ def job_of(changes: list[Change], name: str, *, cut: int | None, parallelism: in
 
 @pytest.mark.parametrize(("few_rows", "cut"), [(20_000, 25), (-1, None)], ids=["driver", "tasks"])
 def test_a_chain_with_a_side_output_equals_a_plain_loop(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int, cut: int | None
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, few_rows: int, cut: int | None
 ) -> None:
-    monkeypatch.setattr(frames, "FEW_ROWS", few_rows)
-    monkeypatch.setattr(executor, "FEW_ROWS", few_rows)
+    limits(rows=few_rows)
     changes, name = history(3, 40), f"few_{few_rows + 1}"
     job = job_of(changes, name, cut=cut)
     accounts = [(kind, (i, owner, amount * 2)) for kind, (i, owner, amount) in changes]
@@ -213,9 +211,9 @@ def test_time_partitions_take_each_row_by_its_own_time(tmp_path: Path, spark: Sp
 
 
 def test_unions_of_tables_and_tasks_and_key_selectors(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    limits(rows=-1)
     job = StatefulJob("united", parallelism=2)
     changed = job.from_collection(
         [Row.of_kind(kind, id=at) for at, kind in enumerate(RowKind)],

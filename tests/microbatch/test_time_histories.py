@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from state_engine import DataStream, StatefulJob
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
-from state_engine.sources import frames
 from state_engine.testing import run_in_memory
 from tests.microbatch.time_model import Model, random_history, streams_of, timed_job
+from tests.support.limits import SetLimits
 from tests.support.pipelines import Pipeline
 
 HISTORIES = 200
@@ -84,10 +84,10 @@ def test_histories_are_equal_to_the_model(first: int) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [8, 28])
 def test_nor_does_it_matter_who_routes_the_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, seed: int
 ) -> None:
     """The same where Spark's tasks read and route the rows."""
-    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    limits(rows=-1)
     history = random_history(seed)
     model, there = Model(history), {name: [0] for name in history.sources}
 

@@ -25,7 +25,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.sources import frames
+from tests.support.limits import SetLimits
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -114,9 +114,9 @@ def test_cuts_and_parallelism_change_nothing(cut: int | None, parallelism: int) 
 
 @pytest.mark.spark
 def test_nor_does_it_matter_who_routes_the_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    limits(rows=-1)
     check_timers(Pipeline(tmp_path, spark, build_for(None), parallelism=3))
 
 

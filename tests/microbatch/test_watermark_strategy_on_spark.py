@@ -21,7 +21,7 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import ConfigurationError, UserFunctionError
-from state_engine.sources import frames
+from tests.support.limits import SetLimits
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 EVENTS = [("a", 10), ("b", 12), ("a", 11), ("b", 30), ("a", 36), ("b", 20), ("a", 50)]
@@ -97,9 +97,9 @@ def test_timers_fire_at_the_right_times(kind: str, cut: int | None, parallelism:
 @pytest.mark.spark
 @pytest.mark.parametrize(("kind", "parallelism"), [("assigner", 2), ("column", 1)])
 def test_timers_fire_at_the_right_times_where_tasks_read_the_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, kind: str, parallelism: int
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, kind: str, parallelism: int
 ) -> None:
-    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    limits(rows=-1)
     check_timers(Pipeline(tmp_path, spark, build_for(None, STRATEGIES[kind]), parallelism=parallelism))
 
 
@@ -120,9 +120,9 @@ def test_a_strategy_behind_a_map_and_a_filter() -> None:
 
 @pytest.mark.spark
 def test_a_strategy_behind_a_map_and_a_filter_where_tasks_read_the_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(frames, "FEW_ROWS", -1)
+    limits(rows=-1)
     check_filtered(Pipeline(tmp_path, spark, filtered(None), parallelism=2))
 
 
@@ -152,9 +152,7 @@ def check_filtered(pipeline: Pipeline | MemoryPipeline) -> None:
 
 
 @pytest.mark.spark
-def test_elements_without_a_time_are_refused(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_elements_without_a_time_are_refused(tmp_path: Path, spark: SparkSession, limits: SetLimits) -> None:
     strategy = BOUNDED.with_timestamp_assigner(lambda value: 1_000 * (10 // value.at) * value.at)
     events = [("a", 10), ("b", 0), ("a", 5)]
     failing = Pipeline(
@@ -164,7 +162,7 @@ def test_elements_without_a_time_are_refused(
         failing.run()
     assert "source 'events'" in str(refused.value)
     for few in (True, False):
-        monkeypatch.setattr(frames, "FEW_ROWS", 20_000 if few else -1)
+        limits(rows=20_000 if few else -1)
         kept = Pipeline(
             tmp_path / f"kept_{few}", spark, build_for(None, BOUNDED.with_timestamp_column("at", "s"),
                                                        [("a", 10), ("b", 2**62), ("a", 5)]),

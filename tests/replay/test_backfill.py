@@ -41,6 +41,7 @@ from state_engine.core.time.partitions import TimePartitions
 from state_engine.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.sources.partition_rows import FileTimes, as_frame, between, file_times, joined
 from tests.faults.plane import Fault, InjectedFault, installed
+from tests.support.read_rows import table_of
 
 pytestmark = pytest.mark.spark
 
@@ -592,13 +593,10 @@ def test_times_of_all_kinds_in_tables_and_frames(spark: SparkSession) -> None:
                     FileTimes(),
                     FileTimes(),
                 )
-                kept = between(one, "at", late[1], late[1] + DAY_MS)
-                numbers = (
-                    kept["n"].to_pylist() if isinstance(kept, pa.Table) else [r.n for r in kept.collect()]
-                )
-                assert numbers == [1]
-            both = joined(spark, [(rows, 0), (as_frame(spark, rows), 3)]).select(FILE_COLUMN, "At").collect()
-            assert sorted(r[0] for r in both) == [0, 0, 1, 2, 3, 3, 4, 5]
-            assert len({r[1] for r in both}) == 4
+                kept = between(spark, one, "at", late[1], late[1] + DAY_MS)
+                assert table_of(spark, kept)["n"].to_pylist() == [1]
+            both = table_of(spark, joined(spark, [(rows, 0), (as_frame(spark, rows), 3)]))
+            assert sorted(both[FILE_COLUMN].to_pylist()) == [0, 0, 1, 2, 3, 3, 4, 5]
+            assert len(both["At"].unique()) == 4
         finally:
             spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -24,7 +24,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.row_rules import without_rows
-from state_engine.sources.base import ROW_COLUMN, TaskRows
+from state_engine.sources.base import ROW_COLUMN
+from state_engine.sources.rows import TaskRows
 from state_engine.spark.engine_session import EngineSession
 from state_engine.spark.spark_names import T
 from tests.sinks.requests import APP, asked, staged_files

@@ -25,10 +25,9 @@ from pyspark.sql import SparkSession
 from state_engine import FileSource
 from state_engine.core.errors import BadFileError, SourceError
 from state_engine.sources.base import Slice, SourceFrame
-from state_engine.sources.parquet import few_rows
-from state_engine.sources.text import text_rows
 from state_engine.spark.no_spark import NO_SPARK
 from tests.sources.reading import read
+from tests.support.limits import limits_of_session
 
 WAYS = ("the driver", "tasks", "Spark")
 SCHEMA = "id bigint, t string"
@@ -159,12 +158,11 @@ DAMAGES = {
 
 
 @contextmanager
-def reading_by(way: str) -> Iterator[dict[str, Any]]:
+def reading_by(spark: SparkSession, way: str) -> Iterator[dict[str, Any]]:
     """Options of a source of Parquet whose files are read so."""
-    with pytest.MonkeyPatch.context() as patch:
+    with limits_of_session(spark) as set_limits:
         if way == "tasks":
-            patch.setattr(few_rows, "FEW_BYTES", -1)
-            patch.setattr(text_rows, "FEW_BYTES", -1)
+            set_limits(stored_bytes=-1)
         yield {"options": {"mergeSchema": "false"}} if way == "Spark" else {}
 
 
@@ -187,7 +185,7 @@ def test_damaged_parquet_is_refused_or_one_letter(
     write(feed / "a.parquet", 1000, 2)
     damage.make(feed / "b.parquet")
     write(feed / "c.parquet", 2000, 2)
-    with reading_by(way) as options:
+    with reading_by(spark, way) as options:
         with pytest.raises(
             BadFileError, match=rf"job 'reads', source 'files'.*b\.parquet.*{damage.words}"
         ) as bad:
@@ -254,7 +252,7 @@ def test_damaged_text_is_refused_or_one_letter(tmp_path: Path, spark: SparkSessi
         feed.mkdir(parents=True)
         (feed / "a.json").write_text('{"id": 10000}')
         (feed / name).write_bytes(damage(content))
-        with reading_by(way):
+        with reading_by(spark, way):
             with pytest.raises(BadFileError, match=f"source 'files'.*{name}: .*{words}") as bad:
                 read(spark, directory, "id bigint", on_bad_file="fail", format="json")
             check_message(str(bad.value))
@@ -299,7 +297,7 @@ def test_a_file_that_vanished_is_named_and_the_next_run_goes_on(
         else:
             write(feed / f"{name}.parquet", place, 1)
     form = {"format": "json"} if way.startswith("json") else {}
-    with reading_by(way.split(" by ")[-1]) as options:
+    with reading_by(spark, way.split(" by ")[-1]) as options:
         given = {"on_bad_file": on_bad_file, "kind": kind, **options, **form}
         with pytest.raises(SourceError, match=r"source 'files'.*b\.(parquet|json).*[Rr]un again") as gone:
             read(spark, tmp_path, SCHEMA, **given)

@@ -25,7 +25,6 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame
 from state_engine.sources.frames import from_source
-from state_engine.sources.parquet import few_rows
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.testing import CollectSink, run_in_memory
@@ -38,6 +37,7 @@ from tests.support.changes import (
     kinds_and_values,
     totals_of,
 )
+from tests.support.limits import SetLimits
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 NAMES = ("id", "owner", "amount")
@@ -234,9 +234,9 @@ def test_json_files_and_tables_of_texts_on_spark(spark: SparkSession, tmp_path: 
 
 
 def test_a_table_of_texts_in_tasks_and_letters_that_are_sent_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, limits: SetLimits
 ) -> None:
-    monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+    limits(stored_bytes=0)
     changes = history(5, 16)
     lines = [json.dumps(e) for e in envelopes(changes)]
     late = json.dumps({"op": "s", "before": None, "after": {"id": 99, "owner": "z", "amount": 7}})

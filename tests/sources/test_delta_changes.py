@@ -20,8 +20,9 @@ from pyspark.sql import SparkSession
 
 from state_engine import DeltaSource, RowKind
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, TaskRows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice
 from state_engine.sources.changes.delta_changes import ChangeFile, _changes_nothing, _scans
+from state_engine.sources.rows import TaskRows
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.storage.delta.log import LogCommit
 

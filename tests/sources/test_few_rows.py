@@ -14,11 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sources.base import SourceFrame, TaskRows
+from state_engine.sources.base import SourceFrame
 from state_engine.sources.file import FileSource
-from state_engine.sources.parquet import few_rows as few_rows_module
-from state_engine.sources.parquet.few_rows import FEW_ROWS, few_rows
+from state_engine.sources.parquet.few_rows import few_rows
+from state_engine.sources.rows import TaskRows
+from state_engine.spark.placement import USUAL
 from tests.support.key_samples import plain_table
+from tests.support.limits import SetLimits
 
 NO_SPARK: Any = None
 
@@ -66,10 +68,10 @@ CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
 @pytest.mark.parametrize("kind", [pa.Table, TaskRows], ids=["few", "many"])
 @pytest.mark.parametrize("change", [*CHANGES, "reader options", "a nested type"])
 def test_what_spark_might_see_otherwise_is_left_to_spark(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, change: str, kind: type
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, change: str, kind: type
 ) -> None:
     if kind is TaskRows:
-        monkeypatch.setattr(few_rows_module, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     table = pa.table({"k": ["a", "b"], "v": [1, 2], "at": pa.array([date(2024, 1, 1)] * 2)})
     schema, options = "k string, v bigint, at date", {}
     source = source_of(tmp_path, [table], schema=schema)
@@ -104,13 +106,13 @@ def test_strings_may_be_large_in_the_file(tmp_path: Path, spark: SparkSession) -
 def test_times_in_milliseconds_are_those_that_spark_reads(
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    limits: SetLimits,
     kind: type,
     zone: str | None,
     name: str,
 ) -> None:
     if kind is TaskRows:
-        monkeypatch.setattr(few_rows_module, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     times = pa.array([None, -1, 0, 1_700_000_000_123], pa.int64()).cast(pa.timestamp("ms", zone))
     source = source_of(tmp_path, [pa.table({"at": times})], schema=f"at {name}")
     rows = read(source, spark).rows
@@ -136,7 +138,7 @@ def test_a_time_that_microseconds_do_not_reach_is_left_to_spark(tmp_path: Path, 
 
 
 def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
-    table = pa.table({"v": pa.array(range(FEW_ROWS), pa.int64())})
+    table = pa.table({"v": pa.array(range(USUAL.rows), pa.int64())})
     pq.write_table(table, tmp_path / "0.parquet", compression="none", use_dictionary=False)
     part = FileSource(str(tmp_path), schema="v bigint").plan(NO_SPARK, [])
     assert part is not None
@@ -145,5 +147,5 @@ def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
     schema = StructType.fromJson(spark_schema(table.schema))
     rows = few_rows(ranges, schema)
     assert rows is not None
-    assert rows.num_rows == FEW_ROWS
+    assert rows.num_rows == USUAL.rows
     assert few_rows([small, small], schema) is None

@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from state_engine import FileSource
 from state_engine.core.errors import BadFileError, SourceError
-from state_engine.sources.text import text_rows
 from tests.sources.runs import SourceRun, write_ids
+from tests.support.limits import SetLimits
 
 
 @pytest.fixture
@@ -27,10 +27,9 @@ def feed(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def small_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_splits(limits: SetLimits) -> None:
     """Text is read by tasks, lines in pieces of 64 bytes."""
-    monkeypatch.setattr(text_rows, "FEW_BYTES", 0)
-    monkeypatch.setattr(text_rows, "_LEAST_BYTES", 64)
+    limits(stored_bytes=0, least_task_bytes=64)
 
 
 def test_new_files_between_runs_and_row_ranges_over_several_files(

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import BadFileError
-from state_engine.sources.base import frame_or_table
 from state_engine.sources.file import FileSource
-from state_engine.sources.parquet import few_rows
 from tests.sources.runs import SourceRun
+from tests.support.limits import SetLimits
+from tests.support.read_rows import table_of
 
 READERS: dict[str, dict[str, Any]] = {
     "driver": {},
@@ -42,10 +42,10 @@ REFUSED: dict[str, tuple[dict[str, list[Any]], str]] = {
 
 
 @pytest.fixture(params=READERS)
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def reader(request: pytest.FixtureRequest, limits: SetLimits) -> dict[str, Any]:
     """What makes one of the three readers read."""
     if request.param == "tasks":
-        monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     options: dict[str, Any] = READERS[request.param]
     return options
 
@@ -58,8 +58,7 @@ def write(directory: Path, *tables: dict[str, list[Any]]) -> None:
 def rows_of(spark: SparkSession, source: FileSource) -> list[dict[str, Any]]:
     part = source.plan(spark, [])
     assert part is not None
-    rows = frame_or_table(spark, source.read(spark, part, keep_refused=False).rows)
-    table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    table = table_of(spark, source.read(spark, part, keep_refused=False).rows)
     return table.sort_by([("_statelake_file", "ascending")]).select(["k", "v"]).to_pylist()
 
 

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine.sources.parquet import few_rows
-from state_engine.sources.text import text_rows
 from tests.sources.other_values import BINARY, FLAT, NESTED, Kind, Rows, comparable, drawn_kinds, drawn_rows
 from tests.sources.other_writers import Writer, writers
 from tests.sources.reading import Reading, read
+from tests.support.limits import limits_of_session
 
 pytestmark = pytest.mark.spark
 FILES, ROWS = 8, 5
@@ -81,10 +80,9 @@ def test_what_other_programs_wrote_is_read_as_they_wrote_it(
         options = (
             {"mergeSchema": "false"} if way == "Spark" and writer.format == "parquet" else writer.options
         )
-        with monkeypatch.context() as patch:
+        with limits_of_session(spark) as set_limits:
             if way == "tasks":
-                patch.setattr(few_rows, "FEW_BYTES", -1)
-                patch.setattr(text_rows, "FEW_BYTES", -1)
+                set_limits(stored_bytes=-1)
             reading = read(spark, directory, rows.ddl, format=writer.format, options=options)
         wrong += differences(rows, reading)
         wrong += [f"refused {text}: {error}" for text, error in reading.letters]

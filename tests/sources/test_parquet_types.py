@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import BadFileError
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import frame_or_table
 from state_engine.sources.file import FileSource
-from state_engine.sources.parquet import few_rows
 from state_engine.sources.parquet.file_types import columns_of, gives, inferred
 from tests.sources.runs import SourceRun
+from tests.support.limits import SetLimits
+from tests.support.read_rows import table_of
 
 NO_SPARK: Any = None
 AT = datetime(2024, 1, 1, 1, 2, 3, 456789)
@@ -130,9 +130,9 @@ def test_what_spark_infers_is_inferred_and_what_has_no_type_says_so(
 
 
 @pytest.fixture(params=["driver", "tasks", "spark"])
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def reader(request: pytest.FixtureRequest, limits: SetLimits) -> dict[str, Any]:
     if request.param == "tasks":
-        monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     return {"options": {"mergeSchema": "false"}} if request.param == "spark" else {}
 
 
@@ -160,9 +160,8 @@ def test_a_declared_type_is_read_without_loss_or_refused(
     source = FileSource(str(tmp_path), schema=schema, **reader)
     part = source.plan(spark, [])
     assert part is not None
-    rows = frame_or_table(spark, source.read(spark, part, keep_refused=False).rows)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    table = table_of(spark, source.read(spark, part, keep_refused=False).rows)
     array = FILES[name][0]
     for column, kind in zip(names, good, strict=True):
         assert (kind, table[column].to_pylist()) == (

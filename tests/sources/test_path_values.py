@@ -16,11 +16,12 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import BadFileError, SourceError
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, frame_or_table
+from state_engine.sources.base import FILE_COLUMN
 from state_engine.sources.file import FileSource
 from state_engine.sources.files.path_values import inferred_columns, texts_in_path, values_in_path
-from state_engine.sources.parquet import few_rows
 from tests.sources.runs import SourceRun
+from tests.support.limits import SetLimits
+from tests.support.read_rows import table_of
 
 NO_SPARK: Any = None
 VALUES: list[tuple[str, str, Any]] = [
@@ -119,8 +120,7 @@ def rows_of(spark: SparkSession, source: FileSource, before: Any = ()) -> list[d
     """The rows in the order of files, without hidden columns."""
     part = source.plan(spark, list(before))
     assert part is not None
-    rows = frame_or_table(spark, source.read(spark, part, keep_refused=False).rows)
-    table = rows if isinstance(rows, pa.Table) else rows.toArrow()
+    table = table_of(spark, source.read(spark, part, keep_refused=False).rows)
     ordered = table.sort_by([(FILE_COLUMN, "ascending")])
     return ordered.select([c for c in ordered.column_names if not c.startswith("_statelake")]).to_pylist()
 
@@ -135,10 +135,10 @@ READERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture(params=READERS)
-def reader(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[str, dict[str, Any]]:
+def reader(request: pytest.FixtureRequest, limits: SetLimits) -> tuple[str, dict[str, Any]]:
     """A format, and what makes one of the three readers of Parquet read."""
     if request.param == "tasks":
-        monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+        limits(stored_bytes=0)
     return READERS[request.param]
 
 

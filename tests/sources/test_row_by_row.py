@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError
-from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import HIDDEN, StreamFrame, from_source
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.parquet import few_rows
+from state_engine.sources.rows import SparkRows, TaskRows
+from tests.support.limits import SetLimits
 
 pytestmark = pytest.mark.spark
 
@@ -50,12 +50,10 @@ def feed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(params=["driver", "spark", "arrow"])
-def frame(
-    request: pytest.FixtureRequest, feed: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> StreamFrame:
+def frame(request: pytest.FixtureRequest, feed: Path, spark: SparkSession, limits: SetLimits) -> StreamFrame:
     """The rows of the feed, read by the driver, by a scan of Spark, or by tasks with Arrow."""
     if request.param != "driver":
-        monkeypatch.setattr(few_rows, "FEW_ROWS", -1)
+        limits(rows=-1)
     source = FileSource(str(feed), format="parquet")
     part = source.plan(spark, [])
     assert part is not None
@@ -319,7 +317,7 @@ def test_a_hidden_column_of_spark_is_refused(spark: SparkSession, feed: Path) ->
         .withColumn("_statelake_file", F.lit(0))
         .withColumn("_statelake_row", F.col("k"))
     )
-    frame = StreamFrame(spark, scan, (), ("_statelake_file", "_statelake_row"), 0, None)
+    frame = StreamFrame(spark, SparkRows(scan), (), ("_statelake_file", "_statelake_row"), 0, None)
     assert "reads a metadata column (_metadata)" in refused(
         frame, lambda d: d.select("*", "_metadata.file_name")
     )

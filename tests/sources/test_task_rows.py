@@ -25,24 +25,26 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import BadFileError, StorageError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.microbatch.subtask.output_files import exchange_rows
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame, TaskRows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame
 from state_engine.sources.file import FileSource
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.frames import StreamFrame, from_source, united
-from state_engine.sources.parquet import few_rows, task_rows
+from state_engine.sources.parquet import task_rows
 from state_engine.sources.parquet.plain_files import row_groups
 from state_engine.sources.parquet.task_rows import Piece, in_tasks
+from state_engine.sources.rows import TaskRows
 from state_engine.spark.read_failures import UnreadFileError, reading, reading_file
 from tests.sources.runs import Numbered, SourceRun, write_ids
 from tests.support.key_samples import plain_table
+from tests.support.limits import SetLimits
 
 NO_SPARK: Any = None
 
 
 @pytest.fixture(autouse=True)
-def many(monkeypatch: pytest.MonkeyPatch) -> None:
+def many(limits: SetLimits) -> None:
     """No file is small enough for the driver."""
-    monkeypatch.setattr(few_rows, "FEW_BYTES", 0)
+    limits(stored_bytes=0)
 
 
 def in_turn(rows: TaskRows, columns: Sequence[str]) -> pa.Table:
@@ -64,12 +66,9 @@ def read(source: FileSource, spark: SparkSession, before: list[Any]) -> TaskRows
     return rows
 
 
-def test_tasks_read_the_rows_that_spark_reads(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_read_the_rows_that_spark_reads(tmp_path: Path, spark: SparkSession, limits: SetLimits) -> None:
     """Of files cut inside, with row groups and batches that the cuts do not fit."""
-    monkeypatch.setattr(task_rows, "_BATCH_ROWS", 7)
-    monkeypatch.setattr(task_rows, "_LEAST_BYTES", 1)
+    limits(stored_bytes=0, read_at_once=7, least_task_bytes=1)
     tables = [plain_table(1, 40), plain_table(2, 50), plain_table(3, 60)]
     for number, table in enumerate(tables):
         pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=9 + number)
@@ -211,7 +210,7 @@ def test_a_union_of_what_tasks_read_is_that_of_tables() -> None:
     )
     assert isinstance(near.given, TaskRows)
     assert near.given.near
-    assert replace(of_tasks, given=table) == of_tables
+    assert replace(of_tasks, given=of_tables.given) == of_tables
     assert rows.schema == table.schema
     assert in_turn(rows, rows.schema.names).combine_chunks().equals(table)
     for name in rows.schema.names:

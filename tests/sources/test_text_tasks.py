@@ -12,10 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import FileSource
 from state_engine.core.errors import BadFileError, SourceError
-from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame, TaskRows
-from state_engine.sources.text import text_files, text_rows
+from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
+from state_engine.sources.rows import TaskRows
+from state_engine.sources.text import text_files
 from state_engine.sources.text.text_files import text_chunks
 from tests.sources.runs import SourceRun
+from tests.support.limits import SetLimits
 
 SCHEMA = "id bigint, text string"
 
@@ -57,16 +59,15 @@ def given(spark: SparkSession, source: FileSource) -> tuple[type, list[Any], lis
 @pytest.mark.parametrize("options", [{}, {"multiLine": "false"}], ids=["default", "lines"])
 @pytest.mark.parametrize("form", ["csv", "json"])
 def test_tasks_read_what_the_driver_reads(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, form: Any, options: dict[str, str]
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, form: Any, options: dict[str, str]
 ) -> None:
     for number in range(5):
         (tmp_path / f"{number}.{form}").write_text("\n".join(lines_of(form, number * 40 + 1, seed=number)))
     source = FileSource(str(tmp_path), schema=SCHEMA, format=form, options=options)
     who, rows, letters = given(spark, source)
     assert (who, len(rows) > 100, len(letters) > 10) == (pa.Table, True, True)
-    monkeypatch.setattr(text_rows, "FEW_BYTES", 0)
     for least in (2**22, 64):
-        monkeypatch.setattr(text_rows, "_LEAST_BYTES", least)
+        limits(stored_bytes=0, least_task_bytes=least)
         assert given(spark, source) == (TaskRows, rows, letters)
 
 
@@ -101,9 +102,9 @@ def test_ranges_of_bytes_have_every_line_once(
             )
 
 
-def test_a_job_over_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_over_tasks(spark: SparkSession, tmp_path: Path, limits: SetLimits) -> None:
     """Fails with file, row, column and value; and sets aside rows, and a file."""
-    monkeypatch.setattr(text_rows, "FEW_BYTES", 0)
+    limits(stored_bytes=0)
     feed = tmp_path / "feed"
     feed.mkdir()
     (feed / "a.csv").write_text("text,id\nx,1\ny,two\n")

@@ -31,6 +31,7 @@ from state_engine import (
 from state_engine.core.errors import ConfigurationError
 from state_engine.spark.pickled_code import copied
 from state_engine.testing import CollectSink, KeyedHarness, OperatorHarness, run_in_memory
+from tests.support.limits import SetLimits
 
 LOCK = threading.Lock()
 
@@ -243,9 +244,9 @@ def test_every_function_is_refused_in_memory(what: str) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("few_rows", [20_000, -1])
 def test_few_rows_are_refused_as_many_are(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, few_rows: int
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, few_rows: int
 ) -> None:
-    monkeypatch.setattr("state_engine.sources.frames.FEW_ROWS", few_rows)
+    limits(rows=few_rows)
     for what in FUNCTIONS:
         job = job_of(what, FileSink(str(tmp_path / "out")))
         with (

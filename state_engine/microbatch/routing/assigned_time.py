@@ -27,9 +27,9 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
-from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
 from state_engine.sources.row_kinds import with_kinds_of
+from state_engine.sources.rows import DriverRows, Given, TaskRows
 from state_engine.sources.stream_columns import in_arrow, in_spark
 from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
 from state_engine.spark.spark_names import T
@@ -51,8 +51,8 @@ def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     if isinstance(given, TimestampColumn):
         _check_column(frame, given, f"source '{node.name}'")
     declared = _declared(node, payload)
-    if isinstance(frame.given, TaskRows):
-        return _timed(frame, _assigned_in_tasks(frame, frame.given, node, payload), node.name)
+    if (by_tasks := frame.given.task_rows) is not None:
+        return _timed(frame, _assigned_in_tasks(frame, by_tasks, node, payload), node.name)
     timed = _with_own_time(frame)
     if timed.table is not None:
         rows = timed.table.drop_columns([EVENT_TIME])
@@ -110,17 +110,17 @@ def _assigned_in_tasks(frame: StreamFrame, given: TaskRows, node: SourceNode, pa
 
 def with_missing_times(frame: StreamFrame, node: SourceNode) -> StreamFrame:
     """A table of a source's rows that have event times, where those without one have what the strategy gives."""
-    table, given = frame.given, node.timestamps
-    if given is None or not isinstance(table, pa.Table):
+    table, given = frame.table, node.timestamps
+    if given is None or table is None:
         return frame
     if isinstance(given, TimestampColumn):
         _check_column(frame, given, f"source '{node.name}'")
     own, bare = table[EVENT_TIME], table.drop_columns([EVENT_TIME])
-    theirs = _own_times(replace(frame, given=bare, event_time=node.event_time), bare)
+    theirs = _own_times(replace(frame, given=DriverRows(bare), event_time=node.event_time), bare)
     added = _assigned_here(bare.append_column(EVENT_TIME, theirs), node, frame.user_columns)
     reasons = pc.if_else(pc.is_valid(own), pa.scalar(None, pa.string()), added[TIME_REFUSAL])
     rows = bare.append_column(EVENT_TIME, pc.coalesce(own, added[EVENT_TIME]))
-    return replace(frame, given=rows.append_column(TIME_REFUSAL, reasons))
+    return replace(frame, given=DriverRows(rows.append_column(TIME_REFUSAL, reasons)))
 
 
 def _declared(node: SourceNode, payload: list[str]) -> StructType | None:
@@ -138,16 +138,16 @@ def _assigned_here(table: pa.Table, node: SourceNode, payload: list[str]) -> pa.
     return pa.Table.from_batches([b.select(_ADDED.names) for b in batches], _ADDED)
 
 
-def _timed(frame: StreamFrame, rows: object, source: str) -> StreamFrame:
-    return replace(frame, given=rows, event_time=EVENT_TIME, timed_order=False, origin=source)
+def _timed(frame: StreamFrame, rows: Given, source: str) -> StreamFrame:
+    return frame.with_rows(rows, event_time=EVENT_TIME, timed_order=False, origin=source)
 
 
 def _with_own_time(frame: StreamFrame) -> StreamFrame:
     """With the time that the source itself gives, where it names a column of it."""
     table = frame.table
     if table is not None:
-        return replace(frame, given=table.append_column(EVENT_TIME, _own_times(frame, table)))
-    return replace(frame, given=frame.rows.withColumn(EVENT_TIME, in_spark(frame.event_ms("a source"))))
+        return frame.with_rows(table.append_column(EVENT_TIME, _own_times(frame, table)))
+    return frame.with_rows(frame.rows.withColumn(EVENT_TIME, in_spark(frame.event_ms("a source"))))
 
 
 def _own_times(frame: StreamFrame, table: pa.Table) -> pa.Array:

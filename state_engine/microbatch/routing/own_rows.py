@@ -17,12 +17,7 @@ from state_engine.microbatch.routing.blocks import gathered, joined
 from state_engine.microbatch.routing.routed import RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge
 from state_engine.microbatch.routing.total_order import order_indices
-from state_engine.sources.base import Read
-
-MOST_READERS = 4
-"""Of so many subtasks each reads all rows. Decision 0040 has the reason."""
-_AT_ONCE = 2**16
-"""Rows that are routed at a time: their columns stay in the cache of a core, and a call costs little beside them."""
+from state_engine.sources.rows import Read
 
 
 @dataclass(frozen=True)
@@ -45,13 +40,14 @@ class OwnInput:
 
 @dataclass(frozen=True)
 class OwnRows:
-    """The input of an operator, for its subtasks to read."""
+    """The input of an operator, for its subtasks to read; so many rows are routed at once."""
 
     inputs: Sequence[OwnInput]
     empty: pa.Table
     layout: RoutedLayout
     parallelism: int
     max_parallelism: int
+    at_once: int
 
     def of(self, subtask: int) -> pa.Table:
         """The routed rows of one subtask; each column is one chunk.
@@ -67,10 +63,10 @@ class OwnRows:
 
     def _routed(self, subtask: int) -> Iterator[pa.Table]:
         for one in self.inputs:
-            for gathered_rows in gathered(one.batches(), enough=_AT_ONCE):
-                for start in range(0, gathered_rows.num_rows, _AT_ONCE):
+            for gathered_rows in gathered(one.batches(), enough=self.at_once):
+                for start in range(0, gathered_rows.num_rows, self.at_once):
                     routed = routed_rows(
-                        gathered_rows.slice(start, _AT_ONCE),
+                        gathered_rows.slice(start, self.at_once),
                         one.edge,
                         parallelism=self.parallelism,
                         max_parallelism=self.max_parallelism,

@@ -21,7 +21,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.core.types.columns import one_chunk, to_bytes
-from state_engine.core.types.ddl import quoted
 from state_engine.job.graph import OperatorNode
 from state_engine.microbatch.routing.arrow_router import (
     by_subtask,
@@ -39,16 +38,18 @@ from state_engine.microbatch.routing.element_watermarks import (
     steps_in,
 )
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
-from state_engine.microbatch.routing.own_rows import MOST_READERS, OwnInput, OwnRows
+from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
 from state_engine.microbatch.routing.selected_key import KeyFunction
-from state_engine.sources.base import TaskRows
 from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
+from state_engine.sources.rows import Rows
 from state_engine.sources.stream_columns import in_arrow
-from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
+from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.pickled_code import copied
+from state_engine.spark.placement import Placement, limits_of, placement_of
 from state_engine.spark.shipped_code import shipped
+from state_engine.spark.task_attempts import runs_in_this_process
 from state_engine.spark.tasks import DriverTables, FramePartitions, OwnReads, TaskInput
 
 Collect = Callable[[DataFrame], Sequence[Any]]
@@ -71,12 +72,16 @@ _NOTHING_NEW = RoutedLayout(
 """Of the input of an operator whose streams have nothing new."""
 
 
-def nothing_new(parallelism: int, *, event_time: bool) -> Routed:
-    """The input of an operator whose streams have nothing new."""
+def nothing_new(parallelism: int, *, event_time: bool, here: bool = False) -> Routed:
+    """The input of an operator whose streams have nothing new.
+
+    Args:
+        here: whether this process runs subtasks itself.
+    """
     layout = _NOTHING_NEW if event_time else replace(_NOTHING_NEW, event_time=False)
     columns = [HASH, *layout.order, *([EVENT_TIME] if event_time else []), SUBTASK]
     empty = pa.table({name: pa.array([], pa.int64()) for name in columns})
-    return Routed(DriverTables([empty] * parallelism), layout)
+    return Routed(DriverTables([empty] * parallelism, here), layout)
 
 
 def not_routed(columns: Sequence[str], places: Sequence[str]) -> RoutedLayout:
@@ -163,31 +168,39 @@ class Router:
             _Input(one, edge, KeyFunction.of(one, operator), f"key_by of operator '{operator.uid}'")
             for one, edge in zip(ready, edges, strict=True)
         ]
+        limits, near = limits_of(self._spark), _readable_by_every_subtask(planned_inputs)
         tables = [one.frame.table for one in ready]
-        unparsed = [rows[REFUSED] for rows in refused.values() if isinstance(rows, pa.Table)]
-        if len(unparsed) == len(refused) and all(table is not None for table in tables):
+        unparsed = [rows.table for rows in refused.values() if rows.table is not None]
+        place = placement_of(
+            limits,
+            held=len(unparsed) == len(refused) and all(table is not None for table in tables),
+            readable=near is not None and not refused,
+            subtasks=parallelism,
+            in_process=runs_in_this_process(self._spark),
+        )
+        if place.by_driver:
             parts = [
                 self._routed(one, table, parallelism)
                 for one, table in zip(planned_inputs, tables, strict=True)
             ]
             rows = pa.concat_tables(parts, promote_options="default").combine_chunks()
-            refusals = [unparsable_rows(one_chunk(column), parallelism) for column in unparsed]
+            refusals = [unparsable_rows(one_chunk(table[REFUSED]), parallelism) for table in unparsed]
             every = [with_watermarks(rows, layout, origins), *refusals]
             together = pa.concat_tables(every, promote_options="default").combine_chunks()
-            return Routed(DriverTables(by_subtask(together, parallelism)), layout)
+            return Routed(DriverTables(by_subtask(together, parallelism), place is Placement.HERE), layout)
         steps, newest = None, dict[str, int]()
         if collect is not None and layout.event_time and not layout.lead:
             steps, newest = _watermark_steps(planned_inputs, layout, origins, collect)
         empty = self._without_rows(planned_inputs, layout, parallelism)
-        near = _readable_by_every_subtask(planned_inputs)
-        if near is not None and not refused and parallelism <= MOST_READERS:
-            own = OwnRows(near, empty, layout, parallelism, self._max_parallelism)
-            return Routed(OwnReads(parallelism, own.of, in_spark=True), layout, steps, newest)
+        if place is Placement.READERS:
+            assert near is not None
+            own = OwnRows(near, empty, layout, parallelism, self._max_parallelism, limits.routed_at_once)
+            return Routed(OwnReads(parallelism, own.of), layout, steps, newest)
         parts = [self._blocks(one, layout, parallelism) for one in planned_inputs]
         parts += [self._unparsable_blocks(rows, parallelism) for rows in refused.values()]
         parts.append(self._marker_blocks(empty, parallelism))
         shuffled = reduce(DataFrame.union, parts).repartitionById(parallelism, F.col(SUBTASK))
-        little = all(one.frame.interpret_expressions for one in ready)
+        little = all(one.frame.given.interpreted for one in ready)
         return Routed(FramePartitions(shuffled, rows_of_blocks, little), layout, steps, newest)
 
     def rows_of_key(self, one: RoutedInput, operator: OperatorNode, key_hash: int, *, limit: int) -> KeyRows:
@@ -246,7 +259,7 @@ class Router:
 
         return _where_read(one.given.frame, edge, route_there, _BLOCKS_SCHEMA)
 
-    def _unparsable_blocks(self, refused: DataFrame | pa.Table, parallelism: int) -> DataFrame:
+    def _unparsable_blocks(self, refused: Rows, parallelism: int) -> DataFrame:
         """Blocks of rows that could not be parsed."""
 
         def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -255,8 +268,7 @@ class Router:
                     by_subtask(unparsable_rows(one_chunk(rows.column(0)), parallelism), parallelism)
                 )
 
-        given = self._spark.createDataFrame(refused) if isinstance(refused, pa.Table) else refused
-        return given.mapInArrow(route_there, _BLOCKS_SCHEMA)
+        return refused.mapped(self._spark, route_there, _BLOCKS_SCHEMA, columns=[REFUSED])
 
     def _without_rows(self, inputs: Sequence[_Input], layout: RoutedLayout, parallelism: int) -> pa.Table:
         """No rows, with the columns that those of all inputs have."""
@@ -280,21 +292,14 @@ def _readable_by_every_subtask(inputs: Sequence[_Input]) -> list[OwnInput] | Non
 
     So it is where a function of the user makes its key: it would be called once more in each of them.
     """
-    given = [(one.given.frame.given, one.edge) for one in inputs if one.key is None]
-    near = [
-        OwnInput(rows.read, rows.tasks, edge)
-        for rows, edge in given
-        if isinstance(rows, TaskRows) and rows.near
-    ]
+    given = [(one.given.frame.given.task_rows, one.edge) for one in inputs if one.key is None]
+    near = [OwnInput(rows.read, rows.tasks, edge) for rows, edge in given if rows is not None and rows.near]
     return near if len(near) == len(inputs) else None
 
 
 def _where_read(frame: StreamFrame, edge: Edge, run: ArrowFunction, schema: str) -> DataFrame:
     """What a function makes of the rows of each task that reads some, with the columns that an edge needs."""
-    given, names = frame.given, edge.needs
-    if isinstance(given, TaskRows):
-        return given.mapped(frame.spark, run, schema, columns=names)
-    return mapped_in_arrow(frame.rows.select(*[F.col(quoted(name)) for name in names]), run, schema)
+    return frame.given.mapped(frame.spark, run, schema, columns=edge.needs)
 
 
 def _watermark_steps(

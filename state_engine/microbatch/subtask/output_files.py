@@ -13,7 +13,7 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, StatelakeError
 from state_engine.sinks.base import SinkTarget
-from state_engine.sources.base import TaskRows
+from state_engine.sources.rows import TaskRows
 from state_engine.storage.stores.files import PutFile, is_local, join, write_csv, write_parquet
 from state_engine.storage.stores.parquet_reading import OpenParquet, open_recorded
 

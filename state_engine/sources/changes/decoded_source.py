@@ -28,11 +28,11 @@ from state_engine.sources.base import (
     Slice,
     Source,
     SourceFrame,
-    frame_or_table,
 )
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.partition_rows import as_frame
+from state_engine.sources.rows import Given, all_tables, either
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.execution import mapped_in_arrow
 from state_engine.spark.spark_names import F, T
@@ -85,8 +85,7 @@ class DecodedSource(Source):
             return self._decoded(spark, SourceFrame(own), keep_refused)
         parsed = self.source.parse(spark, [records[p] for p in texts], keep_refused=keep_refused)
         good, bad = (
-            None if rows is None else _moved(rows, texts)
-            for rows in (frame_or_table(spark, parsed.rows), parsed.refused)
+            None if rows is None else _moved(spark, rows, texts) for rows in (parsed.rows, parsed.refused)
         )
         return self._decoded(spark, SourceFrame(_together(spark, good, own), bad), keep_refused)
 
@@ -109,20 +108,24 @@ class DecodedSource(Source):
 
     def _decoded(self, spark: SparkSession, read: SourceFrame, keep_refused: bool) -> SourceFrame:
         good, bad = partial(_good, self, keep_refused), partial(_bad, self)
-        rows = frame_or_table(spark, read.rows)
-        if isinstance(rows, pa.Table):
+
+        def here(rows: pa.Table) -> SourceFrame:
             self.format.decoded(_feed(rows).schema)
             refused_rows = bad(rows) if keep_refused else REFUSED_ROWS.empty_table()
             more = refused_rows if refused_rows.num_rows else None
             return SourceFrame(good(rows), _together(spark, read.refused, more))
-        fields = [
-            pa.field(f.name, to_type(f.dataType, parameter=f"column '{f.name}'").arrow)
-            for f in rows.schema.fields
-            if not f.name.startswith(HIDDEN)
-        ]
-        given = pa.schema([*self.format.decoded(pa.schema(fields)), *PLACES, _KIND])
-        refused = _in_tasks(rows, bad, REFUSED_ROWS) if keep_refused else None
-        return SourceFrame(_in_tasks(rows, good, given), _together(spark, read.refused, refused))
+
+        def there(rows: DataFrame) -> SourceFrame:
+            fields = [
+                pa.field(f.name, to_type(f.dataType, parameter=f"column '{f.name}'").arrow)
+                for f in rows.schema.fields
+                if not f.name.startswith(HIDDEN)
+            ]
+            given = pa.schema([*self.format.decoded(pa.schema(fields)), *PLACES, _KIND])
+            refused = _in_tasks(rows, bad, REFUSED_ROWS) if keep_refused else None
+            return SourceFrame(_in_tasks(rows, good, given), _together(spark, read.refused, refused))
+
+        return either(spark, read.rows, table=here, frame=there)
 
 
 def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
@@ -174,22 +177,26 @@ def _bad(source: DecodedSource, rows: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(named, REFUSED_ROWS)
 
 
-def _moved(rows: DataFrame | pa.Table, places: Sequence[int]) -> DataFrame | pa.Table:
+def _moved(spark: SparkSession, rows: Given, places: Sequence[int]) -> Given:
     """The rows of some records as those of all of them, among which these have the given places."""
-    if isinstance(rows, pa.Table):
+
+    def in_table(rows: pa.Table) -> Given:
         moved = pa.array(places, pa.int32()).take(rows[FILE_COLUMN].combine_chunks())
         return rows.set_column(rows.schema.get_field_index(FILE_COLUMN), FILE_COLUMN, moved)
-    return rows.withColumn(FILE_COLUMN, F.element_at(F.lit(list(places)), F.col(FILE_COLUMN) + 1).cast("int"))
+
+    def in_frame(rows: DataFrame) -> Given:
+        moved = F.element_at(F.lit(list(places)), F.col(FILE_COLUMN) + 1).cast("int")
+        return rows.withColumn(FILE_COLUMN, moved)
+
+    return either(spark, rows, table=in_table, frame=in_frame)
 
 
-def _together(
-    spark: SparkSession, above: DataFrame | pa.Table | None, below: DataFrame | pa.Table | None
-) -> Any:
+def _together(spark: SparkSession, above: Given | None, below: Given | None) -> Any:
     """The rows of both; a table where both are, and None where neither is there."""
     if above is None or below is None:
         return below if above is None else above
-    if isinstance(above, pa.Table) and isinstance(below, pa.Table):
-        return pa.concat_tables([above, below], promote_options="permissive").combine_chunks()
+    if (tables := all_tables([above, below])) is not None:
+        return pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     return as_frame(spark, above).unionByName(as_frame(spark, below), allowMissingColumns=True)
 
 

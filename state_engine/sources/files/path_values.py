@@ -23,13 +23,14 @@ from state_engine.core.errors import BadFileError, ValueTypeError
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.base import FILE_COLUMN, Read, Rows, TaskRows
+from state_engine.sources.base import FILE_COLUMN
 from state_engine.sources.file_columns import names_in_file
+from state_engine.sources.rows import Given, Read, TaskRows, match
 from state_engine.sources.text.text_values import Reader, TextRules, text_reader
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
+    from pyspark.sql import Column, DataFrame
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -200,19 +201,24 @@ class PathValues:
             T.StructType([field for field in schema.fields if field.name not in whole]) if whole else schema
         )
 
-    def added_to(self, rows: Rows, schema: T.StructType) -> Rows:
+    def added_to(self, rows: Given, schema: T.StructType) -> Given:
         """Rows of the files, with all columns of a schema in its order, and the hidden ones."""
         if not self.values:
             return rows
-        if isinstance(rows, pa.Table):
+
+        def in_table(rows: pa.Table) -> Given:
             return self.in_arrow(rows, _names(rows.column_names, schema))
-        if not isinstance(rows, TaskRows):
-            columns = [self._in_spark(name) for name in _names(rows.columns, schema)]
-            return rows.select(*columns)
-        table = self.in_arrow(rows.schema.empty_table(), _names(rows.schema.names, schema))
-        scan = rows.scan
-        with_values = None if scan is None else lambda: self.added_to(scan(), schema)
-        return replace(rows, schema=table.schema, read=partial(_read, self, rows.read), scan=with_values)  # type: ignore[arg-type]
+
+        def in_frame(rows: DataFrame) -> DataFrame:
+            return rows.select(*[self._in_spark(name) for name in _names(rows.columns, schema)])
+
+        def in_tasks(rows: TaskRows) -> Given:
+            types = self.in_arrow(rows.schema.empty_table(), _names(rows.schema.names, schema)).schema
+            scan = rows.scan
+            with_values = None if scan is None else lambda: in_frame(scan())
+            return replace(rows, schema=types, read=partial(_read, self, rows.read), scan=with_values)
+
+        return match(rows, table=in_table, tasks=in_tasks, frame=in_frame)
 
     def in_arrow(self, rows: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of rows that have a place of their file."""

@@ -14,21 +14,21 @@ import pyarrow as pa
 from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import has_columns, has_old, plain_schema
+from state_engine.spark.placement import USUAL, Limits, placement_of
 from state_engine.storage.stores.files import open_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-FEW_BYTES, FEW_ROWS = 2**18, 20_000
-"""Files up to this size together, with up to as many rows: columns that repeat take little space."""
 
-
-def few_rows(ranges: Sequence[FileRange], schema: StructType) -> pa.Table | None:
+def few_rows(ranges: Sequence[FileRange], schema: StructType, limits: Limits = USUAL) -> pa.Table | None:
     """The rows of these ranges with the hidden columns of a slice; None if they are many, or not plainly readable."""
     wanted = plain_schema(schema)
-    if wanted is None or not wanted.names or sum(r.size for r in ranges) > FEW_BYTES:
+    if wanted is None or not wanted.names:
         return None
-    left, tables = FEW_ROWS, [pa.schema([*wanted, *PLACES]).empty_table()]
+    if not placement_of(limits, stored_bytes=sum(r.size for r in ranges)).by_driver:
+        return None
+    left, tables = limits.rows, [pa.schema([*wanted, *PLACES]).empty_table()]
     for place, one in enumerate(ranges):
         table = _read(one, wanted, left)
         if table is None:

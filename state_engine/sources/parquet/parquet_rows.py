@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from state_engine.sources.base import Rows
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.few_rows import few_rows
 from state_engine.sources.parquet.task_rows import task_rows
+from state_engine.sources.rows import Given
+from state_engine.spark.placement import limits_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,14 +21,16 @@ if TYPE_CHECKING:
 
 def parquet_rows(
     spark: SparkSession, ranges: Sequence[FileRange], schema: StructType, scan: Callable[[], DataFrame]
-) -> Rows:
+) -> Given:
     """The rows of ranges of files with the hidden columns of a slice.
 
     Args:
         scan: gives the same rows as Spark reads them, whatever the files are.
     """
-    few = few_rows(ranges, schema)
+    limits = limits_of(spark)
+    few = few_rows(ranges, schema, limits)
     if few is not None:
         return few
-    many = task_rows(ranges, schema, cores=spark.sparkContext.defaultParallelism, scan=scan)
+    cores = spark.sparkContext.defaultParallelism
+    many = task_rows(ranges, schema, cores=cores, scan=scan, limits=limits)
     return scan() if many is None else many

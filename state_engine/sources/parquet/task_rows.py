@@ -16,9 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN, TaskRows
+from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import RowGroup, plain_schema, row_groups
+from state_engine.sources.rows import TaskRows
+from state_engine.spark.placement import USUAL, Limits
 from state_engine.spark.read_failures import reading_file
 from state_engine.storage.stores.files import is_local, open_location
 from state_engine.storage.stores.in_threads import in_threads
@@ -32,11 +34,9 @@ _MOST_FILES = 20_000
 tasks. Spark knows a file by an expression that names all of them, and plans for minutes where they are thousands."""
 _OPENING_BYTES = 2**14
 """To open a file takes as long as to read so many bytes: many small ones are spread, too."""
-_TASK_BYTES, _LEAST_BYTES = 2**27, 2**22
-"""As for Spark's scans: what one task reads at most, apart from a single larger row group, and what is worth a task."""
 _JOINED_ROWS = 2**14
 """Rows of small files are joined up to so many: to route a batch costs more than to route a row."""
-_BATCH_ROWS, _BATCH_BYTES = 2**18, 2**24
+_BATCH_BYTES = 2**24
 """What a task has in memory at a time of what it reads."""
 
 
@@ -60,7 +60,12 @@ class Piece:
 
 
 def task_rows(
-    ranges: Sequence[FileRange], schema: StructType, *, cores: int, scan: Callable[[], DataFrame]
+    ranges: Sequence[FileRange],
+    schema: StructType,
+    *,
+    cores: int,
+    scan: Callable[[], DataFrame],
+    limits: Limits = USUAL,
 ) -> TaskRows | None:
     """The rows of these ranges with the hidden columns of a slice, as tasks read them; None where Spark has to."""
     wanted = plain_schema(schema)
@@ -71,16 +76,16 @@ def task_rows(
     for place, (one, groups) in enumerate(zip(ranges, of_files, strict=True)):
         if groups is None:
             return None
-        pieces += _pieces(place, one, groups)
-    tasks = in_tasks(pieces, cores)
+        pieces += _pieces(place, one, groups, limits.read_at_once)
+    tasks = in_tasks(pieces, cores, limits)
     near = all(is_local(one.uri) for one in ranges)
     return TaskRows(pa.schema([*wanted, *PLACES]), len(tasks), partial(_read, tasks, wanted), scan, near)
 
 
-def in_tasks(pieces: Sequence[Piece], cores: int) -> list[list[Piece]]:
+def in_tasks(pieces: Sequence[Piece], cores: int, limits: Limits = USUAL) -> list[list[Piece]]:
     """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
     total = sum(map(_cost, pieces))
-    size = min(_TASK_BYTES, max(_LEAST_BYTES, -(-total // cores)))
+    size = limits.bytes_of_a_task(total, cores)
     tasks: list[list[Piece]] = [[] for _ in range(min(max(-(-total // size), 1), len(pieces)))]
     loads = [0] * len(tasks)
     for piece in sorted(pieces, key=lambda p: -p.bytes):
@@ -103,12 +108,12 @@ def _row_groups(wanted: pa.Schema, one: FileRange) -> list[RowGroup] | None:
         return None  # Spark says what is wrong
 
 
-def _pieces(place: int, one: FileRange, groups: Sequence[RowGroup]) -> Iterator[Piece]:
+def _pieces(place: int, one: FileRange, groups: Sequence[RowGroup], most_rows: int) -> Iterator[Piece]:
     for number, group in enumerate(groups):
         end = group.first + group.rows
         inside = max(one.start, group.first), end if one.end is None else min(one.end, end)
         if inside[0] < inside[1]:
-            at_once = min(_BATCH_ROWS, max(_BATCH_BYTES * group.rows // max(group.bytes, 1), 1))
+            at_once = min(most_rows, max(_BATCH_BYTES * group.rows // max(group.bytes, 1), 1))
             yield Piece(place, one.uri, number, group.first, *inside, at_once, group.bytes)
 
 

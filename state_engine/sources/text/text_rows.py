@@ -21,16 +21,17 @@ from state_engine.core.errors import BadFileError, ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.invalid_text import text_or_bytes
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sources.base import PLACES, REFUSED_ROWS, SourceFrame, TaskRows
+from state_engine.sources.base import PLACES, REFUSED_ROWS, SourceFrame
 from state_engine.sources.file_columns import names_in_file
 from state_engine.sources.file_ranges import FileRange
-from state_engine.sources.parquet.few_rows import FEW_BYTES
+from state_engine.sources.rows import TaskRows
 from state_engine.sources.text.csv_records import CsvDialect
 from state_engine.sources.text.json_records import JsonDialect
 from state_engine.sources.text.options import TextFormat, TextOptions
 from state_engine.sources.text.text_columns import csv_column, json_column
 from state_engine.sources.text.text_files import is_packed, text_chunks
 from state_engine.sources.text.text_values import FieldNames, short
+from state_engine.spark.placement import Limits, limits_of, placement_of
 from state_engine.spark.read_failures import RefusedRecordError, reading_file
 from state_engine.spark.spark_names import T
 from state_engine.storage.stores.in_threads import in_threads
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 _HEADED = b"\xffstatelake text\xff"
 """Begins the letter of a record that its file says more of: the names of its header and its directory as JSON, a line
 end, and the record."""
-_TASK_BYTES, _LEAST_BYTES = 2**27, 2**22
-"""What one task reads at most of files that can be split, and what is worth a task."""
 _OPENING_BYTES = 2**14
 """To open a file takes as long as to read so many bytes."""
 _PACKED_SHARE = 10
@@ -119,10 +118,11 @@ class TextRows:
             RefusedRecordError: a record does not fit, and ``keep_refused`` is not set.
         """
         sizes = [one.size * (_PACKED_SHARE if is_packed(one.uri) else 1) for one in ranges]
-        if sum(sizes) <= FEW_BYTES:
+        limits = limits_of(spark)
+        if placement_of(limits, stored_bytes=sum(sizes)).by_driver:
             pieces = [Piece(place, one.uri, 0, None, one.size) for place, one in enumerate(ranges)]
             return self._of_driver(self._records(pieces), keep_refused)
-        tasks = self._tasks(ranges, sizes, spark.sparkContext.defaultParallelism)
+        tasks = self._tasks(ranges, sizes, spark.sparkContext.defaultParallelism, limits)
         rows = TaskRows(self.schema, len(tasks), partial(self._good, tasks, keep_refused))
         return SourceFrame(rows, self._refused_frame(spark, tasks) if keep_refused else None)
 
@@ -159,10 +159,12 @@ class TextRows:
         schema = T.StructType.fromJson(spark_schema(REFUSED_ROWS))
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
-    def _tasks(self, ranges: Sequence[FileRange], sizes: Sequence[int], cores: int) -> list[list[Piece]]:
+    def _tasks(
+        self, ranges: Sequence[FileRange], sizes: Sequence[int], cores: int, limits: Limits
+    ) -> list[list[Piece]]:
         """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
         total = sum(sizes) + len(sizes) * _OPENING_BYTES
-        size = min(_TASK_BYTES, max(_LEAST_BYTES, -(-total // cores)))
+        size = limits.bytes_of_a_task(total, cores)
         pieces: list[Piece] = []
         for place, one in enumerate(ranges):
             if self._options.splittable and not is_packed(one.uri) and one.size > size:

@@ -1,0 +1,104 @@
+"""Where rows are read, routed and run: one decision (``placement_of``) from one object with all limits (``Limits``).
+
+A scheduled micro-batch is mostly small, and then planning a query takes Spark longer than the work. So the driver reads
+and routes a few rows itself, and a few subtasks read files on a disk themselves. Whoever does it, the results are the
+same. Decisions 0013, 0035, 0070 and 0087 have the figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from sys import maxsize
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Sizes up to which each way is the fastest. A session carries them, see ``limits_of``.
+
+    Attributes:
+        stored_bytes: of files that the driver reads.
+        rows: that the driver reads, or hands over between operators: columns that repeat take little space in files.
+        held_bytes: of rows in the driver's memory: what it sends to tasks goes through one socket.
+        readers: of so many subtasks each may read all rows.
+        routed_at_once: rows that a reader routes at a time: their columns stay in the cache of a core.
+        task_bytes, least_task_bytes: what one task reads at most, and what is worth a task; as for Spark's scans.
+        read_at_once: rows that a task has in memory at a time of what it reads.
+    """
+
+    stored_bytes: int = 2**18
+    rows: int = 20_000
+    held_bytes: int = 2**23
+    readers: int = 4
+    routed_at_once: int = 2**16
+    task_bytes: int = 2**27
+    least_task_bytes: int = 2**22
+    read_at_once: int = 2**18
+
+    def bytes_of_a_task(self, total: int, cores: int) -> int:
+        """What each task reads of so many bytes."""
+        return min(self.task_bytes, max(self.least_task_bytes, -(-total // cores)))
+
+
+USUAL = Limits()
+NO_LIMITS = Limits(stored_bytes=maxsize, rows=maxsize, held_bytes=maxsize)
+"""Where there is no Spark: the driver does everything."""
+
+
+class Placement(Enum):
+    """Who works on the rows of one step."""
+
+    HERE = auto()
+    """The driver has the rows, and works on them itself."""
+    DRIVER = auto()
+    """The driver has the rows, and sends each task its part, without a query."""
+    READERS = auto()
+    """Each task reads all rows and keeps its own, without a query."""
+    SHUFFLE = auto()
+    """Tasks read the rows once, and Spark shuffles them."""
+
+    @property
+    def by_driver(self) -> bool:
+        """Whether the driver has the rows."""
+        return self in (Placement.HERE, Placement.DRIVER)
+
+
+def placement_of(
+    limits: Limits,
+    *,
+    held: bool = True,
+    stored_bytes: int = 0,
+    rows: int = 0,
+    held_bytes: int = 0,
+    readable: bool = False,
+    subtasks: int = 1,
+    in_process: bool = False,
+) -> Placement:
+    """Where a step works on its rows.
+
+    Args:
+        held: whether the driver has the rows, or can read them.
+        stored_bytes, rows, held_bytes: how much there is, as far as that is known.
+        readable: whether every task can read all rows, at the cost of reading them.
+        subtasks: how many tasks there would be.
+        in_process: whether this process runs tasks itself, see ``task_attempts``.
+
+    Example:
+        >>> placement_of(Limits(), rows=20_000)
+        <Placement.DRIVER: 2>
+        >>> placement_of(Limits(), rows=20_001, readable=True, subtasks=4)
+        <Placement.READERS: 3>
+        >>> placement_of(Limits(readers=3), held=False, readable=True, subtasks=4)
+        <Placement.SHUFFLE: 4>
+    """
+    few = stored_bytes <= limits.stored_bytes and rows <= limits.rows and held_bytes <= limits.held_bytes
+    if held and few:
+        return Placement.HERE if in_process else Placement.DRIVER
+    return Placement.READERS if readable and subtasks <= limits.readers else Placement.SHUFFLE
+
+
+def limits_of(session: Any) -> Limits:
+    """The limits that a session carries; the usual ones where it carries none."""
+    limits: Limits = getattr(session, "limits", USUAL)
+    return limits
