@@ -24,7 +24,20 @@ from tests.core.state.ttl_kinds import Sum
 TTL_MS = 30
 EVENT = "at timestamp, k string, what string, n bigint"
 SEEN = "k string, seen string"
-OPERATIONS = ("write", "add", "write", "add", "read", "read", "other", "pass", "remove", "timer", "fail")
+OPERATIONS = (
+    "write",
+    "add",
+    "write",
+    "add",
+    "read",
+    "read",
+    "other",
+    "pass",
+    "remove",
+    "timer",
+    "alarm",
+    "fail",
+)
 
 
 class Event(NamedTuple):
@@ -100,6 +113,8 @@ class Keeps(KeyedProcessFunction):
             self.reducing.clear()
         elif what == "timer":
             ctx.timer_service().register_event_time_timer(ctx.timestamp() + n)
+        elif what == "alarm":
+            ctx.timer_service().register_processing_time_timer(ctx.current_processing_time() + 1 + n)
         elif what == "other":
             yield (
                 value.k,
