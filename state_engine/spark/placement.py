@@ -2,7 +2,7 @@
 
 A scheduled micro-batch is mostly small, and then planning a query takes Spark longer than the work. So the driver reads
 and routes a few rows itself, and a few subtasks read files on a disk themselves. Whoever does it, the results are the
-same. Decisions 0013, 0035, 0070 and 0087 have the figures.
+same. The page on performance devices has the figures; decision 0040 has the reasons.
 """
 
 from __future__ import annotations

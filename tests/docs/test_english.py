@@ -40,7 +40,7 @@ ERRORS = DOCS / "reference" / "errors.md"
 CODE = [
     file for f in ("state_engine", "orchestration", "jobs") for file in sorted((REPOSITORY / f).rglob("*.py"))
 ]
-ODD_DOCSTRINGS = 870
+ODD_DOCSTRINGS = 880
 """Words and orders of ``docs/words.toml`` in docstrings of the code."""
 WORDS_OF_A_MESSAGE = 3
 """Shorter texts are names, and parts of longer ones."""
