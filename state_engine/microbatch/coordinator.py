@@ -317,7 +317,9 @@ class CheckpointCoordinator:
                     self._job.sources[name].source.confirm(part)
             files = [f for o in done.operators.values() for r in o.subtasks for f in r.operator_state_files]
             return Executed(
-                batch, planned.positions, planned.outputs, planned.spent, done, [*positions.result(), *files]
+                **vars(replace(planned, batch=batch)),
+                done=done,
+                operator_state_files=[*positions.result(), *files],
             )
 
     def _write_positions(self, batch: BatchContext) -> list[DataFile]:
@@ -355,7 +357,7 @@ class CheckpointCoordinator:
                 wait(submitted.values())  # none goes on behind an error
             versions = {table: version for table, version in listed.items() if version is not None}
             attempt.spent.delta_commits += len(versions)
-            return _listed(attempt, versions)
+            return Listed(**vars(attempt), versions=versions)
 
     def commit_changelog(self, attempt: Executed, uid: str) -> int | None:
         """Step 5: the changes of one operator; None where nothing changed."""
@@ -376,16 +378,8 @@ class CheckpointCoordinator:
     def stage(self, attempt: Listed) -> Staged:
         """Step 7: the row to commit, with the list of every sink's files; checked as a whole."""
         with attempt.spent.step("stage"):
-            return Staged(
-                attempt.batch,
-                attempt.positions,
-                attempt.outputs,
-                attempt.spent,
-                attempt.done,
-                attempt.operator_state_files,
-                attempt.versions,
-                attempt.outputs.stage(self._row(attempt), self._log.history),
-            )
+            row = attempt.outputs.stage(self._row(attempt), self._log.history)
+            return Staged(**vars(attempt), row=row)
 
     def _row(self, attempt: Listed) -> CheckpointRow:
         now, requested_by = self._tables.clock.now(), self._options.requested_by
@@ -393,7 +387,7 @@ class CheckpointCoordinator:
 
     def _expected_row(self, attempt: Executed) -> CheckpointRow:
         """What the next micro-batch may know of an attempt before it is committed: neither versions nor outputs."""
-        return self._row(_listed(attempt, {}))
+        return self._row(Listed(**vars(attempt), versions={}))
 
     # -- 8 commit --------------------------------------------------------------------------------------------------
 
@@ -504,18 +498,6 @@ class CheckpointCoordinator:
 
     def _keeping(self, kept: str) -> AbstractContextManager[None]:
         return keeping(self._job.name, kept, at=self._tables.layout.directory)
-
-
-def _listed(attempt: Executed, versions: Mapping[str, int]) -> Listed:
-    return Listed(
-        attempt.batch,
-        attempt.positions,
-        attempt.outputs,
-        attempt.spent,
-        attempt.done,
-        attempt.operator_state_files,
-        versions,
-    )
 
 
 def _call(names: Sequence[str]) -> str:

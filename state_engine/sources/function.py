@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.source_function import SourceFunction
+from state_engine.core.operator.operator_lifecycle import Resumption
 from state_engine.core.operator.source_operator import SourceOperator
 from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
@@ -60,8 +61,7 @@ class FunctionSource(Source):
             info=TaskInfo(self.name),
             output_type=self.kind.element,
             clock_ms=0,
-            restored=_snapshot(before) if before else None,
-            checkpoint_id=len(elements) + 1,
+            resumption=Resumption(len(elements) + 1, _snapshot(before) if before else None),
         )
         assert self.max_rows_per_batch is not None
         try:

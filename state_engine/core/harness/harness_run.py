@@ -19,6 +19,7 @@ from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunc
 from state_engine.core.harness.vectorized_run import VectorizedElements, columns_of_type
 from state_engine.core.keys.key_form import KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, key_group_range, subtask_for_key_group
+from state_engine.core.operator.operator_lifecycle import Resumption
 from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, Refusal
 from state_engine.core.operator.source_operator import SourceOperator
 from state_engine.core.operator.stream_operator import StreamOperator
@@ -136,9 +137,7 @@ class HarnessRun:
             columns=columns_of_type(s.output_type),
             load=lambda descriptor: batch.state(descriptor, load(descriptor)),
             dead_letters=s.dead_letters,
-            restored=self._start,
-            restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
-            checkpoint_id=s.checkpoint_id,
+            resumption=self._resumption,
         )
         try:
             operator.open()
@@ -159,9 +158,7 @@ class HarnessRun:
             info=self._info(),
             output_type=s.output_type,
             clock_ms=s.clock_ms,
-            restored=self._start,
-            restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
-            checkpoint_id=s.checkpoint_id,
+            resumption=self._resumption,
         )
         operator.open()
         try:
@@ -204,10 +201,13 @@ class HarnessRun:
             dead_letters=s.dead_letters,
             side_outputs=s.side_outputs,
             changing=s.changing,
-            restored=self._start,
-            restored_checkpoint_id=s.checkpoint_id - 1 if self._start is not None else None,
-            checkpoint_id=s.checkpoint_id,
+            resumption=self._resumption,
         )
+
+    @property
+    def _resumption(self) -> Resumption:
+        made = self._settings.checkpoint_id
+        return Resumption(made, self._start, made - 1)
 
     def _info(self) -> TaskInfo:
         s = self._settings

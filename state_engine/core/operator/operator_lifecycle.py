@@ -7,6 +7,7 @@ without. Mirrors Flink's ``StreamOperatorStateHandler`` and ``StreamingFunctionU
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
@@ -33,12 +34,28 @@ from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_parsing import to_type
 
 
+@dataclass(frozen=True)
+class Resumption:
+    """Where an operator continues.
+
+    Attributes:
+        checkpoint_id: of the checkpoint that this micro-batch makes.
+        restored: what the subtask starts with, as ``assign`` gave it; None where no checkpoint knows the operator.
+        parent_id: the parent checkpoint; None where there is none.
+    """
+
+    checkpoint_id: int = 1
+    restored: SubtaskSnapshot | None = None
+    parent_id: int | None = None
+
+
+FIRST_RUN = Resumption()
+
+
 class OperatorLifecycle:
     """One function of one subtask during one micro-batch.
 
     Args:
-        restored: what the subtask starts with, as ``assign`` gave it; None where no checkpoint knows the operator.
-        restored_checkpoint_id: the parent checkpoint; None where there is none.
         keyed_store: keyed states; None outside of keyed streams.
         context: the current element, whose refusal also takes back its writes to operator state.
     """
@@ -48,18 +65,16 @@ class OperatorLifecycle:
         function: Any,
         *,
         info: TaskInfo,
-        restored: SubtaskSnapshot | None,
-        checkpoint_id: int,
         clock_ms: int,
-        restored_checkpoint_id: int | None = None,
+        resumption: Resumption = FIRST_RUN,
         keyed_store: KeyedStateStore | None = None,
         context: KeyContext | None = None,
     ) -> None:
-        self.function, self._info, self._restored = function, info, restored
-        self._checkpoint_id, self._clock_ms = checkpoint_id, clock_ms
-        self._restored_checkpoint_id = restored_checkpoint_id
+        self.function, self._info, self._restored = function, info, resumption.restored
+        self._checkpoint_id, self._clock_ms = resumption.checkpoint_id, clock_ms
+        self._parent_id = resumption.parent_id
         self._keyed_store = keyed_store
-        self.store = OperatorStateStore(info.task_name, restored, context)
+        self.store = OperatorStateStore(info.task_name, resumption.restored, context)
         self.runtime_context = RuntimeContext(info, keyed_store)
 
     def initialize(self) -> None:
@@ -106,7 +121,7 @@ class OperatorLifecycle:
     def _initialization_context(self) -> FunctionInitializationContext:
         restored = self._restored or SubtaskSnapshot()
         return FunctionInitializationContext(
-            restored_checkpoint_id=self._restored_checkpoint_id if self._restored is not None else None,
+            restored_checkpoint_id=self._parent_id if self._restored is not None else None,
             is_restored=self._restored is not None,
             operator_state_store=self.store,
             keyed_state_store=self.runtime_context,

@@ -7,7 +7,7 @@ from typing import Any
 from state_engine.core.functions.checkpointed import has_operator_state
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.source_function import SourceContext, SourceFunction, run_source
-from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator.operator_lifecycle import FIRST_RUN, OperatorLifecycle, Resumption
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.types.every_type import TypeInformation
 
@@ -16,7 +16,7 @@ class SourceOperator:
     """Runs a source: ``open``, ``run``, ``snapshot``, ``close``. What the function raises comes out as it is.
 
     Args:
-        restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
+        resumption: where it continues.
     """
 
     def __init__(
@@ -26,17 +26,13 @@ class SourceOperator:
         info: TaskInfo,
         output_type: TypeInformation,
         clock_ms: int,
-        restored: SubtaskSnapshot | None = None,
-        restored_checkpoint_id: int | None = None,
-        checkpoint_id: int = 1,
+        resumption: Resumption = FIRST_RUN,
     ) -> None:
         self.function, self._normalise = function, output_type.compiled()
         self._life = OperatorLifecycle(
             function,
             info=info,
-            restored=restored,
-            restored_checkpoint_id=restored_checkpoint_id,
-            checkpoint_id=checkpoint_id,
+            resumption=resumption,
             clock_ms=clock_ms,
         )
 

@@ -26,7 +26,7 @@ from state_engine.core.operator.atomic_call import (
 from state_engine.core.operator.element_kinds import changing_outputs, kept_kind, own_kind, with_kinds
 from state_engine.core.operator.guarded_operator import GuardedOperator
 from state_engine.core.operator.late_elements import LateElement, diverting
-from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator.operator_lifecycle import FIRST_RUN, OperatorLifecycle, Resumption
 from state_engine.core.operator.outputs import (
     BroadcastOrigin,
     ElementOutputs,
@@ -35,7 +35,6 @@ from state_engine.core.operator.outputs import (
     TimerOrigin,
 )
 from state_engine.core.operator.side_outputs import TAGGED, SideOutputWriter, TaggedOr
-from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import NO_KEY, KeyContext
 from state_engine.core.time.timer_firing import in_firing_order
@@ -54,7 +53,7 @@ class StreamOperator(GuardedOperator):
         dead_letters: whether refused elements are set aside instead of ending the batch.
         side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
         changing: whether outputs, those of side outputs too, have kinds: then each is an ``ElementChange``.
-        restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
+        resumption: where it continues.
     """
 
     def __init__(
@@ -69,9 +68,7 @@ class StreamOperator(GuardedOperator):
         dead_letters: bool = False,
         side_outputs: Mapping[str, OutputTag] | None = None,
         changing: bool = False,
-        restored: SubtaskSnapshot | None = None,
-        restored_checkpoint_id: int | None = None,
-        checkpoint_id: int = 1,
+        resumption: Resumption = FIRST_RUN,
     ) -> None:
         check_stream(function, operator=info.task_name, keyed=store is not None)
         self.function, self.store = function, store
@@ -88,9 +85,7 @@ class StreamOperator(GuardedOperator):
         self._life = OperatorLifecycle(
             function,
             info=info,
-            restored=restored,
-            restored_checkpoint_id=restored_checkpoint_id,
-            checkpoint_id=checkpoint_id,
+            resumption=resumption,
             clock_ms=timers.current_processing_time(),
             keyed_store=store,
             context=context,

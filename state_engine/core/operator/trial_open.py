@@ -74,8 +74,6 @@ def on_trial(
     run = OperatorLifecycle(
         copy.deepcopy(function),
         info=info,
-        restored=None,
-        checkpoint_id=1,
         clock_ms=0,
         keyed_store=keyed_store,
     )

@@ -27,9 +27,8 @@ from state_engine.core.functions.vectorized_functions import (
     VectorizedResult,
 )
 from state_engine.core.operator.guarded_operator import GuardedOperator
-from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator.operator_lifecycle import FIRST_RUN, OperatorLifecycle, Resumption
 from state_engine.core.operator.outputs import ElementRefused, Refusal
-from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
@@ -105,7 +104,7 @@ class VectorizedOperator(GuardedOperator):
 
     Args:
         dead_letters: whether refused rows are set aside instead of ending the batch.
-        restored_checkpoint_id, checkpoint_id: of the parent, and of the checkpoint that this batch makes.
+        resumption: where it continues.
     """
 
     def __init__(
@@ -117,9 +116,7 @@ class VectorizedOperator(GuardedOperator):
         columns: StructType,
         load: Load,
         dead_letters: bool = False,
-        restored: SubtaskSnapshot | None = None,
-        restored_checkpoint_id: int | None = None,
-        checkpoint_id: int = 1,
+        resumption: Resumption = FIRST_RUN,
     ) -> None:
         check_stream(function, operator=info.task_name, keyed=True)
         self.function, self._name = function, f"operator '{info.task_name}'"
@@ -130,9 +127,7 @@ class VectorizedOperator(GuardedOperator):
         self._life = OperatorLifecycle(
             function,
             info=info,
-            restored=restored,
-            restored_checkpoint_id=restored_checkpoint_id,
-            checkpoint_id=checkpoint_id,
+            resumption=resumption,
             clock_ms=context.clock_ms,
             keyed_store=self._store,
         )

@@ -43,7 +43,6 @@ class ColumnRun(FunctionRun):
             VectorizedKeys.of(events, spec, self._work.report) if spec.key_schema and len(events) else NO_KEYS
         )
         keyed = VectorizedKeyedState(spec, self._work.index, keys)
-        restored = self.restored()
         operator = VectorizedOperator(
             function,
             info=self._work.info,
@@ -51,9 +50,7 @@ class ColumnRun(FunctionRun):
             columns=spec.outputs[0].kind.columns,
             load=keyed.load,
             dead_letters=spec.dead_letters,
-            restored=restored,
-            restored_checkpoint_id=spec.parent_id if restored is not None else None,
-            checkpoint_id=spec.checkpoint_id,
+            resumption=self.resumption(),
         )
         changes: list[ChangedColumn] = []
         operator.open()

@@ -89,7 +89,7 @@ class ElementRun(FunctionRun):
         self.write(out, snapshot, write_keyed_state)
 
     def _operator(self, store: KeyedStateStore | None) -> StreamOperator:
-        spec, clocks, restored = self._spec, self._spec.clocks, self.restored()
+        spec, clocks = self._spec, self._spec.clocks
         return StreamOperator(
             spec.function,
             info=self._work.info,
@@ -100,9 +100,7 @@ class ElementRun(FunctionRun):
             dead_letters=spec.dead_letters,
             side_outputs={o.name: o.tag for o in spec.outputs if o.tag is not None},
             changing=spec.outputs[0].changing,
-            restored=restored,
-            restored_checkpoint_id=spec.parent_id if restored is not None else None,
-            checkpoint_id=spec.checkpoint_id,
+            resumption=self.resumption(),
         )
 
     def _write_keyed_state(self, keyed: SubtaskKeyedState, backend: KeyedStateBackend, put: PutFile) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from state_engine.core.functions.checkpointed import CheckpointListener
+from state_engine.core.operator.operator_lifecycle import Resumption
 from state_engine.core.operator.outputs import ElementOutputs
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.state_table import KeyContext
@@ -26,7 +27,11 @@ class FunctionRun:
     def __init__(self, work: SubtaskWork, rows: ReceivedRows, context: KeyContext) -> None:
         self._work, self._rows, self._context, self._spec = work, rows, context, work.spec
 
-    def restored(self) -> SubtaskSnapshot | None:
+    def resumption(self) -> Resumption:
+        """Where the function continues."""
+        return Resumption(self._spec.checkpoint_id, self._restored(), self._spec.parent_id)
+
+    def _restored(self) -> SubtaskSnapshot | None:
         """The operator state that the subtask starts with."""
         spec, held = self._spec, self._spec.operator_state
         restored = read_subtask_state(

@@ -39,7 +39,7 @@ class Operator(GuardedOperator):
 
     def __init__(self, error: Exception) -> None:
         info = TaskInfo("failing")
-        self._life = OperatorLifecycle(Failing(error), info=info, restored=None, checkpoint_id=1, clock_ms=0)
+        self._life = OperatorLifecycle(Failing(error), info=info, clock_ms=0)
 
 
 @pytest.mark.parametrize("hook", HOOKS)

@@ -9,7 +9,7 @@ import pytest
 from state_engine.core.errors import ConfigurationError, StateAccessError, StateMigrationError, ValueTypeError
 from state_engine.core.functions.checkpointed import CheckpointedFunction, ListCheckpointed
 from state_engine.core.functions.runtime_context import TaskInfo
-from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle, Resumption
 from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot
 from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
@@ -28,9 +28,7 @@ def lifecycle(
     return OperatorLifecycle(
         function,
         info=TaskInfo("sink", 1, 2, 8),
-        restored=restored,
-        restored_checkpoint_id=restored_id,
-        checkpoint_id=checkpoint_id,
+        resumption=Resumption(checkpoint_id, restored, restored_id),
         clock_ms=5,
         keyed_store=KeyedStateStore("sink", context, lambda descriptor: {}) if keyed else None,
         context=context,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from state_engine.core.errors import RescaleError, StateAccessError
 from state_engine.core.functions.checkpointed import CheckpointedFunction
 from state_engine.core.functions.runtime_context import TaskInfo
-from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator.operator_lifecycle import OperatorLifecycle, Resumption
 from state_engine.core.operator_state.operator_snapshot import (
     BROADCAST,
     EVEN_SPLIT,
@@ -270,7 +270,7 @@ def run_batch(
     for i, start in enumerate(starts):
         function = Buffer({n: added[n][i::parallelism] for n in ("a", "b", "u")}, added["m"])
         info = TaskInfo("sink", i, parallelism, 8)
-        run = OperatorLifecycle(function, info=info, restored=start, checkpoint_id=number, clock_ms=0)
+        run = OperatorLifecycle(function, info=info, clock_ms=0, resumption=Resumption(number, start))
         run.initialize()
         left.append(run.snapshot())
         reads.append(function.seen)
