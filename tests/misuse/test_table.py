@@ -59,6 +59,7 @@ Advice for columns of a Delta table that changed helps
   misuse/test_advice::test_what_is_said_of_a_renamed_column_helps
   misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps
 The advice of each class of errors helps when it is followed; test_ways_out names the tests of all classes
+  misuse/test_ways_out_of_wiring::test_what_is_refused_is_taken_when_it_is_wired_as_advised
   misuse/test_ways_out::test_the_example_of_a_name_is_one
   misuse/test_ways_out::test_the_extra_that_is_named_brings_the_package
   misuse/test_ways_out::test_a_word_that_is_not_known_is_replaced_by_one_that_is
