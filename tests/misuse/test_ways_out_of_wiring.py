@@ -6,6 +6,7 @@ import pytest
 
 from state_engine import (
     CoMapFunction,
+    DataStream,
     FileSink,
     FileSource,
     HashMapStateBackend,
@@ -163,7 +164,11 @@ ADVISED: dict[str, Build] = {
 
 
 def checked(build: Build) -> Build:
-    return lambda job, stream: [build(job, stream), job.check()]
+    def built(job: StatefulJob, stream: DataStream) -> None:
+        build(job, stream)
+        job.check()
+
+    return built
 
 
 REFUSED = WHILE_BUILDING | {
