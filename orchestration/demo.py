@@ -27,7 +27,7 @@ from state_engine import Settings, StateEngine, load_settings, local_session
 from state_engine.core.counted_nouns import counted
 from state_engine.dagster import statelake_definitions
 from state_engine.dagster.naming import checkpoint_key
-from state_engine.dagster.pool_slots import dead_holders, free
+from state_engine.dagster.doctor import dead_holders, free
 from state_engine.errors import StatelakeError
 from state_engine.registry import beside, load_jobs
 

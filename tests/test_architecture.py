@@ -55,6 +55,17 @@ def test_rooms_have_a_size_that_one_can_look_through() -> None:
     assert {p.name: n for p in packages if (n := len(list(p.glob("*.py")))) > 25} == {}
 
 
+def test_one_place_touches_the_private_ways_into_java() -> None:
+    private = {"_jvm", "_jsc", "_jdf", "_jconf", "_jsparkSession", "_gateway"}
+    touched = {
+        str(file.relative_to(ENGINE))
+        for file in ENGINE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in private
+    }
+    assert touched == {"storage/java_gateway.py"}
+
+
 _STEPS = re.findall(
     r"^\| (?!step )([^|]+) \| (`[^|]+\.py` \(`[^|]+)\|$",
     TEXT.partition("## To follow an operation")[2].partition("\n## ")[0],

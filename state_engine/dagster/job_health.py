@@ -8,10 +8,10 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from dagster._utils.schedules import get_smallest_cron_interval
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.time.partitions import Partition
+from state_engine.dagster.dagster_internals import get_smallest_cron_interval
 from state_engine.dagster.time_partitions import waiting
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import dagster as dg
-from dagster._core.storage.tags import BACKFILL_ID_TAG
 from pydantic import Field, model_validator
 
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
+from state_engine.dagster.dagster_internals import BACKFILL_ID_TAG
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_runner import JobRunner
 from state_engine.dagster.metadata import markdown, run_metadata

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import dagster as dg
-from dagster._core.storage.tags import (
+
+from state_engine.core.time.partitions import Partition, TimePartitions
+from state_engine.dagster.dagster_internals import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
 )
-
-from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.registry import EVERY_TEN_MINUTES, RegisteredJob
 

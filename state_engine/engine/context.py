@@ -38,6 +38,7 @@ from state_engine.spark.shipping import ship_code
 from state_engine.spark.stores import find_stores, reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.store_checks import StoreChecks
+from state_engine.storage.java_gateway import java_context, java_session
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import open_root
 from state_engine.storage.state.copy_directory import LocalCopies
@@ -95,7 +96,7 @@ class EngineContext:
         if self._spark is None:
             self._spark = EngineSession(self.user_session)
             if _IN_CALL.get():
-                activate(self._spark._jsparkSession)
+                activate(java_session(self._spark))
         return self._spark
 
     @contextmanager
@@ -106,13 +107,13 @@ class EngineContext:
         try:
             if self._spark is not None:
                 self._spark.renew()
-                activate(self._spark._jsparkSession)
+                activate(java_session(self._spark))
             yield
         finally:
             _IN_CALL.reset(token)
             started = None
             if not had_spark and self.session is not None and has_spark(self.session):
-                started = self.session._jsparkSession
+                started = java_session(self.session)
             with suppress(Py4JError, ConnectionError):  # Spark may have died meanwhile
                 activate(before or started)
 
@@ -124,7 +125,7 @@ class EngineContext:
             ship_code(self.user_session)
             refuse_network_root(self.root)
             reach_stores(self.spark)
-            checks = StoreChecks(self.root, self.spark._jsc, single_writer=self._single_writer)
+            checks = StoreChecks(self.root, java_context(self.spark), single_writer=self._single_writer)
             checks.check_configured(self.root)
             self._kernel = DeltaKernel(
                 self.spark,

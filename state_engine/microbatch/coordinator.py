@@ -64,8 +64,8 @@ from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.states import published_on
 from state_engine.storage.checkpoint_log import CheckpointLog
-from state_engine.storage.delta.java_calls import java_threads
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.java_gateway import java_threads
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 from state_engine.storage.stores.files import join, open_location
 from state_engine.storage.stores.storage_failures import keeping

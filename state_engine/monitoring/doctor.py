@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 
@@ -25,7 +25,7 @@ from state_engine.machine.java import find_java_home
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.monitoring.repairs import damages
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class, java_context, jvm_of
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, read_marker
 from state_engine.storage.state.copy_directory import LocalCopies
@@ -253,8 +253,9 @@ def probe() -> None:
         # Spark's own message where there is one: our wrapping would advise to run the doctor.
         sys.exit(str(error.__cause__ or error))
     # Classes that load are not yet classes that work: make Kernel's engine.
-    jvm: Any = spark._jvm
-    java_class(jvm, "io.delta.kernel.defaults.engine.DefaultEngine").create(spark._jsc.hadoopConfiguration())
+    jvm = jvm_of(spark)
+    engine = java_class(jvm, "io.delta.kernel.defaults.engine.DefaultEngine")
+    engine.create(java_context(spark).hadoopConfiguration())
     java = java_class(jvm, "java.lang.System").getProperty("java.version")
     print(
         f"{spark.version} on Java {java}, Delta Kernel {DELTA_VERSION} loaded, master {spark.sparkContext.master}"

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class, jvm_of
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 """Spark's own switch for tables such as ``parquet.`/path` ``, which Delta honours, too."""
@@ -93,8 +93,7 @@ def _functions(session: SparkSession) -> frozenset[str]:
 
 def _nodes(session: SparkSession, plan: Any) -> Iterator[Any]:
     """All plans and expressions of a parsed query, those of subqueries and of WITH included."""
-    assert session._jvm is not None
-    class_of = java_class(session._jvm, "java.lang.Class").forName
+    class_of = java_class(jvm_of(session), "java.lang.Class").forName
     catalyst = "org.apache.spark.sql.catalyst"
     is_plan = class_of(f"{catalyst}.plans.QueryPlan").isInstance
     has_plan = class_of(f"{catalyst}.expressions.PlanExpression").isInstance

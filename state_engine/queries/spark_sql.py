@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from state_engine.core.errors import ConfigurationError
 from state_engine.queries.safe_sql import FILES_AS_TABLES, check_safe
 from state_engine.queries.state_views import SqlView
+from state_engine.storage.java_gateway import java_session
 
 
 def query(
@@ -29,7 +30,7 @@ def query(
     names = set(re.findall(r"\w+", text.lower()))
     names.update(name.replace("``", "`").lower() for name in re.findall(r"`((?:[^`]|``)+)`", text))
     try:
-        parser = session._jsparkSession.sessionState().sqlParser()
+        parser = java_session(session).sessionState().sqlParser()
         plan = parser.parsePlan(text)
         _check_is_query(parser, text)
         if not unrestricted:

@@ -35,8 +35,8 @@ from state_engine.storage.delta.action_json import (
     uri_of,
     with_properties,
 )
-from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log import DeltaLog, LogCommit
+from state_engine.storage.java_gateway import java_class, java_session, jvm_of
 from state_engine.storage.stores.files import open_location
 from state_engine.storage.stores.in_threads import in_threads
 from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
@@ -101,10 +101,10 @@ class SourceTable:
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self.uri, self._spark = uri, spark
-        self._java = partial(java_class, spark._jvm)
+        self._java = partial(java_class, jvm_of(spark))
         none = self._java("scala.Option").empty()
         with self._explained("its log cannot be read"):
-            self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(spark._jsparkSession, uri)
+            self._log = self._java("org.apache.spark.sql.delta.DeltaLog").forTable(java_session(spark), uri)
             self._newest = self._log.update(False, none, none)
             self.version = int(self._newest.version())
             if self.version < 0:

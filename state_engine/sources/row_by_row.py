@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.spark.spark_names import F
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import analyzed_plan, frame_of, java_class, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,10 +98,12 @@ class Placed:
 
 def with_places(made: DataFrame, given: DataFrame, hidden: Sequence[str], *, what: str) -> Placed:
     """The rows that users' code made, with the hidden columns of the rows that they were."""
-    carried = _Carrier(given, tuple(hidden), what).carried(_analyzed(made))
+    carried = _Carrier(given, tuple(hidden), what).carried(analyzed_plan(made))
     if not hidden or carried is None or carried.plan is None:
         return Placed(made, kept=False)
-    return Placed(_frame_of(made, carried.plan), True, carried.order[len(hidden) :], carried.mixed)
+    return Placed(
+        frame_of(carried.plan, made.sparkSession), True, carried.order[len(hidden) :], carried.mixed
+    )
 
 
 @dataclass(frozen=True)
@@ -121,12 +123,12 @@ class _Carried:
 class _Carrier:
     def __init__(self, given: DataFrame, names: tuple[str, ...], what: str) -> None:
         self._given, self._names, self._what = given, names, what
-        self._jvm: Any = given.sparkSession._jvm
+        self._vm = jvm_of(given.sparkSession)
         plan = f"{_CATALYST}.plans.logical"
         self._project, self._expand, self._union = (
-            java_class(self._jvm, f"{plan}.{name}") for name in ("Project", "Expand", "Union")
+            java_class(self._vm, f"{plan}.{name}") for name in ("Project", "Expand", "Union")
         )
-        patterns = java_class(self._jvm, f"{_CATALYST}.trees.TreePattern")
+        patterns = java_class(self._vm, f"{_CATALYST}.trees.TreePattern")
         self._of_python = patterns.PYTHON_UDF()
         self._current = patterns.CURRENT_LIKE()
 
@@ -136,7 +138,7 @@ class _Carrier:
         if kind == "SubqueryAlias" and plan.alias() == _STREAM:
             return self._stream(plan)
         if kind == "WithCTE":
-            inline = java_class(self._jvm, f"{_CATALYST}.optimizer.InlineCTE")
+            inline = java_class(self._vm, f"{_CATALYST}.optimizer.InlineCTE")
             return self.carried(inline(True, False).apply(plan))
         children = _list(plan.children())
         below = [self.carried(child) for child in children]
@@ -199,7 +201,7 @@ class _Carrier:
             self._project(self._seq([*_list(child.output()), *one.hidden[: len(names)]]), one.plan)
             for child, one in zip(children, below, strict=True)
         ]
-        union = _analyzed(_frame_of(self._given, self._union(self._seq(parts), False, False)))
+        union = analyzed_plan(frame_of(self._union(self._seq(parts), False, False), self._given.sparkSession))
         return _Carried(union, tuple(_list(union.output())[-len(names) :]), names, mixed=True)
 
     def _numbered(self, below: _Carried) -> _Carried:
@@ -207,8 +209,10 @@ class _Carrier:
         if below.mixed:
             return below
         name = f"_statelake_n{len(below.order)}"
-        numbered = _frame_of(self._given, below.plan).withColumn(name, F.monotonically_increasing_id())
-        plan = _analyzed(numbered)
+        numbered = frame_of(below.plan, self._given.sparkSession).withColumn(
+            name, F.monotonically_increasing_id()
+        )
+        plan = analyzed_plan(numbered)
         return _Carried(plan, (*below.hidden, _list(plan.output())[-1]), (*below.order, name))
 
     def _check_zones(self, plan: JavaObject) -> None:
@@ -266,7 +270,7 @@ class _Carrier:
         )
 
     def _seq(self, parts: Sequence[JavaObject]) -> JavaObject:
-        return java_class(self._jvm, "org.apache.spark.api.python.PythonUtils").toSeq(list(parts))
+        return java_class(self._vm, "org.apache.spark.api.python.PythonUtils").toSeq(list(parts))
 
 
 def _zones_of_tasks(frame: DataFrame) -> list[str]:
@@ -283,18 +287,6 @@ def _zone_here(_: int) -> str:
 def _nodes(expression: JavaObject) -> Iterator[JavaObject]:
     yield expression
     yield from chain.from_iterable(map(_nodes, _list(expression.children())))
-
-
-def _frame_of(like: DataFrame, plan: JavaObject) -> DataFrame:
-    from pyspark.sql import DataFrame
-
-    spark = like.sparkSession
-    dataset = java_class(spark._jvm, "org.apache.spark.sql.classic.Dataset")
-    return DataFrame(dataset.ofRows(spark._jsparkSession, plan), spark)
-
-
-def _analyzed(frame: DataFrame) -> JavaObject:
-    return frame._jdf.queryExecution().analyzed()
 
 
 def _join_type(plan: JavaObject, kind: str) -> str:

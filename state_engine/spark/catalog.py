@@ -16,7 +16,7 @@ from py4j.protocol import Py4JJavaError
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_table_name
 from state_engine.core.types.ddl import quoted
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class, java_gateway, java_session, jvm_of
 from state_engine.storage.stores.files import normal_uri
 
 if TYPE_CHECKING:
@@ -87,8 +87,8 @@ def described(spark: SparkSession, table: str) -> Mapping[str, str] | None:
         try:
             if catalog == SPARK_CATALOG and len(schema) == 1:
                 return _in_spark_catalog(spark, schema[0], name)
-            identifier = java_class(spark._jvm, "org.apache.spark.sql.connector.catalog.Identifier")
-            manager = spark._jsparkSession.sessionState().catalogManager()
+            identifier = java_class(jvm_of(spark), "org.apache.spark.sql.connector.catalog.Identifier")
+            manager = java_session(spark).sessionState().catalogManager()
             loaded = manager.catalog(catalog).loadTable(identifier.of(_texts(spark, schema), name))
             return dict(loaded.properties())
         except AnalysisException as error:
@@ -99,9 +99,9 @@ def described(spark: SparkSession, table: str) -> Mapping[str, str] | None:
 
 def _in_spark_catalog(spark: SparkSession, schema: str, name: str) -> Mapping[str, str]:
     """What Spark's own catalog has, without a look at the log of a Delta table."""
-    catalog = spark._jsparkSession.sessionState().catalog()
+    catalog = java_session(spark).sessionState().catalog()
     table = catalog.getTableMetadata(_identifier(spark, schema, name))
-    as_java = java_class(spark._jvm, "scala.jdk.javaapi.CollectionConverters").asJava
+    as_java = java_class(jvm_of(spark), "scala.jdk.javaapi.CollectionConverters").asJava
     place, provider = table.storage().locationUri(), table.provider()
     return {
         **dict(as_java(table.properties())),
@@ -112,8 +112,8 @@ def _in_spark_catalog(spark: SparkSession, schema: str, name: str) -> Mapping[st
 
 
 def _identifier(spark: SparkSession, schema: str, name: str) -> Any:
-    option = java_class(spark._jvm, "scala.Option").apply(schema)
-    return java_class(spark._jvm, "org.apache.spark.sql.catalyst.TableIdentifier")(name, option)
+    option = java_class(jvm_of(spark), "scala.Option").apply(schema)
+    return java_class(jvm_of(spark), "org.apache.spark.sql.catalyst.TableIdentifier")(name, option)
 
 
 def table_location(spark: SparkSession, table: str) -> str:
@@ -229,17 +229,13 @@ def _new_location(spark: SparkSession, table: str) -> str:
         )
     with _explained(table):
         path = (
-            spark._jsparkSession.sessionState()
-            .catalog()
-            .defaultTablePath(_identifier(spark, schema[0], name))
+            java_session(spark).sessionState().catalog().defaultTablePath(_identifier(spark, schema[0], name))
         )
     return normal_uri(path.toString())
 
 
 def _texts(spark: SparkSession, texts: list[str]) -> Any:
-    jvm: Any = spark._jvm
-    gateway: Any = spark.sparkContext._gateway
-    array = gateway.new_array(java_class(jvm, "java.lang.String"), len(texts))
+    array = java_gateway(spark).new_array(java_class(jvm_of(spark), "java.lang.String"), len(texts))
     for place, text in enumerate(texts):
         array[place] = text
     return array

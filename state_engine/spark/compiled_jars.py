@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from state_engine.core.errors import JarsError
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class
 
 _MADE = (1980, 1, 1, 0, 0, 0)
 """The time of all files in a jar: the same source makes the same jar."""

@@ -21,7 +21,14 @@ from pyspark.sql.pandas.conversion import SparkConversionMixin
 from state_engine.core.errors import ConfigurationError
 from state_engine.spark.placement import Limits, limits_of
 from state_engine.spark.spark_names import T
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import (
+    analyzed_plan,
+    frame_of,
+    java_class,
+    java_session,
+    jvm_of,
+    session_attributes,
+)
 
 OPTIONS = {
     "spark.sql.session.timeZone": "UTC",
@@ -64,9 +71,6 @@ _SPEED = (
 )  # fmt: skip
 """Of ``OPTIONS``, those that no row depends on."""
 
-_SHARED = ("_sc", "_jsc", "_jvm", "_profiler_collector")
-"""Attributes of PySpark's that sessions of one context have in common."""
-
 _CREATING = threading.Lock()
 
 
@@ -92,18 +96,17 @@ class EngineSession(SparkSession):
 
     def renew(self) -> None:
         """Take over the views, functions, catalogs and options that the user's session has by now."""
-        java = self.user._jsparkSession.cloneSession()
+        java = java_session(self.user).cloneSession()
         conf = java.sessionState().conf()
         for name in str(conf.getAllConfs().keys().mkString("\n")).split("\n"):
             if name.startswith("spark.sql.") and not name.startswith(TAKEN_OVER) and conf.isModifiable(name):
                 conf.unsetConf(name)
         for name, value in self._options.items():
             conf.setConfString(name, value)
-        _same_catalog(self.user._jsparkSession, java)
+        _same_catalog(java_session(self.user), java)
         # and nothing that PySpark keeps in an attribute of the session before
-        kept = {name: vars(self.user)[name] for name in _SHARED}
         own = {name: vars(self)[name] for name in ("user", "limits", "_options")}
-        self.__dict__ = {**kept, **own, "_jsparkSession": java}
+        self.__dict__ = session_attributes(self.user, java) | own
 
     @cached_property
     def interpreted(self) -> EngineSession:
@@ -133,13 +136,13 @@ class EngineSession(SparkSession):
 
     def differing_options(self) -> dict[str, str]:
         """Options of the user's session that may change a row, where this session has other values."""
-        java = self.user._jsparkSession.sessionState().conf()
+        java = java_session(self.user).sessionState().conf()
         names = set(str(java.getAllConfs().keys().mkString("\n")).split("\n")) | set(OPTIONS)
         judged = sorted(
             n for n in names if n.startswith("spark.sql.") and not n.startswith((*TAKEN_OVER, *_SPEED))
         )
         theirs = {n: java.getConfString(n) for n in judged if java.isModifiable(n)}
-        own = self._jconf
+        own = java_session(self).sessionState().conf()
         return {n: str(value) for n, value in theirs.items() if value != own.getConfString(n)}
 
 
@@ -154,8 +157,7 @@ def _same_catalog(theirs: Any, own: Any) -> None:
 
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     """The same rows, as a DataFrame of another session: what is made of it goes by the options of that one."""
-    dataset = java_class(session._jvm, "org.apache.spark.sql.classic.Dataset")
-    return DataFrame(dataset.ofRows(session._jsparkSession, frame._jdf.queryExecution().analyzed()), session)
+    return frame_of(analyzed_plan(frame), session)
 
 
 def handed_out(frame: DataFrame) -> DataFrame:
@@ -206,4 +208,4 @@ def activate(java: Any) -> None:
 
 
 def _sessions(context: SparkContext) -> Any:
-    return java_class(context._jvm, "org.apache.spark.sql.classic.SparkSession")
+    return java_class(jvm_of(context), "org.apache.spark.sql.classic.SparkSession")

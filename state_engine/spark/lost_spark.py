@@ -33,6 +33,7 @@ from state_engine.core.errors import (
 from state_engine.spark.lost_subtasks import MORE_MEMORY, cause_of_death
 from state_engine.spark.missing_modules import unfit_python
 from state_engine.spark.read_failures import messages
+from state_engine.storage.java_gateway import java_gateway
 from state_engine.storage.stores.storage_errors import store_failure
 
 _HOST = re.compile(
@@ -123,7 +124,7 @@ def lost_process(error: Exception, *, session: Any, job: str) -> StatelakeError 
     signs = [one for one in causes if isinstance(one, Py4JError | ConnectionError)]
     if session is None or not signs:
         return None
-    how = _exit_of(session.sparkContext._gateway, within_s=0 if all(map(_is_answer, signs)) else _REAPED_S)
+    how = _exit_of(java_gateway(session), within_s=0 if all(map(_is_answer, signs)) else _REAPED_S)
     if how is None and not any(isinstance(one, Py4JNetworkError) for one in causes):
         return None
     return SparkLostError(

@@ -40,8 +40,8 @@ from state_engine.spark.java_log import java_is_starting
 from state_engine.spark.kafka import RECORDS_JAR
 from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.shipping import is_in_process, ship_code
-from state_engine.storage.delta.java_calls import java_class
 from state_engine.storage.delta.log_stores import spark_options
+from state_engine.storage.java_gateway import has_gateway, java_class, java_context, jvm_of
 from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
@@ -141,15 +141,15 @@ def check_session(spark: Any) -> None:
             f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_own_session()}"
         )
     spark_version(spark.version)
-    _check_hadoop(spark._jvm)
+    _check_hadoop(jvm_of(spark))
     # Kernel's jars first: without them the other settings are of no use either.
-    if isinstance(java_class(spark._jvm, "io.delta.kernel.defaults.engine.DefaultEngine"), JavaPackage):
+    if isinstance(java_class(jvm_of(spark), "io.delta.kernel.defaults.engine.DefaultEngine"), JavaPackage):
         raise SessionError(
             "Delta Kernel is not on the class path of this session, and Java keeps its class path until this process "
             f"ends: start the process again (in a notebook, the kernel), and in it a session that has it:\n"
             f"{_own_session()}"
         )
-    kernel = java_class(spark._jvm, "io.delta.kernel.Meta").KERNEL_VERSION
+    kernel = java_class(jvm_of(spark), "io.delta.kernel.Meta").KERNEL_VERSION
     if kernel != DELTA_VERSION:
         raise SessionError(
             f"this session has Delta Kernel {kernel}, and the engine needs {DELTA_VERSION}: start the process again, "
@@ -318,7 +318,7 @@ def _start(settings: SparkSettings, app_name: str) -> SparkSession:
 
 def _end_java() -> None:
     """End the JVM that PySpark was starting and does not know yet: it would wait for ever."""
-    if SparkContext._gateway is not None:
+    if has_gateway():
         return
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
@@ -339,8 +339,10 @@ def _write_no_checksums(spark: Any) -> None:
 
     Nothing of ours reads the checksum files; Parquet and the commit's sizes reveal damage.
     """
-    configuration = spark._jsc.hadoopConfiguration()
-    java_class(spark._jvm, "org.apache.hadoop.fs.FileSystem").getLocal(configuration).setWriteChecksum(False)
+    configuration = java_context(spark).hadoopConfiguration()
+    java_class(jvm_of(spark), "org.apache.hadoop.fs.FileSystem").getLocal(configuration).setWriteChecksum(
+        False
+    )
 
 
 @contextmanager

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import load_settings
+from state_engine.storage.java_gateway import java_context
 from state_engine.storage.stores.object_stores import (
     describe_stores,
     known_stores,
@@ -47,9 +47,9 @@ def reach_stores(spark: SparkSession) -> None:
     """
     find_stores()
     context = spark.sparkContext
-    java_context: Any = spark._jsc
-    own = {pair._1() for pair in java_context.sc().conf().getAllWithPrefix("spark.hadoop.")}
-    configuration = java_context.hadoopConfiguration()
+    java = java_context(spark)
+    own = {pair._1() for pair in java.sc().conf().getAllWithPrefix("spark.hadoop.")}
+    configuration = java.hadoopConfiguration()
     for logger in ("py4j.clientserver", "py4j.java_gateway"):
         logging.getLogger(logger).addFilter(_MASK)
     for bucket, access in known_stores().items():

@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from state_engine.dagster.pool_slots import dead_holders, free
+from state_engine.dagster.doctor import dead_holders, free
 
 PROJECT = Path(__file__).parents[2]
 POOL = "small_head"

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaJava, failures, kafka_admin
 from state_engine.spark.kafka.cluster import KafkaCluster
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class
 from tests.support.kafka import Broker
 
 Part = str | bytes | None
@@ -74,9 +74,9 @@ class Topics:
             self.java.kafka("clients.admin.ConfigEntry"),
             self.java.kafka("clients.admin.AlterConfigOp"),
         )
-        sets = java_class(self.java._jvm, f"{changes._fqn}$OpType").SET
+        sets = java_class(self.java.vm, f"{changes._fqn}$OpType").SET
         resources = self.java.kafka("common.config.ConfigResource")
-        kind = java_class(self.java._jvm, f"{resources._fqn}$Type").TOPIC
+        kind = java_class(self.java.vm, f"{resources._fqn}$Type").TOPIC
         given = [changes(entry(name.replace("_", "."), value), sets) for name, value in config.items()]
         with self.admin() as admin, failures():
             asked = self.java.map([(resources(kind, topic), self.java.list(given))])
@@ -100,7 +100,7 @@ class Topics:
         header = self.java.kafka("common.header.internals.RecordHeader")
         given = self.java.list(header(n, bytearray(v)) for n, v in (headers or {}).items())
         record = self.java.kafka("clients.producer.ProducerRecord")
-        time = None if at_ms is None else self.java._jvm.java.lang.Long.valueOf(str(at_ms))
+        time = None if at_ms is None else self.java.vm.java.lang.Long.valueOf(str(at_ms))
         producer.send(record(topic, partition, time, _bytes(key), _bytes(value), given))
 
     def send(self, topic: str, *records: tuple[Part, Part], partition: int = 0, **more: Any) -> None:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
 from state_engine.spark.engine_session import active_session
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class
 
 ZONES = ["America/New_York", "Asia/Kolkata", "Pacific/Apia", "Europe/Berlin", "UTC", "+13:30"]
 CHOICES: dict[str, list[str]] = {

@@ -18,7 +18,7 @@ from state_engine.machine.jars import delta_jars, jars_of
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.session import check_session
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class
 from tests.support.spark_submit import spark_submit, submit_environment
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.microbatch import coordinator
-from state_engine.storage.delta.java_calls import background_thread
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.java_gateway import background_thread
 from state_engine.storage.stores.files import open_location
 from tests.faults.workloads import CUT, LETTERS, WORKLOADS, Site
 from tests.support.store_proxy import Request, StoreProxy

@@ -7,9 +7,7 @@ Decision 0054.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -18,6 +16,7 @@ import dagster as dg
 from state_engine import BackfillReport, BatchReport, CheckpointRow, PartitionStatus, RunReport, StatefulJob
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError, from_wire
+from state_engine.dagster.dagster_internals import listening_client
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.job_health import now_ms
@@ -101,7 +100,7 @@ class ExternalRunner:
 
     def _call(self, call: EngineCall, on_progress: OnBatch) -> _Heard:
         heard = _Heard(on_progress)
-        client = _listened_to(self.launch.client_of(self.context), heard)
+        client = listening_client(self.launch.client_of(self.context), heard.take)
         try:
             done = client.run(
                 context=_UntypedContext(self.context.op_execution_context.get_step_execution_context()),
@@ -167,37 +166,3 @@ class _UntypedContext(dg.OpExecutionContext):
 
     def set_requires_typed_event_stream(self, *, error_message: str | None = None) -> None:
         """Leave the run as it is."""
-
-
-def _listened_to(client: dg.PipesClient, heard: _Heard) -> dg.PipesClient:
-    """A copy of a client that has our messages taken as they come.
-
-    Pipes hands custom messages out when the process has ended well, and drops them where it failed. Every client of
-    Dagster keeps its reader under one of two names, and all readers pass on messages by ``handle_message``; the reader
-    stays of its class, because clients ask for that. Of any other client, messages are taken at the end.
-    """
-    for name in ("message_reader", "_message_reader"):
-        reader = getattr(client, name, None)
-        if isinstance(reader, dg.PipesMessageReader):
-            client = copy.copy(client)
-            setattr(client, name, _listening(reader, heard))
-    return client
-
-
-def _listening(reader: dg.PipesMessageReader, heard: _Heard) -> dg.PipesMessageReader:
-    original = reader.read_messages
-
-    def read_messages(handler: Any) -> AbstractContextManager[Any]:
-        handle = handler.handle_message
-
-        def handle_message(message: Any) -> None:
-            custom = message["method"] == "report_custom_message"
-            if not (custom and heard.take((message["params"] or {}).get("payload"))):
-                handle(message)
-
-        handler.handle_message = handle_message
-        return original(handler)
-
-    reader = copy.copy(reader)
-    setattr(reader, "read_messages", read_messages)  # noqa: B010 - a method of this copy alone
-    return reader

@@ -21,7 +21,7 @@ from state_engine.machine.jars import kafka_jars
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.spark.kafka import RECORDS
 from state_engine.spark.kafka.cluster import KafkaCluster
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -87,9 +87,9 @@ class KafkaJava:
     """Kafka's classes in the Java of a session."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._jvm: Any = spark._jvm
+        self.vm = jvm_of(spark)
         if isinstance(self.kafka("clients.admin.Admin"), JavaPackage) or isinstance(
-            java_class(self._jvm, RECORDS), JavaPackage
+            java_class(self.vm, RECORDS), JavaPackage
         ):
             setup = kafka_jars(installed_spark()).setup
             raise SessionError(
@@ -100,14 +100,14 @@ class KafkaJava:
 
     def kafka(self, name: str) -> Any:
         """A class below ``org.apache.kafka``."""
-        return java_class(self._jvm, f"{_KAFKA}.{name}")
+        return java_class(self.vm, f"{_KAFKA}.{name}")
 
     def util(self, name: str) -> Any:
-        return java_class(self._jvm, f"java.util.{name}")
+        return java_class(self.vm, f"java.util.{name}")
 
     @property
     def records(self) -> Any:
-        return java_class(self._jvm, RECORDS)
+        return java_class(self.vm, RECORDS)
 
     def map(self, entries: Iterable[tuple[Any, Any]]) -> Any:
         made = self.util("HashMap")()
@@ -131,7 +131,7 @@ class KafkaJava:
         try:
             yield client
         finally:
-            client.close(java_class(self._jvm, "java.time.Duration").ZERO)
+            client.close(java_class(self.vm, "java.time.Duration").ZERO)
 
 
 @contextmanager
@@ -231,7 +231,7 @@ class KafkaAdmin:
         return self._setting("BROKER", str(some.id()), name)
 
     def _setting(self, kind: str, of: str, name: str) -> str | None:
-        types = java_class(self._java._jvm, f"{_KAFKA}.common.config.ConfigResource$Type")
+        types = java_class(self._java.vm, f"{_KAFKA}.common.config.ConfigResource$Type")
         resource = self._java.kafka("common.config.ConfigResource")(types.valueOf(kind), of)
         with failures():
             given = self._got(self._client.describeConfigs(self._java.list([resource])).all())

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from state_engine.spark.log_store import LOG_STORE_JAR
 from state_engine.spark.session import local_session
+from state_engine.storage.java_gateway import jvm_of
 
-print(LOG_STORE_JAR.make(local_session()._jvm))
+print(LOG_STORE_JAR.make(jvm_of(local_session())))

@@ -39,7 +39,6 @@ from state_engine.storage.delta.commit_ends import (
     classified,
     reading_log,
 )
-from state_engine.storage.delta.java_calls import background_thread, java_class
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log import DeltaLog
@@ -49,6 +48,7 @@ from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.delta.snapshots import LogEntry, Snapshots
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict
 from state_engine.storage.delta.table_facts import FactsReader, TableFacts
+from state_engine.storage.java_gateway import background_thread, java_class, java_session, jvm_of
 from state_engine.storage.stores.durability import Durability
 from state_engine.storage.stores.files import is_local, open_location
 from state_engine.storage.stores.locks import table_lock
@@ -117,7 +117,7 @@ class DeltaKernel:
         checks: StoreChecks | None = None,
     ) -> None:
         self.spark, self.disk = spark, LogDurability(durability)
-        jvm: Any = spark._jvm
+        jvm = jvm_of(spark)
         self._classes = KernelClasses.of(jvm)
         self._lock_timeout_s = lock_timeout_s
         self._facts = FactsReader(self._classes)
@@ -378,10 +378,10 @@ class DeltaKernel:
 
     def forget(self, uri: str) -> None:
         """Have this session's Spark look at a table again that another one took the place of."""
-        jvm: Any = self.spark._jvm
+        jvm = jvm_of(self.spark)
         path = java_class(jvm, "org.apache.hadoop.fs.Path")(uri)
         log = java_class(jvm, "org.apache.spark.sql.delta.DeltaLog")
-        log.invalidateCache(self.spark._jsparkSession, path)
+        log.invalidateCache(java_session(self.spark), path)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class
 
 
 class KernelClasses:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from state_engine.storage.delta.java_calls import background_thread, java_class
 from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.local_file_system import use_plain_local_files
 from state_engine.storage.delta.log_stores import kernel_options
+from state_engine.storage.java_gateway import background_thread, java_class, java_context, jvm_of
 from state_engine.storage.stores.files import is_local
 
 
@@ -23,7 +23,7 @@ class KernelEngines:
         self._spark, self._classes = spark, classes
         configuration = self._new_configuration()
         self._local = classes.default_engine.create(configuration)
-        background_thread().submit(use_plain_local_files, spark._jvm, configuration)
+        background_thread().submit(use_plain_local_files, jvm_of(spark), configuration)
         self._in_stores: Any = None
         self._configuration: Any = None
 
@@ -43,10 +43,9 @@ class KernelEngines:
         return self._configuration
 
     def _new_configuration(self) -> Any:
-        java_context = self._spark._jsc
-        configuration = java_class(self._spark._jvm, "org.apache.hadoop.conf.Configuration")(
-            java_context.hadoopConfiguration()
-        )
-        for key, value in kernel_options(java_context).items():
+        context = java_context(self._spark)
+        made = java_class(jvm_of(self._spark), "org.apache.hadoop.conf.Configuration")
+        configuration = made(context.hadoopConfiguration())
+        for key, value in kernel_options(context).items():
             configuration.set(key, value)
         return configuration

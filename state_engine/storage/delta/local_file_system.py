@@ -13,7 +13,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
-from state_engine.storage.delta.java_calls import java_class
+from state_engine.storage.java_gateway import java_class
 
 _NAME = "statelake.PlainLocalFileSystem"
 _SOURCE = """

@@ -26,9 +26,9 @@ from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import ConfigurationError, StatelakeError, UnsafeStoreError
 from state_engine.storage.delta.commit_ends import class_name, refusal
-from state_engine.storage.delta.java_calls import java_class, java_threads
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_stores import check_log_store, is_allowed, log_store_of
+from state_engine.storage.java_gateway import java_class, java_threads
 from state_engine.storage.stores import store_clock
 from state_engine.storage.stores.files import is_local, join, open_location
 from state_engine.storage.stores.object_stores import store_access
@@ -61,15 +61,15 @@ class LogStores:
     """Files that are written unless they are there, through the log store of each scheme; and many deleted at once."""
 
     def __init__(self, jvm: Any, engines: KernelEngines) -> None:
-        self._jvm, self._engines = jvm, engines
+        self._vm, self._engines = jvm, engines
 
     def write_new(self, uri: str, lines: Sequence[str]) -> bool:
         """Write a file of some lines unless there is one; whether it was written."""
-        provider = java_class(self._jvm, "io.delta.kernel.defaults.internal.logstore.LogStoreProvider")
-        content = java_class(self._jvm, "java.util.ArrayList")()
+        provider = java_class(self._vm, "io.delta.kernel.defaults.internal.logstore.LogStoreProvider")
+        content = java_class(self._vm, "java.util.ArrayList")()
         for line in lines:
             content.add(line)
-        path = java_class(self._jvm, "org.apache.hadoop.fs.Path")(uri)
+        path = java_class(self._vm, "org.apache.hadoop.fs.Path")(uri)
         configuration = self._engines.configuration
         store = provider.getLogStore(configuration, uri.split(":", 1)[0])
         try:
@@ -85,13 +85,13 @@ class LogStores:
 
     def delete(self, directory: str, names: Sequence[str]) -> None:
         """Delete files of a directory, many with one request where the store can; what it refuses to, stays."""
-        path_class = java_class(self._jvm, "org.apache.hadoop.fs.Path")
+        path_class = java_class(self._vm, "org.apache.hadoop.fs.Path")
         path = path_class(directory)
         deletion = path.getFileSystem(self._engines.configuration).createBulkDelete(path)
         try:
             at_once = deletion.pageSize()
             for start in range(0, len(names), at_once):
-                files = java_class(self._jvm, "java.util.ArrayList")()
+                files = java_class(self._vm, "java.util.ArrayList")()
                 for name in names[start : start + at_once]:
                     files.add(path_class(join(directory, name)))
                 deletion.bulkDelete(files)
