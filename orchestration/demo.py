@@ -26,8 +26,8 @@ from orchestration.demo_summary import show_summary
 from state_engine import Settings, StateEngine, load_settings, local_session
 from state_engine.core.counted_nouns import counted
 from state_engine.dagster import statelake_definitions
-from state_engine.dagster.naming import checkpoint_key
 from state_engine.dagster.doctor import dead_holders, free
+from state_engine.dagster.naming import checkpoint_key
 from state_engine.errors import StatelakeError
 from state_engine.registry import beside, load_jobs
 
