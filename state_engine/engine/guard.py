@@ -1,7 +1,7 @@
 """Translates infrastructure errors of engine calls: they name the job, what was kept, and what to do.
 
-A storage that refuses, a process of Spark that died, a host name that does not resolve: ``storage_failures`` and
-``lost_spark`` know these errors. What nobody foresaw is an ``InternalError``, so that no exception of the engine
+A storage that refuses, a process of Spark that died, a host name that does not resolve: ``storage.stores.failures`` and
+``spark.failures`` know these errors. What nobody foresaw is an ``InternalError``, so that no exception of the engine
 reaches a user but a ``StatelakeError``. Exceptions of the user's own functions, and interrupts, reach him as they are.
 """
 
@@ -15,8 +15,8 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 from state_engine.machine.defects import unforeseen, with_methods
-from state_engine.spark.lost_spark import outside
-from state_engine.storage.stores.storage_failures import NOTHING_DONE, keeping
+from state_engine.spark.failures import outside
+from state_engine.storage.stores.failures import NOTHING_DONE, keeping
 
 C = TypeVar("C", bound=type)
 

@@ -67,8 +67,8 @@ from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.java_gateway import java_threads
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
+from state_engine.storage.stores.failures import keeping
 from state_engine.storage.stores.files import join, open_location
-from state_engine.storage.stores.storage_failures import keeping
 
 _NOTHING = "Nothing of this micro-batch was committed; earlier commits are unchanged"
 _TO_PUBLISH = "Checkpoint {} is committed, and the next run publishes what its sinks do not show yet"

@@ -43,7 +43,7 @@ from state_engine.microbatch.subtask.subtask_spec import (
 )
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.output_type import OutputType
-from state_engine.spark.lost_subtasks import translating_worker_loss
+from state_engine.spark.failures import translating_worker_loss
 from state_engine.spark.read_failures import reading
 from state_engine.spark.tasks import TaskInput, run
 from state_engine.storage.layout import JobLayout

@@ -30,8 +30,8 @@ from state_engine.storage.checkpoint_files import checkpoints_in, read_rows
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.root import jobs_in
+from state_engine.storage.stores.failures import keeping
 from state_engine.storage.stores.files import open_location
-from state_engine.storage.stores.storage_failures import keeping
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine

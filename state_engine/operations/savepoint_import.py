@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.checkpoint import (
     OperatorStateRef,
 )
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.operation_rows import without_work
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest, matched
 from state_engine.core.checkpoints.table_names import operator_directory
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
@@ -106,27 +107,13 @@ def import_savepoint(
 
 def _without_history(source: CheckpointRow) -> CheckpointRow:
     """The first row of a job that goes on from another one's checkpoint: nothing of what led there, and no outputs."""
+    # where outputs go is the job's to say, not a file's
     return replace(
-        source,
+        without_work(source),
         checkpoint_id=1,
         parent_id=None,
         branch=MAIN,
         kind=CheckpointKind.IMPORT,
-        rows_in=0,
-        rows_refused=0,
-        late_rows=0,
-        backfill="",
-        drained=False,
-        # a savepoint has none: where outputs go is the job's to say, not a file's
-        sinks=[],
-        dead_letters=[],
-        durations_ms={},
-        metrics={},
-        delta_versions={},
-        replaced_id=None,
-        retired=[],
-        pinned=[],
-        unpinned=[],
         rescaled=[],
     )
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import BadFileError, SourceError, StorageError
-from state_engine.storage.stores.storage_errors import java_storage_error, storage_error
+from state_engine.storage.stores.failures import java_storage_error, storage_error
 
 _FILE = re.compile(r"\[FAILED_READ_FILE[^]]*\][^:]*? file (\S.*?)\.\s", re.DOTALL)
 _KAFKA = ("org.apache.spark.sql.kafka010.", "org.apache.kafka.")

@@ -32,8 +32,8 @@ from pyspark.sql.udf import UserDefinedFunction
 
 from state_engine.core.errors import CodeVersionError, SetupError
 from state_engine.spark.code_digests import CodeDigests
+from state_engine.spark.failures import missing_module, module_error, place_of_task, placed
 from state_engine.spark.loaded_modules import MAIN, is_as_in_file, is_own, modules_of
-from state_engine.spark.missing_modules import missing_module, module_error, place_of_task, placed
 from state_engine.spark.pickled_code import not_sendable, pickled, sent_by_value
 from state_engine.spark.read_failures import messages
 

@@ -30,7 +30,7 @@ SUITE = (
     "tests/spark/test_shipping.py",
     "tests/spark/test_key_columns.py",
     "tests/spark/test_task_progress.py",
-    "tests/spark/test_lost_spark.py",
+    "tests/spark/test_failures.py",
     "tests/storage/test_kernel.py",
     "tests/storage/test_commit.py",
     "tests/storage/test_delta_log.py",

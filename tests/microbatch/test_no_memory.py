@@ -29,7 +29,7 @@ from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed_columns import Edge
 from state_engine.microbatch.routing.routing import nothing_new
 from state_engine.sources.stream_columns import Constant
-from state_engine.spark.lost_spark import without_memory
+from state_engine.spark.failures import without_memory
 from state_engine.spark.read_failures import reading_file
 from state_engine.spark.tasks import OwnReads, run
 from tests.support.limits import SetLimits

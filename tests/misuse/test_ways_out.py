@@ -94,14 +94,13 @@ FOLLOWED = {
     "SinkError": "misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps",
     "SinkIdentityError": "state_tables/test_following::test_a_table_of_another_root_is_refused_or_adopted",
     "SourceError": "misuse/test_advice::test_what_is_said_of_a_renamed_column_helps",
-    "SparkLostError": "spark/test_lost_spark::test_a_killed_jvm_is_reported_and_the_next_process_goes_on",
+    "SparkLostError": "spark/test_failures::test_a_killed_jvm_is_reported_and_the_next_process_goes_on",
     "StaleParentError": "microbatch/test_fencing::test_a_zombie_that_wakes_up_changes_nothing",
     "StateAccessError": HERE + "test_a_map_is_collected_before_it_is_changed",
     "StateMigrationError": "microbatch/test_unasked_states::"
     "test_a_state_with_entries_must_be_asked_for_renamed_dropped_or_kept",
-    "StorageError": "storage/test_storage_errors::"
-    "test_too_many_open_files_are_reported_on_reading_and_writing",
-    "SubtaskLostError": "spark/test_lost_spark::"
+    "StorageError": "storage/test_failures::test_too_many_open_files_are_reported_on_reading_and_writing",
+    "SubtaskLostError": "spark/test_failures::"
     "test_a_killed_worker_leaves_nothing_that_refuses_the_second_try",
     "TableChangedError": "state_tables/test_following::test_a_table_that_somebody_changed_is_rebuilt",
     "TimerChainError": HERE + "test_a_timer_is_set_later_than_the_one_that_fires",

@@ -9,7 +9,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import SetupError
-from state_engine.spark.missing_modules import unfit_python
+from state_engine.spark.failures import unfit_python
 
 SESSION: Any = SimpleNamespace(sparkContext=SimpleNamespace(pythonExec="/opt/python"))
 TASK = "Job aborted: Lost task 0.3 in stage 4.0 (TID 17) (10.0.0.7 executor 2): "
@@ -20,7 +20,9 @@ def failure(text: str) -> SetupError | None:
     java = SimpleNamespace(
         _target_id="o1", _gateway_client=None, getMessage=lambda: TASK + text, getCause=lambda: None
     )
-    return unfit_python([ValueError("no"), Py4JJavaError("no", java)], SESSION, job="sums")
+    error = ValueError("no")
+    error.__cause__ = Py4JJavaError("no", java)
+    return unfit_python(error, session=SESSION, job="sums")
 
 
 @pytest.mark.parametrize(

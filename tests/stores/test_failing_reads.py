@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import StorageError
 from state_engine.storage.delta.kernel import DeltaKernel
+from state_engine.storage.stores.failures import keeping
 from state_engine.storage.stores.files import open_location
-from state_engine.storage.stores.storage_failures import keeping
 from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.store_proxy import Fault, Request, StoreProxy
 

@@ -24,7 +24,7 @@ def continuing(
 ) -> CheckpointRow:
     """A row of ``main`` that changes nothing of what its parent stands for."""
     return replace(
-        parent,
+        without_work(parent),
         checkpoint_id=checkpoint_id,
         parent_id=parent.checkpoint_id,
         branch=MAIN,
@@ -32,11 +32,21 @@ def continuing(
         write_id=write_id,
         created_at=created_at,
         requested_by=requested_by,
-        rows_in=0,
-        rows_refused=0,
         operators=[operator.unwritten() for operator in parent.operators],
         operator_state_files=[],
         sources=[replace(s, position_from=s.position_to, rows=0) for s in parent.sources],
+    )
+
+
+def without_work(row: CheckpointRow) -> CheckpointRow:
+    """A row without what its own commit read, put out and did to other rows; what it stands for stays."""
+    return replace(
+        row,
+        rows_in=0,
+        rows_refused=0,
+        late_rows=0,
+        backfill="",
+        drained=False,
         sinks=[],
         dead_letters=[],
         durations_ms={},
@@ -46,7 +56,4 @@ def continuing(
         retired=[],
         pinned=[],
         unpinned=[],
-        late_rows=0,
-        backfill="",
-        drained=False,
     )

@@ -30,7 +30,7 @@ from state_engine.microbatch.subtask.pass_through_run import PassThroughRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
-from state_engine.spark.lost_subtasks import MORE_MEMORY
+from state_engine.spark.failures import MORE_MEMORY
 from state_engine.spark.shipped_code import shipped
 from state_engine.spark.task_attempts import TaskAttempt
 from state_engine.spark.tasks import Work

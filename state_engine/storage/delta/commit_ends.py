@@ -18,8 +18,8 @@ from py4j.protocol import Py4JJavaError
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import CommitFailedError, CommitUnknownError, MissingFilesError, StatelakeError
+from state_engine.storage.stores.failures import java_storage_error, store_failure
 from state_engine.storage.stores.files import is_local, local_path
-from state_engine.storage.stores.storage_errors import java_storage_error, store_failure
 
 
 class TransactionTakenError(CommitFailedError):

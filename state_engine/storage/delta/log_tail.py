@@ -23,9 +23,9 @@ from state_engine.core.errors import CommitFailedError
 from state_engine.storage.delta.log import LogCommit, is_whole
 from state_engine.storage.delta.log_names import COMMIT, HINT, commit_name, log_checkpoints, version_of
 from state_engine.storage.stores.durability import Durability, sync_directories, sync_files
+from state_engine.storage.stores.failures import storage_errors
 from state_engine.storage.stores.files import Location, is_local, join, local_path, open_location
 from state_engine.storage.stores.locks import table_lock
-from state_engine.storage.stores.storage_errors import storage_errors
 
 SYNCED_AFTERWARDS = "statelake "
 """Begins the note of a commit that Spark makes for a sink, which syncs the data files when it is done."""

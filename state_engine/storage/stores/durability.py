@@ -18,8 +18,8 @@ from contextlib import suppress
 from typing import Literal
 
 from state_engine.core.errors import StorageError
+from state_engine.storage.stores.failures import storage_errors
 from state_engine.storage.stores.in_threads import in_threads
-from state_engine.storage.stores.storage_errors import storage_errors
 
 Durability = Literal["sync", "os"]
 """``sync``: what was acknowledged outlasts a power cut; ``os``: it outlasts crashes of processes."""

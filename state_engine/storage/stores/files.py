@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from state_engine.core.errors import ConfigurationError, DamagedFileError
 from state_engine.core.json_text import parsed_json
 from state_engine.storage.stores import durability
+from state_engine.storage.stores.failures import storage_errors
 from state_engine.storage.stores.object_stores import S3_SCHEMES, s3_file_system
-from state_engine.storage.stores.storage_errors import storage_errors
 
 _LOCAL = pafs.LocalFileSystem()
 _TO_PYARROW = {"abfss": "abfs"}

@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from state_engine.core.errors import LockTimeoutError
+from state_engine.storage.stores.failures import storage_errors
 from state_engine.storage.stores.files import is_local, local_path
-from state_engine.storage.stores.storage_errors import storage_errors
 
 LOCK_FILE = ".statelake.lock"
 _POLL_S = 0.005

@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import DamagedFileError
+from state_engine.storage.stores.failures import storage_error, storage_errors
 from state_engine.storage.stores.files import footer_bytes, footer_of, is_local, open_location
-from state_engine.storage.stores.storage_errors import storage_error, storage_errors
 
 _WHOLE_BYTES = 2**22
 """Files up to this size are read at once: then nothing but their content can make parsing fail."""

@@ -27,7 +27,7 @@ from state_engine.core.errors import (
     StatelakeError,
     SubtaskLostError,
 )
-from state_engine.spark.lost_spark import lost_process, outside, unresolved_host
+from state_engine.spark.failures import lost_process, outside, unresolved_host
 from tests.support.tiny import Site
 
 pytestmark = pytest.mark.spark_tasks
@@ -187,7 +187,7 @@ def test_a_killed_jvm_is_reported_and_the_next_process_goes_on(tmp_path: Path, s
     pq.write_table(pa.table({"k": ["a", "b"], "v": [1, 2]}), tmp_path / "feed" / "0.parquet")
     (tmp_path / "marker").touch()
     died = subprocess.run(
-        [sys.executable, "-m", "tests.spark.test_lost_spark", str(tmp_path)],
+        [sys.executable, "-m", "tests.spark.test_failures", str(tmp_path)],
         cwd=REPOSITORY, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert died.stdout.startswith("SparkLostError: job 'dying': the Java process of Spark"), died.stderr[

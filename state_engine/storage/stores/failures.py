@@ -14,7 +14,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from state_engine.core.errors import StorageError
+from state_engine.core.errors import CommitError, CommitFailedError, CommitUnknownError, StorageError
+
+NOTHING_DONE = "Earlier commits are unchanged, and you can run it again"
 
 _PASSES = (
     errno.ENOENT,
@@ -154,3 +156,31 @@ def _user() -> str:
         return f"the user {getpass.getuser()!r}"
     except (OSError, KeyError):
         return f"the user {os.getuid()} on {socket.gethostname()}"
+
+
+@contextmanager
+def keeping(job: str, kept: str, *, at: str) -> Iterator[None]:
+    """Raise refusals of the storage with the job and what was kept; an outer one adds nothing.
+
+    Args:
+        kept: a sentence, without its full stop.
+        at: path for refusals that name none.
+
+    Raises:
+        CommitError: a commit did not certainly succeed.
+    """
+    try:
+        yield
+    except StorageError as error:
+        raise error.placed_in(job, f"{kept}.") from error
+    except CommitError as error:
+        if type(error) not in (CommitFailedError, CommitUnknownError) or f"job '{job}'" in str(error):
+            raise
+        raise type(error)(f"job '{job}': {str(error).rstrip('.')}. {kept}.") from error
+    except ConnectionError:  # the process of Spark hung up, which ``spark.failures`` explains
+        raise
+    except OSError as error:
+        refused = storage_error(error, at, "read or written")
+        if refused is None:
+            raise
+        raise refused.placed_in(job, f"{kept}.") from error

@@ -14,10 +14,9 @@ import pyarrow as pa
 import pytest
 
 from state_engine.core.errors import StatelakeError, StorageError
+from state_engine.storage.stores.failures import java_storage_error, keeping, storage_error, storage_errors
 from state_engine.storage.stores.files import open_location, write_csv, write_parquet
 from state_engine.storage.stores.parquet_reading import read_parquet
-from state_engine.storage.stores.storage_errors import java_storage_error, storage_error, storage_errors
-from state_engine.storage.stores.storage_failures import keeping
 
 ROWS = pa.table({"x": [1, 2, 3]})
 
