@@ -119,7 +119,8 @@ def _kept_files(directory: Path, _: pytest.MonkeyPatch) -> Use:
         assert f"/{opened.read().num_rows}.parquet" in file.uri
         assert opened.limits("n") == [(0, opened.metadata.num_rows - 1)]
         assert kept.bytes >= 0
-        kept.keep_only([file.uri], below=[f"file://{directory}"])
+        if random.random() < 0.1:
+            kept.keep_only([file.uri], below=[f"file://{directory}"])
 
     return use
 
@@ -219,7 +220,7 @@ def test_threads_may_use_it_at_once(shared: str, tmp_path: Path, monkeypatch: py
     use = SHARED[shared](tmp_path, monkeypatch)
 
     def many(thread: int) -> None:
-        for _ in range(150):
+        for _ in range(400):
             use(thread)
 
     with _switching_often(), ThreadPoolExecutor(3) as threads:

@@ -27,7 +27,7 @@ from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
 from state_engine.storage.state.newest_entries import NewestEntries
-from state_engine.storage.state.state_rows import parts_of
+from state_engine.storage.state.state_rows import Part, parts_of
 from state_engine.storage.stores.parquet_reading import OpenParquet
 
 KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
@@ -150,6 +150,14 @@ def test_files_before_the_one_that_has_all_keys_are_not_opened(
     assert values_of(newest, ONE, KEYS) == dict.fromkeys(KEYS, 2)
     older.write_bytes(content)
     assert values_of(newest, OTHER, KEYS) == dict.fromkeys(KEYS, "x")
+
+
+def test_some_of_the_wanted_rows_of_a_part() -> None:
+    table = pa.table({"a": [0, 1, 2, 3], "b": ["w", "x", "y", "z"]})
+    part = Part(frozenset(table.column_names), table.select, np.array([True, False, True, True]))
+    assert part.read(["a"])["a"].to_pylist() == [0, 2, 3]
+    some = part.only(np.array([False, True, True]))
+    assert some.read(["a", "b"]).to_pydict() == {"a": [2, 3], "b": ["y", "z"]}
 
 
 def test_parts_from_the_newest_on_are_parts_of_the_path_backwards(tmp_path: Path) -> None:
