@@ -22,6 +22,7 @@ from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.copy_directory import NO_COPIES
 from state_engine.storage.state.listed_files import ListedFile
 from state_engine.storage.state.located_files import StateFile
+from state_engine.storage.stores.files import put_file
 
 KEY = KeySchema(("k",), (pa.int64(),))
 SEEN = ListStateDescriptor("seen", int)
@@ -48,7 +49,7 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
 
     stored = list(range(20))
     changes = [(SEEN, [Change(n, APPEND, [n, n + 1]) for n in stored])]
-    (file,) = subtask(stored).write(changes, subtask=0, attempt=0, key_type=KEY.storage)
+    (file,) = subtask(stored).write(changes, subtask=0, attempt=0, key_type=KEY.storage, put=put_file)
     listed = ListedFile(f"{spec.layout.changelog('op')}/{file.path}", file.rows)
     spec.state_files = [StateFile(listed, 0, 127, 1)]
     spec.recorded_states = {"seen": recorded_schema(SEEN)}
