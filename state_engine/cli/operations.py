@@ -18,6 +18,7 @@ from state_engine.cli.progress import progress
 from state_engine.cli.session import declared, known, listed, opened
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
+from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.rescaling import RescaleReport
@@ -259,14 +260,14 @@ def verify_table(job: Job, table: Table) -> None:
 
 
 def accept_table(job: Job, table: Table, dry_run: DryRun = False) -> None:
-    """Keep what others changed in a published table, and continue from there."""
+    """Keep what others changed in a published table, or put in the place of a SqlSink's, and continue from there."""
     code = known(job)
     with opened(f"{job}: accepting {table}") as engine:
         done = engine.published(code).accept(table, dry_run=dry_run)
-    text = (
-        f"{table}: what others changed {'would stay' if dry_run else 'stays'}, until the state of its keys changes; "
-        f"{done.difference}"
-    )
+    kept = "would stay" if dry_run else "stays"
+    text = f"{table}: what others changed {kept}, until the state of its keys changes; {done.difference}"
+    if not SinkKind(done.kind).shows_state:
+        text = f"{table}: the table {kept} as it is, as the one that holds what was published; {done.whole}"
     report({"job": job, **plain(done), "dry_run": dry_run}, [text])
 
 

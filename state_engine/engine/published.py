@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import SinkError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.publishing.published_tables import PublishedTables
+from state_engine.publishing.publication import Publication
 from state_engine.publishing.sink_places import Declared
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.states import PublishedState, TablePolicy
@@ -43,8 +44,8 @@ class JobPublished:
             ConfigurationError: the job publishes no state to such a table.
             SinkError: the table cannot hold the state.
         """
-        tables, history, declared = self._opened()
-        state, move = tables.rebuild(history, table, declared, dry_run=dry_run)
+        publication, history, declared = self._opened()
+        state, move = publication.tables.rebuild(history, table, declared, dry_run=dry_run)
         if not dry_run:
             self._record(state, "rebuild", requested_by)
         return move
@@ -55,13 +56,15 @@ class JobPublished:
         Raises:
             TableChangedError: the table itself shows that somebody else changed it.
         """
-        tables, history, declared = self._opened()
-        return tables.verify(history, table, declared)
+        publication, history, declared = self._opened()
+        return publication.tables.verify(history, table, declared)
 
     def accept(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableReport:
         """Leave what others changed in a table as it is, and go on from there: later changes of the state apply.
 
-        A row of ``checkpoints`` says that it was done, and who asked for it.
+        The table of a ``SqlSink`` that somebody dropped and created again is accepted, too: as the one that holds what
+        was published. Nothing is compared, and later outputs are appended. A row of ``checkpoints`` says that it was
+        done, and who asked for it.
 
         Args:
             table: its name among the sinks of the job.
@@ -72,11 +75,20 @@ class JobPublished:
             How the table differs from the state that it shows: rows that a rebuild would put there, and take away.
 
         Raises:
-            ConfigurationError: the job publishes no state to such a table.
+            ConfigurationError: the job has no such table.
             SinkIdentityError: it belongs to another job.
-            SinkError: there is no table, or it cannot be compared with the state.
+            SinkError: there is no table, it cannot be compared with the state, or it is a sink of another kind.
         """
-        tables, history, declared = self._opened()
+        publication, history, declared = self._opened()
+        tables = publication.tables
+        if table not in {one.name for one in tables.states(history, declared)} and (
+            sink := publication.accept(history.main_path, table, dry_run=dry_run)
+        ):
+            if not dry_run:
+                self._settle(replace(sink, files=[], withdrawn=[]), requested_by)
+            return TableReport(
+                sink.name, sink.kind, sink.path, 0, 0, "nothing compares it with what was published"
+            )
         state, move = tables.accept(history, table, declared, dry_run=dry_run)
         if not dry_run:
             self._record(state, "keep", requested_by)
@@ -87,17 +99,19 @@ class JobPublished:
 
         Compactions do the same. No row changes.
         """
-        tables, history, declared = self._opened()
-        return tables.tidy(history, declared)
+        publication, history, declared = self._opened()
+        return publication.tables.tidy(history, declared)
 
     def _record(self, state: PublishedState, policy: TablePolicy, requested_by: str | None) -> None:
-        maintenance = self.context.maintenance(self._job, requested_by)
-        maintenance.settle_table(replace(state, policy=policy).staged())
+        self._settle(replace(state, policy=policy).staged(), requested_by)
 
-    def _opened(self) -> tuple[PublishedTables, History, Declared]:
+    def _settle(self, table: StagedSink, requested_by: str | None) -> None:
+        self.context.maintenance(self._job, requested_by).settle_table(table)
+
+    def _opened(self) -> tuple[Publication, History, Declared]:
         tables = self.context.ran(job_name(self._job))
         history = tables.log.load()
-        return self.context.publication(tables).tables, history, self.context.declared(tables, self._job)
+        return self.context.publication(tables), history, self.context.declared(tables, self._job)
 
 
 def tidy_quietly(context: EngineContext, job: StatefulJob | str) -> None:

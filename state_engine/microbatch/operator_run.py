@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import OperatorStateRef
 from state_engine.core.checkpoints.resumption import (
@@ -23,6 +25,7 @@ from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import OperatorNode, declared_key, output_type_of
@@ -121,8 +124,24 @@ def _rules_of_table(
     node = next((one for one in job.published.values() if one.operator is operator and one.sink_key), None)
     if node is None or not inputs:
         return {}
-    rules = tuple(node.table.row_rules(_input_type(inputs).columns.arrow))
+    schema = pa.schema(list(_input_type(inputs).columns.arrow))
+    rules = tuple(node.table.row_rules(schema, partial(_offered, job, operator, inputs, schema)))
     return {"table_rules": rules, "table_name": f"sink '{node.name}', {node.table.shown}"}
+
+
+def _offered(
+    job: StatefulJob, operator: OperatorNode, inputs: Sequence[RoutedInput], schema: pa.Schema
+) -> pa.Table:
+    """All rows that come into an operator, read to the driver."""
+    parts = []
+    for frame in (one.frame for one in inputs):
+        if isinstance(frame.given, pa.Table):
+            part = frame.given.select(frame.user_columns)
+        else:
+            with reading(frame.source, job=job.name, into=f"operator '{operator.uid}'"):
+                part = frame.rows.select([F.col(quoted(name)) for name in frame.user_columns]).toArrow()
+        parts.append(part.cast(schema))
+    return pa.concat_tables(parts)
 
 
 def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:

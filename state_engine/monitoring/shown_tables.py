@@ -4,19 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.core.errors import SinkIdentityError, TableChangedError
+from state_engine.core.errors import SinkError, SinkIdentityError, TableChangedError
 from state_engine.publishing.sink_places import SinkPlaces
-from state_engine.state_tables.base import READING_FAILS, ShownCheckpoint, damaged_table
+from state_engine.state_tables.base import (
+    READING_FAILS,
+    PublishedTable,
+    ShownCheckpoint,
+    TableColumns,
+    damaged_table,
+)
 from state_engine.state_tables.delta import shown_in_log
 from state_engine.state_tables.sql import SqlStateTarget
 from state_engine.state_tables.states import PublishedState, state_of, way_to
+from state_engine.state_tables.table_form import TableForm
+
+
+def _in_database(
+    table: PublishedTable, columns: TableColumns, *, changed: bool = False
+) -> ShownCheckpoint | None:
+    target = SqlStateTarget()
+    shown = target.shown(table, changed=changed)
+    if shown is not None and not changed:
+        try:
+            target.check_columns(table, columns)
+        except SinkError as error:
+            raise TableChangedError(str(error)) from error
+    return shown
+
 
 _SHOWN: Mapping[str, Callable[..., ShownCheckpoint | None]] = {
     SinkKind.DELTA_STATE: shown_in_log,
-    SinkKind.SQL_STATE: SqlStateTarget().shown,
+    SinkKind.SQL_STATE: _in_database,
 }
 
 
@@ -44,17 +66,23 @@ def statuses(history: History, states: Iterable[PublishedState], places: SinkPla
     head = history.head
     if head is None:
         return []
-    known = [one for one in states if state_of(head, one.operator, one.state) is not None]
-    return [_status(history, head.checkpoint_id, one, places) for one in known]
+    known = [(one, found) for one in states if (found := state_of(head, one.operator, one.state))]
+    return [
+        _status(history, one, TableForm.of(*found, map_key=one.map_key).columns, places)
+        for one, found in known
+    ]
 
 
-def _status(history: History, head_id: int, state: PublishedState, places: SinkPlaces) -> TableStatus:
-    table = state.table(places.app_of(state.name))
-    look, changed = _SHOWN[state.kind], ""
+def _status(
+    history: History, state: PublishedState, columns: TableColumns, places: SinkPlaces
+) -> TableStatus:
+    assert history.head is not None
+    table, head_id = state.table(places.app_of(state.name)), history.head.checkpoint_id
+    look, changed = partial(_SHOWN[state.kind], table, columns), ""
     try:
-        shown = look(table)
+        shown = look()
     except TableChangedError as error:
-        shown, changed = look(table, changed=True), str(error)
+        shown, changed = look(changed=True), str(error)
     except SinkIdentityError as error:
         shown, changed = None, "" if state.options.get("adopt") else str(error)
     except READING_FAILS as error:

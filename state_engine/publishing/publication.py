@@ -21,7 +21,7 @@ from state_engine.core.checkpoints.pending import (
     last_of_sinks,
     newest_in_foreground,
 )
-from state_engine.core.checkpoints.row_outputs import SinkKey, publications
+from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
@@ -30,7 +30,7 @@ from state_engine.job.job_tables import JobTables
 from state_engine.publishing.published_tables import PublishedTables
 from state_engine.publishing.publishers import publishers
 from state_engine.publishing.sink_places import Declared, SinkPlaces
-from state_engine.sinks.base import Publisher, naming_damage
+from state_engine.sinks.base import FROM_INPUT, Publisher, naming_damage
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher, ForeachBatchSink
 from state_engine.state_tables.base import TableTarget
 from state_engine.state_tables.states import published_in
@@ -172,6 +172,20 @@ class Publication:
         shown = self._shown(self.places.changes(path, declared))
         return [(change.row, change.staged) for change in in_order(shown)]
 
+    def accept(self, path: Sequence[CheckpointRow], name: str, *, dry_run: bool = False) -> StagedSink | None:
+        """Take what is in the place of a sink for that sink; the last that was published to it.
+
+        Returns:
+            None where the path has no such sink.
+        """
+        changes = (
+            one for row in reversed(path) for one in self.staged(row) if one.name == name != DEAD_LETTERS
+        )
+        last = next(changes, None)
+        if last is not None and not dry_run:
+            self._publishers[last.kind].accept(last, self.places.app_of(name))
+        return last
+
     def left_alone(self, path: Sequence[CheckpointRow], declared: Declared) -> list[StagedSink]:
         """Sinks on a path that today's code does not have."""
         return self.places.left_alone(path, declared)
@@ -188,21 +202,22 @@ class Publication:
         if lost:
             name, path = one.key
             ids = f"checkpoint {lost[0]}" if len(lost) == 1 else f"checkpoints {lost[0]} to {lost[-1]}"
+            newest = one.changes[-1].staged
+            why = self._publishers[newest.kind].loss(newest) or self._usual_loss(lost[0])
+            job = self._tables.layout.job
             raise SinkBehindError(
-                f"job '{self._tables.layout.job}', sink '{name}': {path} does not show what {ids} published to it "
-                f"({counted(sum(c.staged.rows for c in one.behind), 'row')}): it was put back from a backup, or "
-                f"emptied, or deleted. Nothing was done. {self._ways_back(lost[0])}"
+                f"job '{job}', sink '{name}': {path} does not show what {ids} published to it "
+                f"({counted(sum(c.staged.rows for c in one.behind), 'row')}): {why.replace('JOB', job)}; or give the "
+                "sink another name to begin empty. Nothing was done"
             )
 
-    def _ways_back(self, first_id: int) -> str:
-        """What to do about a sink that lost what was published to it from a checkpoint on."""
-        job = self._tables.layout.job
+    def _usual_loss(self, first_id: int) -> str:
+        """Why a sink may have lost what was published to it from a checkpoint on, and what to do about it."""
         return (
-            f"Publish that again with engine.publish_pending(job, from_checkpoint={first_id}), or `statelake "
-            f"publish-pending {job} --from-checkpoint {first_id}`, while its staged files exist. If they are "
-            f"gone with the sink, make it again from the recorded input: `statelake branch create {job} --from 0`, "
-            f"then `statelake branch promote {job} BRANCH`. Or restore the job to a checkpoint that the sink shows; or "
-            "give the sink another name to begin empty"
+            "it was put back from a backup, or emptied, or deleted. Publish that again with "
+            f"engine.publish_pending(job, from_checkpoint={first_id}), or `statelake publish-pending JOB "
+            f"--from-checkpoint {first_id}`, while its staged files exist. If they are gone with the sink, "
+            f"{FROM_INPUT}. Or restore the job to a checkpoint that the sink shows"
         )
 
     def _check_seen(self, one: SinkStatus) -> None:

@@ -39,11 +39,12 @@ DROP_ROWS = (
 )
 """The way out of rows that a sink can never show, for messages."""
 
-MAKE_AGAIN = (
-    "where it is gone for good, make it again from the recorded input: `statelake branch create JOB --from 0`, then "
-    "`statelake branch promote JOB BRANCH`"
+FROM_INPUT = (
+    "make it again from the recorded input: `statelake branch create JOB --from 0`, then `statelake branch promote JOB "
+    "BRANCH`"
 )
 """The way out of a sink that is gone, for messages."""
+MAKE_AGAIN = f"where it is gone for good, {FROM_INPUT}"
 
 _LOG = "_delta_log"
 WRITE_ID = "_write_id"
@@ -218,6 +219,24 @@ class Publisher(ABC):
 
     def check_identity(self, staged: StagedSink) -> None:  # noqa: B027 - the others find out when they publish
         """Refuse, before a row is committed, files that were staged where another application has begun since."""
+
+    def loss(self, staged: StagedSink) -> str:
+        """Why the sink is not the one that outputs were staged for, and the ways out; empty where it may be."""
+        return ""
+
+    def accept(self, staged: StagedSink, app: str) -> None:
+        """Take what is in the place of a sink for that sink.
+
+        Args:
+            staged: the last that was published to it.
+            app: application id of its transactions.
+
+        Raises:
+            SinkError: such sinks are recognised by what they hold.
+        """
+        raise SinkError(
+            f"sink '{staged.name}': only the table of a SqlSink, or one that shows a state, can be accepted as it is"
+        )
 
     def withdraws(self, staged: StagedSink) -> bool:
         """Whether the sink can let go of outputs at all; if not, those off the head's path were kept on purpose."""

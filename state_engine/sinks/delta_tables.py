@@ -45,7 +45,7 @@ def plain_problems(facts: TableFacts) -> list[str]:
             problems.append(f"column mapping ({key}={value})")
         if key.startswith("delta.constraints."):
             problems.append(f"the constraint {key.removeprefix('delta.constraints.')}")
-    problems += [f"NOT NULL column '{name}'" for name in _not_null(facts.schema)]
+    problems += [f"NOT NULL column '{'.'.join(path)}'" for path in _not_null(facts.schema)]
     for column in facts.schema["fields"]:
         rules = [r for r in _COLUMN_RULES if r in column.get("metadata", {})]
         if rules:
@@ -55,14 +55,15 @@ def plain_problems(facts: TableFacts) -> list[str]:
 
 def row_rules(path: str, facts: TableFacts, offered: pa.Schema) -> list[RowRule]:
     """Rules of a table for the rows that it is offered, as far as Arrow can judge them."""
+    needed = _not_null(facts.schema, elements=True)
     rules: list[RowRule] = [
-        NotNull(name) for name in _not_null(facts.schema) if name.split(".")[0] in offered.names
+        NotNull(name, inside=tuple(inside)) for name, *inside in needed if name in offered.names
     ]
     for column in facts.schema["fields"]:
-        name, text = column["name"], column.get("metadata", {}).get(_TEXT, "")
-        bounded = re.fullmatch(r"(?:var)?char\((\d+)\)", text)
-        if bounded and name in offered.names:
-            rules.append(Longest(name, int(bounded[1])))
+        name, text = column["name"], column.get("metadata", {}).get(_TEXT)
+        if text and name in offered.names:
+            lengths, _ = _lengths(column["type"], text)
+            rules += [Longest(name, most, inside=inside) for inside, most in lengths]
     for name in facts.partition_columns:
         kind = offered.field(name).type if name in offered.names else None
         if kind is not None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
@@ -175,19 +176,66 @@ def _names(facts: TableFacts) -> set[str]:
     return {f["name"] for f in facts.schema["fields"]}
 
 
-def _not_null(kind: Any, inside: str = "") -> list[str]:
-    """Names of the fields, nested ones included, that must not be null."""
+Path = tuple[str, ...]
+"""The way to values inside of a table or column: names of fields, ``element``, ``key`` and ``value``."""
+_INSIDE = {
+    "array": {"element": ("elementType", "containsNull")},
+    "map": {"key": ("keyType", ""), "value": ("valueType", "valueContainsNull")},
+}
+"""By type: its parts, each with the names of its type and of what says whether it may be null."""
+
+
+def _not_null(kind: Any, inside: Path = (), *, elements: bool = False) -> list[Path]:
+    """What must not be null: fields, nested ones included.
+
+    Args:
+        kind: in the JSON form of Spark.
+        inside: the way to it.
+        elements: also elements of lists and values of maps.
+    """
     if isinstance(kind, str):
         return []
-    if kind["type"] != "struct":
-        parts = (kind[p] for p in ("elementType", "keyType", "valueType") if p in kind)
-        return [name for part in parts for name in _not_null(part, inside)]
-    names = []
-    for field in kind["fields"]:
-        name = inside + field["name"]
-        names += [] if field["nullable"] else [name]
-        names += _not_null(field["type"], f"{name}.")
-    return names
+    if kind["type"] == "struct":
+        parts = [(field["name"], field["type"], not field["nullable"]) for field in kind["fields"]]
+    else:
+        given = _INSIDE[kind["type"]].items()
+        parts = [
+            (step, kind[type_of], elements and not kind.get(may, True)) for step, (type_of, may) in given
+        ]
+    paths = []
+    for step, part, is_needed in parts:
+        path = (*inside, step)
+        paths += [*([path] if is_needed else []), *_not_null(part, path, elements=elements)]
+    return paths
+
+
+def _lengths(kind: Any, text: str) -> tuple[list[tuple[Path, int]], str]:
+    """The texts inside of a type that have so many characters at most, and what follows the type in a text.
+
+    Args:
+        kind: in the JSON form of Spark, which has no lengths.
+        text: begins with the type as SQL, with lengths.
+
+    Example:
+        >>> _lengths({"type": "array", "elementType": "string"}, "array<varchar(3)>")
+        ([(('element',), 3)], '')
+    """
+    if isinstance(kind, str):
+        bounded, whole = re.match(r"(?:var)?char\((\d+)\)", text), re.match(r"[\w ]+(\([\d, ]+\))?", text)
+        assert whole is not None
+        return [((), int(bounded[1]))] if bounded else [], text[whole.end() :]
+    if kind["type"] == "struct":
+        parts = [(f["name"], f["type"], f["name"]) for f in kind["fields"]]
+    else:
+        parts = [(step, kind[type_of], "") for step, (type_of, _) in _INSIDE[kind["type"]].items()]
+    lengths, rest = [], text[text.index("<") :]
+    for step, part, name in parts:
+        rest = rest[1:]  # "<" or ","
+        for spelled in (f"{quoted(name)}:", f"{name}:") if name else ():
+            rest = rest.removeprefix(spelled)
+        inner, rest = _lengths(part, rest)
+        lengths += [((step, *path), most) for path, most in inner]
+    return lengths, rest[1:]
 
 
 def canonical(schema: dict[str, Any]) -> str:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.types.beyond_python import shown, undecodable
+from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.invalid_text import rows_that_fail
+from state_engine.storage.state.entry_codes import entry_codes
 
 _LONGEST_SHOWN = 60
 _LONGEST_NAME = 255
@@ -39,13 +41,15 @@ class RowRule(ABC):
 
 @dataclass(frozen=True)
 class ColumnRule(RowRule):
-    """A rule of one column.
+    """A rule of one column, or of what is inside of it.
 
     Attributes:
-        column: its name; of a field in a record, the names on the way to it with dots between them.
+        column: its name.
+        inside: the way to the values: a field's name, ``element`` of a list, ``key`` and ``value`` of a map.
     """
 
     column: str
+    inside: tuple[str, ...] = field(default=(), kw_only=True)
 
     @property
     @abstractmethod
@@ -57,22 +61,29 @@ class ColumnRule(RowRule):
         """Which values break it; null counts as false."""
 
     def refused(self, table: pa.Table) -> dict[int, str]:
-        values = self._values(table)
-        if not len(values):
-            return {}
-        wrong = np.flatnonzero(self.broken(values).fill_null(False).to_numpy(zero_copy_only=False))
-        return {row: self._described(shown(values, row)) for row in wrong.tolist()}
+        column = table[self.column]
+        return {row: self._described(column, row) for row in rows_that_fail(column, self._is_good)}
 
-    def _described(self, value: Any) -> str:
+    def _is_good(self, column: pa.Array) -> bool:
+        return not pc.any(self.broken(self._values(column))).as_py()
+
+    def _described(self, column: pa.ChunkedArray, row: int) -> str:
+        values = self._values(column.take(pa.array([row])).combine_chunks())
+        value = shown(values, pc.index(self.broken(values), True).as_py())
         text = "null" if value is None else repr(value) if isinstance(value, str) else str(value)
         if len(text) > _LONGEST_SHOWN:
             text = f"{text[:_LONGEST_SHOWN]}…"
-        return f"the column '{self.column}' holds {text}: {self.says}"
+        return f"the column '{'.'.join((self.column, *self.inside))}' holds {text}: {self.says}"
 
-    def _values(self, table: pa.Table) -> pa.Array:
-        name, *inside = [self.column] if self.column in table.column_names else self.column.split(".")
-        values = table[name].combine_chunks()
-        return pc.struct_field(values, inside) if inside else values
+    def _values(self, values: pa.Array) -> pa.Array:
+        for step in self.inside:
+            if pa.types.is_struct(values.type):
+                values = pc.struct_field(values, [step])
+            elif pa.types.is_map(values.type):
+                values = values.keys if step == "key" else values.items
+            else:
+                values = values.flatten()
+        return values
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,42 @@ class NotBefore1970(ColumnRule):
 
     def broken(self, values: pa.Array) -> pa.BooleanArray:
         return pc.less(values, pa.scalar(0, pa.int64()).cast(values.type))
+
+
+@dataclass(frozen=True)
+class NotAfter(ColumnRule):
+    """A time that is not too far ahead.
+
+    Attributes:
+        last_ms: milliseconds since 1970.
+    """
+
+    last_ms: int
+    says = "the topic takes no time so far ahead (message.timestamp.after.max.ms)"
+
+    def broken(self, values: pa.Array) -> pa.BooleanArray:
+        numbers = values.cast(pa.timestamp("ms", values.type.tz), safe=False).cast(pa.int64())
+        return pc.greater(numbers, self.last_ms)
+
+
+@dataclass(frozen=True)
+class NotTheseRows(RowRule):
+    """A row is none of those that the sink's own engine refused.
+
+    Attributes:
+        rows: with the columns that are compared.
+        why: of each, what is wrong with it.
+    """
+
+    rows: pa.Table
+    why: tuple[str, ...]
+
+    def refused(self, table: pa.Table) -> dict[int, str]:
+        same = table.select(self.rows.column_names).cast(self.rows.schema)
+        codes = entry_codes([one_chunk(column) for column in pa.concat_tables([self.rows, same]).columns])
+        known = dict(zip(codes.tolist(), self.why, strict=False))
+        after = enumerate(codes[self.rows.num_rows :].tolist())
+        return {row: known[code] for row, code in after if code in known}
 
 
 def refused_rows(rules: Iterable[RowRule], table: pa.Table) -> dict[int, str]:

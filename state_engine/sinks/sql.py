@@ -7,7 +7,8 @@ together with one row of a ledger beside the table:
 
 So either all of a checkpoint is in the table and in the ledger, or nothing is; a second publish finds the ledger's row
 and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
-the table's identity, which changes when the sink makes the table again.
+the table's identity, which changes when the sink makes the table again; its row -2 tells the table from one that others
+make under its name, see ``sql_identity``.
 
 Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Plays the part
 of the exactly-once sink of Flink's JDBC connector, with a ledger in place of XA transactions.
@@ -186,6 +187,16 @@ class SqlPublisher(Publisher):
         target = target_of(staged)
         with _connected(target, staged.name) as table:
             table.is_published(staged, app, checkpoint_id)
+
+    def loss(self, staged: StagedSink) -> str:
+        target = target_of(staged)
+        with _connected(target, staged.name) as table:
+            loss = table.loss(staged)
+        return f"{target.shown} {loss}" if loss else ""
+
+    def accept(self, staged: StagedSink, app: str) -> None:
+        with _connected(target_of(staged), staged.name) as table:
+            table.accept(staged, app)
 
     def withdraws(self, staged: StagedSink) -> bool:
         return target_of(staged).lineage

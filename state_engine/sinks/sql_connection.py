@@ -90,8 +90,12 @@ class SqlWrite:
                 f"({_one_line(error)}), and the ledger cannot be read. Run again: it is looked up first"
             ) from unseen
 
-    def refused(self, error: DBAPIError) -> SinkError | CommitFailedError:
-        """The error for rows that were not written: something was in the way, or they do not fit."""
+    def refused(self, error: DBAPIError, why: str = "") -> SinkError | CommitFailedError:
+        """The error for rows that were not written: something was in the way, or they do not fit.
+
+        Args:
+            why: more than the database says; empty for that.
+        """
         if isinstance(error, OperationalError | InterfaceError):
             return CommitFailedError(
                 f"{self.who}: checkpoint {self.checkpoint_id} was not written to {self.target.shown} "
@@ -99,8 +103,8 @@ class SqlWrite:
             )
         return SinkError(
             f"{self.who}: {self.target.shown} does not take the rows of checkpoint {self.checkpoint_id}: "
-            f"{_one_line(error)}. Nothing was published and nothing is lost: let the table take them and run again, or "
-            f"{self.ways_out}"
+            f"{why or _one_line(error)}. Nothing was published and nothing is lost: let the table take them and run "
+            f"again, or {self.ways_out}"
         )
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import SinkError, SinkIdentityError
-from state_engine.sinks.base import DROP_ROWS, MAKE_AGAIN
+from state_engine.sinks.base import DROP_ROWS, FROM_INPUT, MAKE_AGAIN
 from state_engine.sinks.row_rules import RowRule
 from state_engine.sinks.spark_writer import note_of
 from state_engine.sinks.sql_columns import check_table, rules_of, sql_checks, table_for
@@ -63,7 +63,7 @@ class SqlTable:
         """
         table = table_for(self.target, schema, self.connection.dialect.name)
         self.ledger.prepare()
-        if not exists(self.connection, self.target.table, self.target.schema):
+        if not self._exists():
             self._make(app, table)
         elif not known and not self._takes(schema) and self._is_left_over(app, table):
             self.ledger.new_identity(app)
@@ -102,23 +102,42 @@ class SqlTable:
         return row is None
 
     def seen(self, app: str) -> int:
-        """The highest checkpoint that an application published to the table; 0 also where the table is gone."""
-        return self.ledger.seen(app) if exists(self.connection, self.target.table, self.target.schema) else 0
+        """The highest checkpoint that an application published to the table; 0 also where that is gone."""
+        return self.ledger.seen(app) if self._exists() and not self.ledger.is_replaced(app) else 0
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
-    def is_same(self, staged: StagedSink) -> bool:
-        """Whether there is the table that files were staged for, and no other one in its place."""
-        there = exists(self.connection, self.target.table, self.target.schema)
-        return there and self.ledger.has_identity(staged.identity)
+    def loss(self, staged: StagedSink) -> str:
+        """Why the table that files were staged for is not there any more, and the ways out; empty where it is."""
+        app = self.ledger.holder(staged.identity)
+        if app is None or not self._exists():
+            return f"is gone, or was recreated, since rows were staged for it. Put the old one back; {MAKE_AGAIN}"
+        if not self.ledger.is_replaced(app):
+            return ""
+        job = app.split("/")[1]
+        return (
+            "was dropped and created again since rows were published to it, so nothing says which of them it holds. If "
+            f"it holds all of them, accept it with `statelake accept-table {job} {self.sink}`. Else put the old one "
+            f"back; or drop this one, and {FROM_INPUT}"
+        )
+
+    def check_same(self, staged: StagedSink) -> None:
+        """Refuse another table than the one that files were staged for.
+
+        Raises:
+            SinkIdentityError: it is gone, or was made anew.
+        """
+        if loss := self.loss(staged):
+            raise SinkIdentityError(f"sink '{self.sink}': {self.target.shown} {loss}; or {DROP_ROWS}")
 
     def check(self, staged: StagedSink) -> None:
-        """Refuse another table than the one that files were staged for."""
-        if not self.is_same(staged):
-            raise SinkIdentityError(
-                f"sink '{self.sink}': {self.target.shown} is gone, or was recreated, since rows were staged for it. "
-                f"Put the old one back; {MAKE_AGAIN}; or {DROP_ROWS}"
-            )
+        """Refuse a table that is not the one that files were staged for, or that cannot take them.
+
+        Raises:
+            SinkIdentityError: see ``check_same``.
+            SinkError: it cannot take these rows any more.
+        """
+        self.check_same(staged)
         if staged.files:
             self._check_columns(staged_schema(staged))
 
@@ -131,8 +150,7 @@ class SqlTable:
         """Whether the ledger holds this row."""
         recorded = self.ledger.digest(app, checkpoint_id)
         if recorded == note_of(staged):
-            if not exists(self.connection, self.target.table, self.target.schema):
-                self.check(staged)
+            self.check_same(staged)
             return True
         newest = self.ledger.seen(app)
         if recorded is not None or newest > checkpoint_id:
@@ -142,6 +160,16 @@ class SqlTable:
                 "re-created job, writes to the same table. Give each its own table, or restore the checkpoint's parent"
             )
         return False
+
+    def accept(self, staged: StagedSink, app: str) -> None:
+        """Take the table as it is for the one that the application published to; SinkIdentityError without one."""
+        if not self._exists():
+            self.check_same(staged)
+        self.ledger.note_mark(app, known=None)
+        self.connection.commit()
+
+    def _exists(self) -> bool:
+        return exists(self.connection, self.target.table, self.target.schema)
 
     def _check_columns(self, schema: pa.Schema) -> None:
         check_table(self.target, schema, sa.inspect(self.connection))
@@ -174,6 +202,7 @@ class SqlTable:
             CommitUnknownError: the connection broke while committing, and the ledger cannot be read.
         """
         self.check(staged)
+        known = self.ledger.mark(app)
         write = SqlWrite(
             self.target,
             f"sink '{self.sink}'",
@@ -188,6 +217,9 @@ class SqlTable:
                 delete_rows(self.connection, self.target, staged)
             if staged.files:
                 write_rows(self.connection, self.target, staged)
+            if not self.ledger.note_mark(app, known=known):  # in this moment
+                self.connection.rollback()
+                self.check_same(staged)
         except DBAPIError as error:
             raise write.refused(error) from error
         write.commit(

@@ -3,7 +3,8 @@
     _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
 
 An application is ``<root id>/<job>/<sink>``. Its row 0 holds, in place of a digest, the identity and
-the name of its table; its row -1 the name of the table that it has made itself.
+the name of its table; its row -1 the name of the table that it has made itself; its row -2 the mark that the table had
+when the application last published to it, see ``sql_identity``.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from state_engine.sinks.sql_identity import MarkedTable, TableMark
+
 LEDGER = "_statelake_ledger"
 _IDENTITY = 0
 """Checkpoints begin at 1."""
 _MADE = -1
+_MARK = -2
 
 _KEY = ["app", "checkpoint_id"]
 
@@ -75,7 +79,8 @@ class Ledger:
 
     def identity(self, app: str) -> str:
         """Of the application's table; made with the first question."""
-        put, _ = self._identity_row(app)
+        row = _row(app, _IDENTITY, self._new_identity())
+        put = insert_into(self.connection, self._table).values(row)
         self.connection.execute(put.on_conflict_do_nothing(index_elements=_KEY))
         self.connection.commit()
         recorded = self.digest(app, _IDENTITY)
@@ -87,20 +92,48 @@ class Ledger:
 
         Waits for the end of another transaction of the application that does.
         """
-        put, row = self._identity_row(app)
-        self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
+        self._put(app, _IDENTITY, self._new_identity())
 
     def forget(self, apps: Sequence[str], *, but: str) -> None:
         """Forget, in the transaction that is open, what these applications published to the table."""
         own, last = self._table.c, _IDENTITY
-        gone = sa.or_(own.checkpoint_id > last, sa.and_(own.checkpoint_id == last, own.app != but))
+        gone = sa.or_(
+            own.checkpoint_id > last,
+            own.checkpoint_id == _MARK,
+            sa.and_(own.checkpoint_id == last, own.app != but),
+        )
         self.connection.execute(sa.delete(self._table).where(own.app.in_(apps), gone))
 
     def note_made(self, app: str) -> None:
-        """Record, in the open transaction, that this application created the table."""
-        row = _row(app, _MADE, self.table)
-        put = insert_into(self.connection, self._table).values(row)
-        self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
+        """Keep in mind, in the transaction that is open, that the application makes the table."""
+        self._put(app, _MADE, self.table)
+
+    def mark(self, app: str) -> TableMark | None:
+        """Of the table that the application last published to; None where that is not known."""
+        recorded = self.digest(app, _MARK)
+        return None if recorded is None else TableMark.of(recorded)
+
+    def is_replaced(self, app: str) -> bool:
+        """Whether the table is another one than that which the application last published to."""
+        known, now = self.mark(app), self._marked.look()
+        self.connection.rollback()
+        return known is not None and known.is_replaced_by(now)
+
+    def note_mark(self, app: str, *, known: TableMark | None) -> bool:
+        """Record which table the application publishes to, in the transaction that is open.
+
+        Args:
+            known: what ``mark`` said before; None to take the table as it is.
+
+        Returns:
+            Whether it is not another one by now; else nothing is recorded.
+        """
+        now = self._marked.put()
+        if known is not None and known.is_replaced_by(now):
+            return False
+        if known != now:
+            self._put(app, _MARK, str(now))
+        return True
 
     def is_left_over(self, app: str) -> bool:
         """Whether the sink of this name made the table, in this root or another, and nobody has published to it."""
@@ -112,12 +145,13 @@ class Ledger:
             and self.seen(app) == _IDENTITY
         )
 
-    def has_identity(self, identity: str) -> bool:
-        """Whether the table is still the one that had this identity."""
+    def holder(self, identity: str) -> str | None:
+        """The application whose table has this identity; None where no table has it any more."""
         if not exists(self.connection, LEDGER, self.schema):
-            return False
+            return None
         at = (self._table.c.checkpoint_id == _IDENTITY, self._table.c.files_digest == identity)
-        return self._scalar(sa.select(self._table.c.app).where(*at)) is not None
+        app: str | None = self._scalar(sa.select(self._table.c.app).where(*at))
+        return app
 
     def writers(self) -> list[str]:
         """All applications whose table this is or was and that have published; not one whose first batch failed."""
@@ -142,9 +176,17 @@ class Ledger:
             schema=self.schema,
         )
 
-    def _identity_row(self, app: str) -> tuple[Any, dict[str, Any]]:
-        row = _row(app, _IDENTITY, f"{uuid4().hex} {self.table}")
-        return insert_into(self.connection, self._table).values(row), row
+    @property
+    def _marked(self) -> MarkedTable:
+        return MarkedTable(self.connection, self.schema, self.table, LEDGER)
+
+    def _new_identity(self) -> str:
+        return f"{uuid4().hex} {self.table}"
+
+    def _put(self, app: str, checkpoint_id: int, digest: str) -> None:
+        row = _row(app, checkpoint_id, digest)
+        put = insert_into(self.connection, self._table).values(row)
+        self.connection.execute(put.on_conflict_do_update(index_elements=_KEY, set_=row))
 
     def _scalar(self, query: sa.Select[Any]) -> Any:
         value = self.connection.execute(query).scalar()
@@ -168,6 +210,13 @@ def create(connection: sa.Connection, table: sa.Table) -> None:
         connection.rollback()
         if not exists(connection, table.name, table.schema):
             raise
+
+
+def add_column(connection: sa.Connection, table: sa.Table, column: sa.Column[Any]) -> None:
+    """Add a column to a table, in the transaction that is open; it is null in all rows."""
+    quoted, kind = connection.dialect.identifier_preparer, column.type.compile(connection.dialect)
+    what = f"{quoted.format_table(table)} ADD COLUMN {quoted.format_column(column)} {kind}"
+    connection.exec_driver_sql(f"ALTER TABLE {what}")
 
 
 def insert_into(connection: sa.Connection, table: sa.Table) -> Any:

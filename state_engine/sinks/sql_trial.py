@@ -16,8 +16,9 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, IntegrityError
 
-from state_engine.sinks.sql_columns import table_for
-from state_engine.sinks.sql_rows import driver_values
+from state_engine.sinks.row_rules import refused_rows
+from state_engine.sinks.sql_columns import rules_of, sql_checks, table_for
+from state_engine.sinks.sql_rows import BATCH_ROWS, driver_values
 from state_engine.sinks.sql_target import SqlTarget
 
 _COPY = "_statelake_trial"
@@ -85,6 +86,33 @@ class Trial:
         insert = sa.insert(table_for(self.target, schema, dialect))
         # two rows of one key are no matter here
         return insert.prefix_with("OR REPLACE") if dialect == "sqlite" else insert
+
+
+def has_checks(connection: sa.Connection, target: SqlTarget) -> bool:
+    """Whether there is a table with CHECK constraints."""
+    inspector = sa.inspect(connection)
+    there = inspector.has_table(target.table, target.schema) and bool(sql_checks(target, inspector))
+    connection.rollback()
+    return there
+
+
+def refused_by(connection: sa.Connection, target: SqlTarget, rows: pa.Table) -> dict[int, str]:
+    """Rows that an existing table refuses for what they hold, in order, and why.
+
+    Args:
+        rows: with columns of the table; those that it does not have are not looked at.
+    """
+    refused = refused_rows(rules_of(connection, target, rows.schema), rows)
+    inspector = sa.inspect(connection)
+    there = {column["name"] for column in inspector.get_columns(target.table, target.schema)}
+    places = [row for row in range(rows.num_rows) if row not in refused]
+    tried = rows.select([name for name in rows.column_names if name in there]).take(places)
+    trial = Trial.of(connection, target)
+    try:
+        broken = trial.broken(tried.combine_chunks().to_batches(BATCH_ROWS))
+    finally:
+        trial.drop()
+    return dict(sorted({**refused, **{places[at]: why for at, why in broken.items()}}.items()))
 
 
 def _says(error: IntegrityError | DataError) -> str:

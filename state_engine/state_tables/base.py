@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -207,8 +207,13 @@ class StateTable(ABC):
             ConfigurationError: says which, and the way out.
         """
 
-    def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
-        """Rules of the table, as it is now, for rows of a keyed sink; most tables have none."""
+    def row_rules(self, schema: pa.Schema, offered: Callable[[], pa.Table]) -> Sequence[RowRule]:
+        """Rules of the table, as it is now, for rows of a keyed sink; most tables have none.
+
+        Args:
+            schema: of the rows.
+            offered: reads those of the micro-batch, for rules that only the table's own engine can judge.
+        """
         return ()
 
     @abstractmethod

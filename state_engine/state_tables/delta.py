@@ -399,14 +399,28 @@ class DeltaStateTarget(TableTarget):
         return added_file(name, size=file.bytes, stats=json.dumps(stats))
 
 
-def shown_in_log(table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
-    """The checkpoint that a table shows, without Java; see ``TableTarget.shown``."""
+def shown_in_log(
+    table: PublishedTable, columns: TableColumns, *, changed: bool = False
+) -> ShownCheckpoint | None:
+    """The checkpoint that a table shows, without Java; see ``TableTarget.shown``.
+
+    Raises:
+        TableChangedError: also where somebody dropped a column that identifies its rows.
+    """
     log = DeltaLog(table.place)
     newest = log.newest()
     if newest is None:
         return None
     _check_owner(table, newest.properties)
     unseen = "" if changed else _look_back(table, log)
+    there = {field["name"] for field in json.loads(newest.schema)["fields"]}
+    gone = [name for name in columns.identity if name not in there]
+    if gone and not changed:
+        raise TableChangedError(
+            f"table '{table.name}': {table.place} has no column '{gone[0]}', which identifies its rows: somebody "
+            f"dropped it. Rebuild the table from the state with {table.rebuild}; or delete it, and the next run "
+            "builds it"
+        )
     seen = {app: newest.transactions.get(app, 0) for app in (table.app, _writing(table))}
     return replace(_shown_by(table, seen), unseen=unseen)
 

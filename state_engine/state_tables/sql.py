@@ -4,7 +4,7 @@ The table has a row for each row of the state, with its identity as primary key,
 checkpoint that wrote the row: ``_checkpoint_id``. A ledger beside it records which checkpoint the table shows, and who
 owns it:
 
-    _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at)
+    _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at, mark)
                                                                                        primary key (table_name)
 
 Rows and ledger are written in one transaction, so the table shows one checkpoint, wholly. A second publish of it finds
@@ -12,15 +12,15 @@ that in the ledger and does nothing. As both lie in one database, a backup of it
 put back, the table shows an earlier checkpoint, and the next publish brings it from there to the head.
 
 Others should only read the table. A row that somebody inserted has no ``_checkpoint_id``, and stops the publish that
-comes on its key; so does a table that was emptied. What else changes or deletes rows, and leaves ``_checkpoint_id``
-alone, is seen by a full comparison only (``statelake verify-table``).
+comes upon its key; so does a table that was emptied, or dropped and created again. What else changes or deletes rows,
+and leaves ``_checkpoint_id`` alone, is seen by a full comparison only (``statelake verify-table``).
 
 Flink's JDBC connector writes upserts by key at least once, and cannot go back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
-from state_engine.sinks.row_rules import RowRule
+from state_engine.sinks.row_rules import NotTheseRows, RowRule
 from state_engine.sinks.sql_target import SqlTarget, check_names, checked_table, checked_url
 from state_engine.state_tables.base import (
     KeysInTable,
@@ -87,13 +87,19 @@ class SqlStateTable(StateTable):
             SqlTarget(self.url, self.table, self.schema), [field.name for field in columns], what=what
         )
 
-    def row_rules(self, schema: pa.Schema) -> Sequence[RowRule]:
+    def row_rules(self, schema: pa.Schema, offered: Callable[[], pa.Table]) -> Sequence[RowRule]:
         from state_engine.sinks.sql_columns import rules_of
         from state_engine.sinks.sql_connection import connected
+        from state_engine.sinks.sql_trial import has_checks, refused_by
 
         target = SqlTarget(self.url, self.table, self.schema, password_env=self.password_env)
         with connected(target, f"table {self.table}") as connection:
-            return rules_of(connection, target, schema)
+            rules = rules_of(connection, target, schema)
+            if not has_checks(connection, target):
+                return rules
+            rows = offered()
+            refused = refused_by(connection, target, rows)
+        return [*rules, NotTheseRows(rows.take(list(refused)), tuple(refused.values()))] if refused else rules
 
     def options(self) -> dict[str, Any]:
         return {

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
+from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import TableChangedError
@@ -35,6 +36,7 @@ class RowWriter:
         since: the checkpoint that the table showed; its rows were written by this or an earlier one.
         checkpoint_id: that it shows afterwards.
         changed: the error for a row that somebody else wrote, given what is wrong with it.
+        refused: the error for rows that the database refuses for what they hold.
     """
 
     connection: sa.Connection
@@ -43,6 +45,7 @@ class RowWriter:
     since: int
     checkpoint_id: int
     changed: Callable[[str], TableChangedError]
+    refused: Callable[[DBAPIError, pa.Table], Exception]
 
     def delete(self, rows: pa.Table) -> None:
         """Delete the rows that have these values, in all columns that are given; not all need to be there.
@@ -107,7 +110,14 @@ class RowWriter:
             )
 
     def _execute(self, insert: Any, batch: pa.RecordBatch) -> int:
-        """Run an insert for the rows of a batch; how many were written.
+        """Run an insert for the rows of a batch; how many were written. Raises ``refused`` for what rows hold."""
+        try:
+            return self._insert(insert, batch)
+        except (IntegrityError, DataError) as error:
+            raise self.refused(error, pa.Table.from_batches([batch])) from error
+
+    def _insert(self, insert: Any, batch: pa.RecordBatch) -> int:
+        """As ``_execute``, but for errors.
 
         PostgreSQL gets each column as an array, in one statement, which takes a third of the time.
         """

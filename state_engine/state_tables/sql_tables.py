@@ -23,11 +23,13 @@ from state_engine.core.errors import (
     SinkIdentityError,
     TableChangedError,
 )
+from state_engine.core.types.beyond_python import shown
 from state_engine.sinks.sql_columns import CHECKPOINT_ID, check_table, table_for
 from state_engine.sinks.sql_connection import SqlWrite, connected
-from state_engine.sinks.sql_ledger import create
+from state_engine.sinks.sql_ledger import add_column, create
 from state_engine.sinks.sql_rows import BATCH_ROWS
 from state_engine.sinks.sql_target import SqlTarget
+from state_engine.sinks.sql_trial import refused_by
 from state_engine.state_tables.base import (
     KeysInTable,
     PublishedTable,
@@ -126,7 +128,7 @@ class ShownTable:
             rows.put(change.rows)
             if to.checkpoint_id < since.checkpoint_id:
                 rows.date_back()
-            self._ledger.note_rows(bool(change.rows.num_rows) or self._has_rows())
+            self._ledger.note_table(has_rows=bool(change.rows.num_rows) or self._has_rows())
 
     def replace(
         self,
@@ -138,7 +140,6 @@ class ShownTable:
     ) -> None:
         """Put rows in the place of all, see ``TableTarget.replace``."""
         table, now = self._table(columns), datetime.now(UTC)
-        self._ledger.prepare()
         is_ours = self._is_ours()
         self.connection.rollback()
         with self._claiming(to, now) if since is None else self._bringing(since, to) as begun:
@@ -148,13 +149,12 @@ class ShownTable:
             rows = self._rows(table, columns, 0, to.checkpoint_id)
             for batch in batches:
                 rows.insert(pa.Table.from_batches([batch]))
-            self._ledger.note_rows(self._has_rows())
+            self._ledger.note_table(has_rows=self._has_rows())
 
     def adopt(self, columns: TableColumns) -> None:
         """Take the table over with the rows that it holds, see ``TableTarget.adopt``."""
         table, at = self._table(columns), datetime.now(UTC)
         self._refuse_texts(columns)
-        self._ledger.prepare()
         with self._claiming(ShownCheckpoint(0), at):
             self._refuse_gone()
             self._check(columns, is_ours=False)
@@ -163,20 +163,22 @@ class ShownTable:
             self.connection.execute(
                 sa.update(table).where(mark.is_distinct_from(0)).values({CHECKPOINT_ID: 0})
             )
-            self._ledger.note_rows(self._has_rows())
+            self._ledger.note_table(has_rows=self._has_rows())
 
     def accept(self) -> None:
         """Have rows that others wrote count as those of the checkpoint that the table shows."""
         at, shown = datetime.now(UTC), self._mine(self._ledger.read()).checkpoint
         self.connection.rollback()
-        mark: sa.ColumnClause[Any] = sa.column(CHECKPOINT_ID, sa.BigInteger())
-        table = sa.table(self.target.table, mark, schema=self.target.schema)
+        mark = sa.Column(CHECKPOINT_ID, sa.BigInteger())
+        table = sa.Table(self.target.table, sa.MetaData(), mark, schema=self.target.schema)
         with self._claiming(shown, at):
+            if CHECKPOINT_ID not in self._names():
+                add_column(self.connection, table, mark)
             others = sa.or_(mark.is_(None), ~mark.between(0, shown.checkpoint_id))
             self.connection.execute(
                 sa.update(table).where(others).values({CHECKPOINT_ID: shown.checkpoint_id})
             )
-            self._ledger.note_rows(self._has_rows())
+            self._ledger.note_table(has_rows=self._has_rows())
 
     def keys_in(self, columns: TableColumns, keys: pa.Table) -> KeysInTable:
         """What the table holds of some keys, see ``TableTarget.keys_in``."""
@@ -196,7 +198,7 @@ class ShownTable:
                     "No row was deleted; run again"
                 )
             self._rows(self._table(columns), columns, shown.checkpoint_id, shown.checkpoint_id).delete(keys)
-            self._ledger.note_rows(self._has_rows())
+            self._ledger.note_table(has_rows=self._has_rows())
 
     @contextmanager
     def _claiming(self, to: ShownCheckpoint, at: datetime) -> Iterator[bool]:
@@ -238,14 +240,17 @@ class ShownTable:
     @contextmanager
     def _writing(self, to: ShownCheckpoint, is_done: Callable[[sa.Connection], bool]) -> Iterator[None]:
         """A transaction, committed in the end; where the answer to that is lost, the ledger says what happened."""
-        write = SqlWrite(
-            self.target, _who(self.published), to.checkpoint_id, "drop it, and the next run rebuilds it"
-        )
+        write = self._write(to.checkpoint_id)
         try:
+            self._ledger.prepare()
             yield
         except DBAPIError as error:
             raise write.refused(error) from error
         write.commit(self.connection, is_done)
+
+    def _write(self, checkpoint_id: int) -> SqlWrite:
+        ways_out = "drop it, and the next run rebuilds it"
+        return SqlWrite(self.target, _who(self.published), checkpoint_id, ways_out)
 
     def _again(self, connection: sa.Connection) -> PublishedLedger:
         return PublishedLedger(connection, self.target.schema, self.target.table)
@@ -283,6 +288,10 @@ class ShownTable:
 
     def _refuse_changed(self, shown: ShownState) -> None:
         """Refuse a table that can be seen to be another than the ledger says, without a look at all of its rows."""
+        if shown.is_replaced:
+            raise self._changed(
+                "it was dropped and created again, or put back from a backup without its ledger"
+            )
         if CHECKPOINT_ID not in self._names():
             raise self._changed(f"it has no column {CHECKPOINT_ID}, so it was rebuilt")
         has_rows = self._has_rows()
@@ -361,15 +370,22 @@ class ShownTable:
     def _add_columns(self, columns: TableColumns) -> None:
         """Add the columns that the table lacks; they are null in rows that are not written again."""
         table, there = self._table(columns), self._names()
-        quoted = self.connection.dialect.identifier_preparer
         for column in table.c:
             if column.name not in there and column.name not in columns.identity:
-                kind = column.type.compile(self.connection.dialect)
-                what = f"{quoted.format_table(table)} ADD COLUMN {quoted.format_column(column)} {kind}"
-                self.connection.exec_driver_sql(f"ALTER TABLE {what}")
+                add_column(self.connection, table, column)
 
     def _rows(self, table: sa.Table, columns: TableColumns, since: int, checkpoint_id: int) -> RowWriter:
-        return RowWriter(self.connection, table, columns.identity, since, checkpoint_id, self._changed)
+        def refused(error: DBAPIError, batch: pa.Table) -> Exception:
+            self.connection.rollback()
+            why, is_there = "", self._is_there()
+            for row, what in refused_by(self.connection, self.target, batch).items() if is_there else ():
+                names = ", ".join(f"{n}={shown(batch[n], row)!r}" for n in columns.identity)
+                why = why or f"the row with {names}: {what}"
+            return self._write(checkpoint_id).refused(error, why)
+
+        return RowWriter(
+            self.connection, table, columns.identity, since, checkpoint_id, self._changed, refused
+        )
 
     def _is_ours(self) -> bool:
         shown = self._ledger.read()

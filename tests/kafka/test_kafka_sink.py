@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import KafkaSink, KeyedProcessFunction, StateEngine, StatefulJob, ValueStateDescriptor
-from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError
+from state_engine.core.errors import CommitFailedError, SinkError, SinkIdentityError, UserFunctionError
 from state_engine.sinks.kafka import kafka_publisher
 from state_engine.sinks.kafka.kafka_publisher import KafkaPublisher
 from state_engine.sinks.kafka.markers import Marker, Markers
@@ -356,20 +356,46 @@ AVRO = json.dumps({"type": "record", "name": "r", "fields": [
 YEAR = 365 * 86_400 * 1_000_000
 
 
+COMPACT: dict[str, Any] = {"key": ["name"], "key_format": "raw"}
+BY_TIME = {"message_timestamp_type": "CreateTime", "message_timestamp_after_max_ms": "3600000"}
+
+
 @pytest.mark.parametrize(
-    ("options", "bad", "says"),
+    ("config", "options", "bad", "says"),
     [
-        ({}, (2, "x" * 2**20, 0), "its record of 1,0.* bytes is larger than max.request.size=1048576"),
-        ({}, (2, "a", 9_000 * YEAR), "'at' holds .*which is not within the years 1 to 9999"),
-        ({"timestamp": "at"}, (2, "a", -YEAR), "a record has no time before 1970"),
-        ({"format": "avro", "schema": AVRO}, (2, "c", 0), "'c'"),
+        ({}, {}, (2, "x" * 2**20, 0), "its record of 1,0.* bytes is larger than max.request.size=1048576"),
+        (
+            {"max_message_bytes": "1000"},
+            {},
+            (2, "x" * 2000, 0),
+            "is larger than max.message.bytes of t.*=1000",
+        ),
+        ({}, {}, (2, "a", 9_000 * YEAR), "'at' holds .*which is not within the years 1 to 9999"),
+        ({}, {"timestamp": "at"}, (2, "a", -YEAR), "a record has no time before 1970"),
+        (BY_TIME, {"timestamp": "at"}, (2, "a", 200 * YEAR), "takes no time so far ahead"),
+        (
+            {"cleanup_policy": "compact"},
+            COMPACT,
+            (2, None, 0),
+            "it has no key, and the topic is compacted by key",
+        ),
+        ({}, {"format": "avro", "schema": AVRO}, (2, "c", 0), "'c'"),
     ],
-    ids=["too large", "a far year", "before 1970", "another symbol"],
+    ids=[
+        "too large",
+        "too large for the topic",
+        "a far year",
+        "before 1970",
+        "ahead",
+        "no key",
+        "another symbol",
+    ],
 )
-def test_a_row_that_cannot_become_a_record_is_a_letter(
+def test_a_row_that_cannot_become_a_record_is_refused(
     spark: SparkSession,
     tmp_path: Path,
     topics: Topics,
+    config: dict[str, Any],
     options: dict[str, Any],
     bad: tuple[Any, ...],
     says: str,
@@ -379,11 +405,20 @@ def test_a_row_that_cannot_become_a_record_is_a_letter(
     table = pa.table({"id": pa.array(ids, pa.int64()), "name": names, "at": at})
     (tmp_path / "feed").mkdir()
     pq.write_table(table, tmp_path / "feed" / "1.parquet")
-    topic = topics.new()
-    job = StatefulJob("land", on_error="dead_letter")
-    source = job.source("rows", FileSource(str(tmp_path / "feed"), schema=TIMED))
-    source.sink("out", KafkaSink(topics.servers, topic, **options))
+    topic = topics.new(**config)
+
+    def landing(on_error: Any) -> StatefulJob:
+        job = StatefulJob("land", on_error=on_error)
+        source = job.source("rows", FileSource(str(tmp_path / "feed"), schema=TIMED))
+        source.sink("out", KafkaSink(topics.servers, topic, **options))
+        return job
+
+    job = landing("dead_letter")
     with StateEngine(tmp_path / "root", spark) as engine:
+        with pytest.raises(UserFunctionError, match=f"sink 'out', topic .*{says}(?s:.*)row {{\"id\": 2"):
+            engine.run(landing("fail"))
+        assert engine.checkpoints("land") == []
+        assert topics.committed(topic) == []
         assert [b.rows_refused for b in engine.run(job).batches] == [1]
         (letter,) = engine.list_dead_letters(job)
         assert re.search(f"sink 'out', topic .*{says}", letter.error), letter.error

@@ -343,6 +343,10 @@ A row that a sink does not take for what it holds is refused before the commit, 
   sinks/test_refused_rows::test_a_delta_table
   sinks/test_refused_rows::test_a_table_of_a_database
   sinks/test_refused_rows::test_a_keyed_table_of_a_database[NUL]
+  sinks/test_refused_rows::test_a_keyed_table_of_a_database[check]
+  kafka/test_kafka_sink::test_a_row_that_cannot_become_a_record_is_refused[too large for the topic]
+A row that a published table of a database refuses is named with its column
+  state_tables/test_sql_tables::test_a_row_that_the_table_refuses_is_named_with_its_column
 A column that holds less than the output is refused before the batch
   sinks/test_refused_rows::test_a_column_that_holds_less_than_the_output_is_refused_before_the_batch[an enum]
 What only the commit of a sink refuses has a way out from the first checkpoint on
@@ -350,6 +354,10 @@ What only the commit of a sink refuses has a way out from the first checkpoint o
 An output that was deleted or emptied is noticed by a living engine as by a new one, with ways back that need no backup
   publishing/test_lost_sinks::test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded
   publishing/test_lost_sinks::test_the_output_of_the_only_checkpoint_is_made_again_too
+Another table under the name of a SqlSink's gets no row until somebody accepts it
+  publishing/test_lost_sinks::test_another_table_under_the_name_of_a_sinks_gets_no_row_until_somebody_says_so
+  publishing/test_lost_sinks::test_only_a_table_of_a_database_is_accepted
+  sinks/test_sql_tables::test_nothing_is_accepted_where_no_table_is
 A table that was put back from a backup and written to by others is another one, whatever its version
   publishing/test_lost_sinks::test_a_table_with_the_version_that_is_known_may_be_another
 A damaged table is reported with the ways that mend it, and a damaged sink with those that work
@@ -372,6 +380,7 @@ What others changed in such a table stops what is published to it, with the ways
   state_tables/test_sql::test_a_row_that_somebody_inserted
   state_tables/test_sql::test_a_table_that_was_emptied_or_filled
   state_tables/test_sql::test_a_table_that_was_dropped_is_made_anew
+  state_tables/test_sql::test_a_table_that_was_dropped_and_created_again_stops_the_publish
   state_tables/test_following::test_a_change_by_somebody_else_stops_the_publish_and_names_him
   state_tables/test_following::test_a_change_shows_behind_one_that_only_sets_a_property
   state_tables/test_erase::test_nothing_is_erased_where_somebody_else_changed_a_table
@@ -502,6 +511,8 @@ A row without a sequence, a time or a value to compare is refused, and so is one
   operators/test_last_rows::test_a_row_of_another_type_is_refused
   operators/test_scd2::test_a_row_without_a_time_is_refused
   operators/test_scd2::test_a_row_without_a_sequence_is_refused
+A sequence of a feed that is no field, or that orders the changes of one file of a log only, is refused with the way out
+  operators/test_sequences_of_feeds::test_a_sequence_that_is_no_field_is_refused
 A sequence of versions that orders nothing is refused
   operators/test_scd2::test_a_sequence_that_orders_nothing_is_refused
   operators/test_top_n::test_a_row_that_cannot_be_compared_is_refused

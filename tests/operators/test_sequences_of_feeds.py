@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pytest
@@ -65,13 +65,18 @@ def _named(row: tuple[int, str] | None) -> dict[str, Any] | None:
     return None if row is None else dict(zip(("id", "name"), row, strict=True))
 
 
+def _in_log(lsn: int) -> dict[str, Any]:
+    """A place in MySQL's log: names of files and positions get more digits, and positions begin anew in each file."""
+    return {"file": f"mysql-bin.{999_998 + lsn // 2:06}", "pos": 900 + 100 * (lsn % 2), "row": 0}
+
+
 def _as_text(change: Change) -> list[Any]:
     envelope = {"op": change.op, "before": _named(change.before), "after": _named(change.after)}
-    return [(json.dumps({"payload": envelope | {"source": {"lsn": change.lsn}}}),)]
+    return [(json.dumps({"payload": envelope | {"source": {"lsn": change.lsn, **_in_log(change.lsn)}}}),)]
 
 
 def _as_struct(change: Change) -> list[Any]:
-    return [(change.before, change.after, change.op, (change.lsn,))]
+    return [(change.before, change.after, change.op, (change.lsn, *_in_log(change.lsn).values()))]
 
 
 def _as_columns(change: Change) -> list[Any]:
@@ -82,6 +87,9 @@ def _as_columns(change: Change) -> list[Any]:
     return [*old, *new]
 
 
+MYSQL = ["source.file", "source.pos", "source.row"]
+PLACE = "struct<lsn: bigint, file: string, pos: bigint, row: int>"
+ENVELOPES = f"before {STRUCT}, after {STRUCT}, op string, source {PLACE}"
 FEEDS: dict[str, tuple[str, ChangeFormat, Any]] = {
     "debezium, text": (
         "value string",
@@ -89,10 +97,16 @@ FEEDS: dict[str, tuple[str, ChangeFormat, Any]] = {
         _as_text,
     ),
     "debezium, structs": (
-        f"before {STRUCT}, after {STRUCT}, op string, source struct<lsn: bigint>",
+        ENVELOPES,
         ChangeFormat.debezium(sequence="source.lsn"),
         _as_struct,
     ),
+    "mysql, text": (
+        "value string",
+        ChangeFormat.debezium(column="value", schema=ROW, sequence=MYSQL),
+        _as_text,
+    ),
+    "mysql, structs": (ENVELOPES, ChangeFormat.debezium(sequence=MYSQL), _as_struct),
     "columns": (
         f"op string, {ROW}, lsn bigint",
         ChangeFormat.columns(
@@ -134,7 +148,9 @@ def test_versions_have_the_sequence_of_the_feed(feed: str) -> None:
         run.process({"feed": as_feed(Change(3, (1, "A"), None))})
         run.process({"feed": as_feed(Change(2, None, (1, "A")))})
         assert run.state("homes", "versions") == {}
-        assert run.state("homes", "deleted") == {1: {"A": Row(lsn=3)}}
+        log = "00000000000000999999.00000000000000001000.00000000000000000000"
+        sequence = Row(file_pos_row=log) if "mysql" in feed else Row(lsn=3)
+        assert run.state("homes", "deleted") == {1: {"A": sequence}}
 
 
 def test_a_sink_with_a_sequence_of_its_own_keeps_it() -> None:
@@ -162,9 +178,57 @@ def test_an_envelope_without_its_place_is_a_problem() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        (None, "there is no 'source.file' or no 'source.pos'"),
+        ({"file": "bin.1"}, "there is no 'source.file' or no 'source.pos'"),
+        ({"file": "bin", "pos": 1}, "'source.file': 'bin' is no whole number from 0 on, and ends in none"),
+        ({"file": "bin." + "9" * 21, "pos": 1}, "is no whole number from 0 on"),
+        ({"file": "bin.1", "pos": -1}, "'source.pos': -1 is no whole number from 0 on, and ends in none"),
+        ({"file": "bin.1", "pos": 1.5}, "is no whole number from 0 on"),
+        ({"file": "bin.1", "pos": True}, "'source.pos': True is no whole number from 0 on"),
+    ],
+)
+def test_fields_that_order_nothing_are_a_problem(source: Any, problem: str) -> None:
+    format_ = ChangeFormat.debezium(column="value", schema=ROW, sequence=["source.file", "source.pos"])
+    text = {"op": "c", "after": {"id": 1, "name": "a"}, "source": source}
+    changes = format_.decode(pa.table({"value": [json.dumps(text), None]}))
+    assert (changes.rows.num_rows, list(changes.problems)) == (0, [0])
+    assert problem in changes.problems[0]
+
+
+def test_a_tombstone_beside_structs_has_no_place_and_is_no_problem() -> None:
+    kind = pa.struct([("id", pa.int64())])
+    place = pa.struct([("file", pa.string()), ("pos", pa.int64())])
+    envelope = pa.struct([("before", kind), ("after", kind), ("op", pa.string()), ("source", place)])
+    feed = pa.table(
+        {
+            "e": pa.array(
+                [{"op": "c", "after": {"id": 1}, "source": {"file": "b.2", "pos": 3}}, None], envelope
+            )
+        }
+    )
+    changes = ChangeFormat.debezium(column="e", sequence=["source.file", "source.pos"]).decode(feed)
+    assert changes.rows.to_pylist() == [{"id": 1, "file_pos": f"{2:020}.{3:020}"}]
+    assert not changes.problems
+
+
+@pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: ChangeFormat.debezium(sequence="source."), "names no field: write it as 'source.lsn'"),
+        (lambda: ChangeFormat.debezium(sequence=["source.file", ""]), "'' names no field: write it as 'source.lsn'"),
+        (lambda: ChangeFormat.debezium(sequence=[]), "is an empty list: name fields, or leave it out"),
+        (lambda: ChangeFormat.debezium(sequence=cast(Any, 7)), "sequence=7 names no field"),
+        (lambda: ChangeFormat.debezium(sequence="source.pos"), r"order the changes of MySQL.*=\['source.file',"),
+        (lambda: ChangeFormat.debezium(sequence="source.file string"), "does not order the changes of MySQL"),
+        (
+            lambda: ChangeFormat.debezium(sequence=["source.at"]).decoded(
+                pa.schema([*((n, pa.struct([("id", pa.int64())])) for n in ("before", "after")), ("op", pa.string()),
+                           ("source", pa.struct([("at", pa.float64())]))])
+            ),
+            "'source.at' is double: the fields of a sequence are whole numbers, or text that ends in one",
+        ),
         (
             lambda: ChangeFormat.debezium(column="v", schema="id bigint, lsn bigint", sequence="source.lsn").decoded(
                 pa.schema([("v", pa.string())])

@@ -19,7 +19,13 @@ from state_engine import (
     FileSink,
     SqlSink,
 )
-from state_engine.core.errors import SinkBehindError, SinkIdentityError, TableChangedError
+from state_engine.core.errors import (
+    ConfigurationError,
+    SinkBehindError,
+    SinkError,
+    SinkIdentityError,
+    TableChangedError,
+)
 from tests.sinks.databases import Database
 from tests.support.summing import SumSite
 
@@ -162,3 +168,68 @@ def test_a_deleted_published_table_is_built_from_the_state_by_a_living_engine(
         at.arrive("2", ("b", 3))
         engine.run(at.job())
         assert at.shown() == [("a", 1), ("b", 3)]
+
+
+def swapped(at: Place, *, rows: bool) -> None:
+    """What a DBA does between two runs: another table under the name, with or without the rows."""
+    at.db.run("ALTER TABLE delays RENAME TO old")
+    at.db.run(f"CREATE TABLE delays AS SELECT * FROM old WHERE {int(rows)} = 1")
+    at.db.run("DROP TABLE old")
+
+
+@pytest.mark.parametrize("living", [True, False], ids=["the same engine", "a new engine"])
+@pytest.mark.parametrize("checkpoints", [1, 2])
+def test_another_table_under_the_name_of_a_sinks_gets_no_row_until_somebody_says_so(
+    place: Callable[[str], Place], checkpoints: int, living: bool
+) -> None:
+    at, rows = place("sql"), ALL[:1] if checkpoints == 1 else ALL
+    engine = at.new_engine()
+    at.arrive("1", ("a", 1))
+    engine.run(at.job())
+    if checkpoints == 2:
+        at.arrive("2", ("a", 2), ("b", 3))
+        engine.run(at.job())
+    swapped(at, rows=True)
+    if not living:
+        engine.close()
+        engine = at.new_engine()
+    at.arrive("3", ("b", 4))
+    advice = (
+        "was dropped and created again.*`statelake accept-table sums out`.*drop this one.*branch create (JOB|sums) "
+        "--from 0.*branch promote"
+    )
+    for _ in range(2):
+        with pytest.raises(SinkError, match=advice):
+            engine.run(at.job())
+    with pytest.raises(SinkError, match=advice):  # it would double the rows that the table may hold
+        engine.publish_pending(at.job(), from_checkpoint=1)
+    assert (at.shown(), at.status().state) == (rows, "unpublished")
+    engine.published(at.job()).accept("out", dry_run=True)
+    with pytest.raises(SinkError, match=advice):
+        engine.run(at.job())
+    engine.published(at.job()).accept("out", requested_by="ada")
+    engine.run(at.job())
+    rows = [*rows, ("b", 7 if checkpoints == 2 else 4)]
+    assert at.shown() == rows
+    assert at.status().state == "ok"
+    swapped(at, rows=False)
+    with pytest.raises(SinkError, match=advice):
+        engine.promote(at.job(), engine.replay(at.job(), from_checkpoint=0).branch)
+    at.delete()
+    engine.promote(at.job(), engine.replay(at.job(), from_checkpoint=0).branch)
+    at.arrive("4", ("c", 1))
+    engine.run(at.job())
+    assert at.shown() == [*rows, ("c", 1)]
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", ["delta", "files"])
+def test_only_a_table_of_a_database_is_accepted(place: Callable[[str], Place], kind: str) -> None:
+    at = place(kind)
+    at.arrive("1", ("a", 1))
+    with at.new_engine() as engine:
+        engine.run(at.job())
+        with pytest.raises(SinkError, match="only the table of a SqlSink, or one that shows a state"):
+            engine.published(at.job()).accept("out")
+        with pytest.raises(ConfigurationError, match="publishes no state to a table 'none'"):
+            engine.published(at.job()).accept("none")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -204,3 +205,97 @@ def test_narrow_columns_and_schemas_of_postgresql(postgres: Database) -> None:
     db.publisher.publish(db.staged("w1", [(Decimal("1.125"), 7)], schema=schema), APP, 1)
     assert db.rows("SELECT n, v, id FROM reports.delays") == [(1, Decimal("1.125"), 7)]
     assert db.rows(f"SELECT max(checkpoint_id) FROM reports.{LEDGER}") == [(1,)]
+
+
+def swapped(db: Database, *, rows: bool) -> None:
+    """What a DBA does: another table under the name, with or without the rows."""
+    db.run("ALTER TABLE delays RENAME TO old")
+    db.run(f"CREATE TABLE delays AS SELECT * FROM old WHERE {int(rows)} = 1")
+    db.run("DROP TABLE old")
+
+
+@pytest.mark.parametrize("rows", [True, False], ids=["with the rows", "empty"])
+def test_another_table_under_the_name_is_noticed_until_it_is_accepted(db: Database, rows: bool) -> None:
+    one, two = db.staged("w1", [1]), db.staged("w2", [2])
+    db.publisher.publish(one, APP, 1)
+    swapped(db, rows=rows)
+    assert db.publisher.seen(one.path, APP) == 0
+    for staged, checkpoint_id in ((one, 1), (two, 2)):
+        with pytest.raises(
+            SinkIdentityError,
+            match=r"was dropped and created again.*`statelake accept-table job out`.*drop this one",
+        ):
+            db.publisher.publish(staged, APP, checkpoint_id)
+    assert db.ids() == [1] * rows
+    db.publisher.accept(two, APP)
+    for _ in range(2):
+        db.publisher.publish(one, APP, 1)
+        db.publisher.publish(two, APP, 2)
+    assert (db.ids(), db.publisher.seen(one.path, APP)) == ([*[1] * rows, 2], 2)
+
+
+def test_a_table_that_is_put_back_is_the_old_one(db: Database) -> None:
+    one, two = db.staged("w1", [1]), db.staged("w2", [2])
+    db.publisher.publish(one, APP, 1)
+    db.run("ALTER TABLE delays RENAME TO aside")
+    db.run("CREATE TABLE delays (id bigint, text text)")
+    assert db.publisher.seen(one.path, APP) == 0
+    db.run("DROP TABLE delays")
+    db.run("ALTER TABLE aside RENAME TO delays")
+    db.run("ALTER TABLE delays ADD COLUMN more integer")
+    db.run("DELETE FROM delays")  # its owner may
+    db.publisher.publish(two, APP, 2)
+    assert (db.ids(), db.publisher.seen(two.path, APP)) == ([2], 2)
+
+
+def test_each_application_knows_its_own_table(db: Database) -> None:
+    other = "0123/other/out"
+    one = db.staged("w1", [1])
+    db.publisher.publish(one, APP, 1)
+    swapped(db, rows=False)
+    db.publisher.publish(db.staged("w2", [2], app=other), other, 1)
+    assert db.publisher.seen(one.path, APP) == 0
+    assert db.ids() == [2]
+
+
+def test_a_ledger_of_an_earlier_version_learns_which_table_it_is(db: Database) -> None:
+    one, two = db.staged("w1", [1]), db.staged("w2", [2])
+    db.publisher.publish(one, APP, 1)
+    db.run(f"DELETE FROM {LEDGER} WHERE checkpoint_id = -2")
+    assert db.publisher.seen(one.path, APP) == 1
+    db.publisher.publish(two, APP, 2)
+    swapped(db, rows=True)
+    assert db.publisher.seen(one.path, APP) == 0
+
+
+def test_nothing_is_accepted_where_no_table_is(db: Database) -> None:
+    one = db.staged("w1", [1])
+    db.publisher.publish(one, APP, 1)
+    db.run("DROP TABLE delays")
+    with pytest.raises(SinkIdentityError, match="is gone"):
+        db.publisher.accept(one, APP)
+
+
+def test_a_dump_that_is_put_back_holds_the_table_that_is_known(db: Database) -> None:
+    """Of a whole database: all tables have other numbers then."""
+    one, two = db.staged("w1", [1]), db.staged("w2", [2])
+    db.publisher.publish(one, APP, 1)
+    if db.password_env:
+        for table in ("delays", LEDGER):
+            db.run(f"CREATE TABLE copied (LIKE {table} INCLUDING ALL)")
+            db.run(f"INSERT INTO copied SELECT * FROM {table}")
+            db.run(f"DROP TABLE {table}")
+            db.run(f"ALTER TABLE copied RENAME TO {table}")
+    else:
+        path = Path(db.url.removeprefix("sqlite:///"))
+        with sqlite3.connect(path) as connection:
+            script = "\n".join(connection.iterdump())
+        connection.close()
+        path.unlink()
+        with sqlite3.connect(path) as connection:
+            connection.executescript(script)
+        connection.close()
+    db.publisher.publish(two, APP, 2)
+    assert db.ids() == [1, 2]
+    swapped(db, rows=True)
+    assert db.publisher.seen(two.path, APP) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from state_engine import (
     SqlStateTable,
 )
 from state_engine.core.errors import SinkError, StatelakeError, TableChangedError
+from tests.support.read_only import read_only
 from tests.support.summing import SumSite
 
 
@@ -149,11 +151,7 @@ def test_the_job_and_the_other_targets_go_on(
     assert site.rows("out") == [("a", 1), ("a", 3), ("a", 7), ("b", 5)]
     status = site.status()
     assert (status.state, status.exit_code) in (("unpublished", 1), ("changed", 1))
-    if damage not in (
-        a_deleted_data_file,
-        a_dropped_key,
-        a_file_in_its_place,
-    ):  # a look at the log shows nothing
+    if damage not in (a_deleted_data_file, a_file_in_its_place):  # a look at the log shows nothing
         assert any("rebuild-table sums bad" in one.changed for one in status.tables)
     if damage is a_file_in_its_place:
         (site.directory / "bad").unlink()
@@ -180,6 +178,48 @@ def test_a_restore_goes_on_too(site: Site, damage: Callable[[Site], None]) -> No
     shutil.rmtree(site.directory / "bad")
     site.run()
     assert site.rows("bad") == site.rows("good") == [("a", 7), ("b", 5)]
+
+
+@pytest.mark.parametrize("in_database", [False, True], ids=["delta", "sql"])
+def test_a_table_that_may_not_be_written_to_stays_behind_alone(site: Site, in_database: bool) -> None:
+    site.is_sql = in_database
+    site.arrive("1", ("a", 1))
+    site.run()
+    site.arrive("2", ("a", 2))
+    site.arrive("3", ("b", 5))
+    with read_only(site.directory / ("out.db" if in_database else "bad")):
+        try:
+            report = site.run()
+        except StatelakeError as error:  # what is refused is raised when all else is done
+            problem = str(error)
+        else:
+            problem = next(table.problem for table in report.tables if table.problem)
+        assert re.search("read-?only|ermission denied", problem, re.IGNORECASE), problem
+        assert len(site.engine.checkpoints("sums")) == 3
+        assert site.rows("good") == [("a", 3), ("b", 5)]
+        assert site.rows("out") == [("a", 1), ("a", 3), ("b", 5)]
+        assert site.rows("bad") == [("a", 1)]
+        assert site.status().state == "unpublished"
+    site.run()
+    assert site.rows("bad") == [("a", 3), ("b", 5)]
+    assert site.status().state == "ok"
+
+
+def test_status_names_a_column_of_the_key_that_was_dropped(site: Site) -> None:
+    """By a commit that changes no row: the log's metadata says it."""
+    site.arrive("1", ("a", 1))
+    site.run()
+    table = f"delta.`{site.directory}/bad`"
+    site.spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')")
+    site.spark.sql(f"ALTER TABLE {table} DROP COLUMN key")
+    status = site.status()
+    assert status.state == "changed"
+    (bad,) = [one for one in status.tables if one.name == "bad"]
+    assert "has no column 'key', which identifies its rows" in bad.changed
+    shutil.rmtree(site.directory / "bad")
+    site.run()
+    assert site.rows("bad") == [("a", 1)]
+    assert site.status().state == "ok"
 
 
 def test_verify_and_accept_name_the_ways_out_of_damage(site: Site) -> None:

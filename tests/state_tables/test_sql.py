@@ -359,8 +359,9 @@ def test_a_table_that_was_dropped_is_made_anew(world: World) -> None:
     world.replace(4, OLD)
     assert (world.shown(), world.content()) == (4, OLD)
     world.run("DROP TABLE balances")
-    world.run("CREATE TABLE balances (account bigint PRIMARY KEY, total text)")
-    world.run("INSERT INTO balances VALUES (1, 'theirs')")
+    world.create()
+    world.apply(0, 4, OLD)
+    world.run("ALTER TABLE balances DROP COLUMN _checkpoint_id")
     with pytest.raises(TableChangedError, match="it has no column _checkpoint_id, so it was rebuilt"):
         world.shown()
     world.replace(4, OLD)
@@ -430,3 +431,38 @@ def test_a_publisher_waits_for_one_that_takes_over(world: World, monkeypatch: py
         with pytest.raises(SinkIdentityError, match=f"belongs to '{OTHER}'"):
             late.result(60)
     assert world.rows() == [(7, "theirs", 3)]
+
+
+@pytest.mark.parametrize("columns", ["*", "account, total"], ids=["whole", "without the checkpoint"])
+def test_a_table_that_was_dropped_and_created_again_stops_the_publish(world: World, columns: str) -> None:
+    world.replace(3, OLD)
+    world.run("ALTER TABLE balances RENAME TO old")
+    world.run(f"CREATE TABLE balances AS SELECT {columns} FROM old WHERE account < 3")
+    world.run("DROP TABLE old")
+    world.run("CREATE UNIQUE INDEX of_account ON balances (account)")
+    for asked_for in (world.shown, lambda: world.apply(3, 4, [(1, "A")])):
+        with pytest.raises(
+            TableChangedError, match=r"was dropped and created again.*rebuild-table.*accept-table"
+        ):
+            asked_for()
+    world.target.accept(world.published())
+    world.apply(3, 4, [(1, "A")])
+    assert (world.shown(), world.content()) == (4, [(1, "A"), (2, "b")])
+    world.run("DROP TABLE balances")
+    world.run("CREATE TABLE balances (account bigint PRIMARY KEY, total text, _checkpoint_id bigint)")
+    world.run("INSERT INTO balances VALUES (1, 'A', 4)")
+    with pytest.raises(TableChangedError, match="was dropped and created again"):
+        world.shown()
+    world.replace(5, OLD)
+    assert (world.shown(), world.content()) == (5, OLD)
+
+
+def test_a_ledger_of_an_earlier_version_gets_its_column(world: World) -> None:
+    world.replace(3, OLD)
+    world.run(f"ALTER TABLE {LEDGER} DROP COLUMN mark")
+    assert world.shown() == 3
+    world.apply(3, 4, [(1, "A")])
+    world.run("ALTER TABLE balances RENAME TO old")
+    world.run("CREATE TABLE balances AS SELECT * FROM old")
+    with pytest.raises(TableChangedError, match="was dropped and created again"):
+        world.shown()

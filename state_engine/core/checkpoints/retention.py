@@ -86,7 +86,7 @@ def plan(
 
 
 _SETTLED = {"rebuild": "table rebuilt", "keep": "table accepted"}
-"""Of rows that settle a published table, by its recorded policy."""
+"""Of rows that settle a table, by the recorded policy of one that shows a state; that of a sink has none."""
 
 
 def shown_kind(row: CheckpointRow) -> str:
@@ -97,7 +97,7 @@ def shown_kind(row: CheckpointRow) -> str:
         if row.unpinned:
             return "savepoint gone"
         if row.sinks:
-            return _SETTLED[json.loads(row.sinks[0].schema)["policy"]]
+            return _SETTLED[json.loads(row.sinks[0].schema).get("policy", "keep")]
     return row.kind.value
 
 

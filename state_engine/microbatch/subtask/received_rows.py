@@ -14,6 +14,7 @@ from state_engine.core.types.invalid_text import invalid_text
 from state_engine.core.types.row import RowKind
 from state_engine.microbatch.routing.routed import HASH, KEY_REFUSAL, SUBTASK
 from state_engine.microbatch.routing.total_order import in_total_order
+from state_engine.microbatch.subtask.refusals import row_text
 from state_engine.microbatch.subtask.subtask_input import (
     Flags,
     among_broadcast,
@@ -126,6 +127,9 @@ class ReceivedRows:
         if refused and ROW_KIND in events.column_names:
             kinds = kinds_of(events)
             refused = {row: why for row, why in refused.items() if kinds[row] not in _TAKES_AWAY}
+        if refused and not self._spec.dead_letters:  # a letter holds the row
+            first = next(iter(refused))
+            refused[first] += f" (row {row_text(rows, first)})"
         return {row: f"SinkError: {where}: {why}" for row, why in refused.items()}
 
     def _without_bad_keys(self, events: pa.Table) -> pa.Table:

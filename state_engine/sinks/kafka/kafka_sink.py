@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -29,7 +30,7 @@ from state_engine.core.types.avro_values import record_fields
 from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import Sink, SinkRequest, SinkTarget
-from state_engine.sinks.kafka.kafka_target import KafkaTarget
+from state_engine.sinks.kafka.kafka_target import KafkaTarget, TopicRules
 from state_engine.sinks.kafka.markers import Markers
 from state_engine.sinks.keyed import columns_of
 from state_engine.sinks.staging import Staging, record_target
@@ -153,6 +154,7 @@ class KafkaSink(Sink):
         try:
             with kafka_admin(spark, target.cluster) as admin:
                 topic, marker_topic = markers.make(admin, sink=name)
+                rules = _topic_rules(admin, target.topic)
                 _check_timeout(admin, target, name)
                 if not self.shared:
                     writers = [app for app, one in markers.all(admin).items() if one.topic == self.topic]
@@ -173,9 +175,19 @@ class KafkaSink(Sink):
             schema_text=json.dumps({**spark_schema(request.schema), "target": note}),
             directory=join(uri, request.write_id),
             owner=owner_mark(request.app),
-            rules=tuple(target.rules()),
+            rules=tuple(target.rules(rules)),
             shown=target.shown,
         )
+
+
+def _topic_rules(admin: KafkaAdmin, topic: str) -> TopicRules | None:
+    """What a topic demands of records; None where this client may not see it."""
+    try:
+        return TopicRules.of(admin.topic_settings(topic), int(time.time() * 1000))
+    except KafkaError as error:
+        if "Authorization" not in error.kind:
+            raise
+        return None
 
 
 def _check_timeout(admin: KafkaAdmin, target: KafkaTarget, sink: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import struct
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -23,20 +24,45 @@ from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.json_values import for_json, scalar_text
 from state_engine.core.types.row import RowKind
 from state_engine.sinks.base import DROP_ROWS
-from state_engine.sinks.row_rules import DecodedByPython, NotBefore1970, RowRule
+from state_engine.sinks.row_rules import DecodedByPython, NotAfter, NotBefore1970, RowRule
 from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.spark.kafka.cluster import Format, KafkaCluster
 
 Values = Mapping[str, Any]
 """Of a row, by column."""
-_NO_TIME = -1
+_NO_TIME, _AHEAD = -1, "message.timestamp.after.max.ms"
 _LARGEST, _OVERHEAD = 2**20, 100
 """Kafka's default of ``max.request.size``, and what a batch of one record takes beside it."""
 _SWELLS = 8
 """So many times at most as large is a record as its row."""
 _KEY, _VALUE = "key", "value"
 _DELETES, _PASSED_OVER = RowKind.DELETE, RowKind.UPDATE_BEFORE
+
+
+@dataclass(frozen=True)
+class TopicRules:
+    """What a topic demands of records.
+
+    Attributes:
+        largest: bytes of a record, compressed.
+        is_compacted: whether each record needs a key.
+        last_ms: the latest time of a record, in milliseconds since 1970; None for any.
+    """
+
+    largest: int
+    is_compacted: bool
+    last_ms: int | None
+
+    @staticmethod
+    def of(settings: Mapping[str, str], now_ms: int) -> TopicRules:
+        """From the settings of a topic, and the time now."""
+        ahead, by_broker = settings.get(_AHEAD), settings.get("message.timestamp.type") == "LogAppendTime"
+        return TopicRules(
+            largest=int(settings.get("max.message.bytes", sys.maxsize)),
+            is_compacted="compact" in settings.get("cleanup.policy", ""),
+            last_ms=None if by_broker or ahead is None else now_ms + int(ahead),
+        )
 
 
 @dataclass(frozen=True)
@@ -119,21 +145,35 @@ class KafkaTarget:
             )
         avro_writer(self.schema, kinds, of=f"sink '{sink}'")
 
-    def rules(self) -> list[RowRule]:
-        """What a row must be to become a record that brokers take."""
-        rules: list[RowRule] = [DecodedByPython()]
-        rules += [NotBefore1970(self.timestamp)] if self.timestamp else []
-        return [*rules, BecomesRecord(self)]
+    def rules(self, topic: TopicRules | None = None) -> list[RowRule]:
+        """What a row must be to become a record that brokers take.
 
-    @property
-    def largest(self) -> int:
-        """Bytes of a record that the producer sends at most."""
-        return int(self.cluster.options.get("max.request.size", _LARGEST))
+        Args:
+            topic: what the topic demands besides; None where that is not known.
+        """
+        rules: list[RowRule] = [DecodedByPython()]
+        if self.timestamp:
+            rules.append(NotBefore1970(self.timestamp))
+            if topic is not None and topic.last_ms is not None:
+                rules.append(NotAfter(self.timestamp, topic.last_ms))
+        setting, largest = "max.request.size", int(self.cluster.options.get("max.request.size", _LARGEST))
+        # a topic counts the bytes of compressed records, which nobody knows before
+        is_plain = self.cluster.options.get("compression.type", "none") == "none"
+        if topic is not None and is_plain and topic.largest < largest:
+            setting, largest = f"max.message.bytes of {self.topic}", topic.largest
+        return [
+            *rules,
+            BecomesRecord(self, largest, setting, needs_key=topic is not None and topic.is_compacted),
+        ]
 
     # -- records ---------------------------------------------------------------------------------------------------
 
-    def frames(self, rows: pa.Table, *, sink: str) -> bytes:
-        """The records of rows; what an update replaces has none, and what is deleted has no value."""
+    def frames(self, rows: pa.Table, *, sink: str, needs_key: bool = False) -> bytes:
+        """The records of rows; what an update replaces has none, and what is deleted has no value.
+
+        Args:
+            needs_key: whether rows of streams that do not change need a key, too.
+        """
         changing = ROW_KIND in rows.column_names
         row_kinds: Sequence[RowKind | None] = kinds_of(rows) if changing else [None] * rows.num_rows
         rows = rows.drop_columns([ROW_KIND]) if changing else rows
@@ -146,7 +186,7 @@ class KafkaTarget:
                 continue
             values = {name: column[row] for name, column in columns.items()}
             key = key_of(values)
-            if changing and key is None:
+            if key is None and (changing or needs_key):
                 raise SinkError(
                     f"sink '{sink}': a row of a stream that changes has no key for {self.shown}, so nothing says which "
                     f"row it replaces. To go on, {DROP_ROWS}, and filter such out"
@@ -199,9 +239,19 @@ class KafkaTarget:
 
 @dataclass(frozen=True)
 class BecomesRecord(RowRule):
-    """A row fits the schema of a topic, has a key where it needs one, and is not too large for a record."""
+    """A row fits the schema of a topic, has a key where it needs one, and is not too large for a record.
+
+    Attributes:
+        target: makes records.
+        largest: bytes of a record.
+        setting: what says so.
+        needs_key: whether each record needs a key, and not only one that replaces or deletes another.
+    """
 
     target: KafkaTarget
+    largest: int
+    setting: str
+    needs_key: bool
 
     def refused(self, table: pa.Table) -> dict[int, str]:
         return {row: why for row in self._doubtful(table) if (why := self._problem(table.slice(row, 1)))}
@@ -209,26 +259,30 @@ class BecomesRecord(RowRule):
     def _doubtful(self, table: pa.Table) -> Sequence[int]:
         """The rows to look at one by one."""
         try:
-            if self.target.format == "avro" or ROW_KIND in table.column_names:
-                self.target.frames(table, sink="")
+            if self.needs_key or self.target.format == "avro" or ROW_KIND in table.column_names:
+                self.target.frames(table, sink="", needs_key=self.needs_key)
         except (SinkError, ValueError, OverflowError):
             return range(table.num_rows)
-        if table.nbytes * _SWELLS < self.target.largest:
+        if table.nbytes * _SWELLS < self.largest:
             return []
         slices = (table.slice(row, 1).nbytes for row in range(table.num_rows))
-        return [row for row, size in enumerate(slices) if size * _SWELLS >= self.target.largest]
+        return [row for row, size in enumerate(slices) if size * _SWELLS >= self.largest]
 
     def _problem(self, row: pa.Table) -> str:
         try:
-            size, largest = len(self.target.frames(row, sink="")) + _OVERHEAD, self.target.largest
+            size = len(self.target.frames(row, sink="", needs_key=self.needs_key)) + _OVERHEAD
         except SinkError as error:
-            return str(error.__cause__ or "it has no key, and nothing says which row it replaces")
+            no_key = "it has no key, and "
+            no_key += (
+                "the topic is compacted by key" if self.needs_key else "nothing says which row it replaces"
+            )
+            return str(error.__cause__ or no_key)
         except (ValueError, OverflowError):  # a date that Python does not hold is a matter of its own rule
             return ""
         return (
             ""
-            if size <= largest
-            else f"its record of {counted(size, 'byte')} is larger than max.request.size={largest}"
+            if size <= self.largest
+            else f"its record of {counted(size, 'byte')} is larger than {self.setting}={self.largest}"
         )
 
 

@@ -96,7 +96,7 @@ class Markers:
         raise SinkError(f"sink '{sink}': topics {names} were made, and are not there yet: run again")
 
     def _check(self, admin: KafkaAdmin, topic: Topic, sink: str) -> None:
-        policy = admin.topic_setting(topic.name, "cleanup.policy")
+        policy = admin.topic_settings(topic.name).get("cleanup.policy")
         if policy != "compact" or len(topic.partitions) != 1:
             raise SinkError(
                 f"sink '{sink}': topic {topic.name} has cleanup.policy={policy} and "

@@ -7,8 +7,9 @@ part of Flink's format ``debezium-json`` and its like, which make ``UPDATE_BEFOR
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +22,9 @@ from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import to_type
-from state_engine.sources.text.text_values import Reader, TextRules, json_decoder, json_reader
+from state_engine.sources.text.text_values import JsonNumber, Reader, TextRules, json_decoder, json_reader
 
 _INSERT, _BEFORE, _AFTER, _DELETE = (kind.value for kind in RowKind)
 _UNKNOWN = -1
@@ -49,6 +51,11 @@ class Changes:
     problems: Mapping[int, str]
 
 
+Path = tuple[str, ...]
+"""Names on the way to a field of an envelope."""
+PlaceReader = tuple[Callable[[Any], Any], TypeInformation]
+"""Gives the sequence of an envelope of JSON text; and its type."""
+_WITHIN_MYSQL, _DIGITS = {("source", "pos"), ("source", "file")}, 20
 _Envelopes = tuple[pa.Array, pa.Array, pa.Array, pa.Array | None, dict[int, str]]
 """Rows before and after, operations, sequences, and what could not be read and why."""
 
@@ -66,7 +73,7 @@ class ChangeFormat(ABC):
 
     @staticmethod
     def debezium(
-        *, column: str | None = None, schema: str | None = None, sequence: str | None = None
+        *, column: str | None = None, schema: str | None = None, sequence: str | Iterable[str] | None = None
     ) -> ChangeFormat:
         """Debezium's envelopes, with ``before``, ``after`` and ``op``: c (create), r (read), u (update), d (delete).
 
@@ -81,10 +88,13 @@ class ChangeFormat(ABC):
             schema: DDL of the rows, where envelopes are JSON text. Debezium's own wrapping (``schema``, ``payload``)
                 may be there or not. Dates are text or days, decimals text or numbers, bytes base64, timestamps ISO
                 text; a timestamp that comes as a number is a bigint.
-            sequence: the field of the envelope that orders the changes: ``"source.lsn"`` of PostgreSQL, or
-                ``"source.pos"`` within a file of MySQL, ``"source.change_lsn string"`` of SQL Server, ``"ts_ms"``. Rows
-                get it as a column of its last name (``lsn``), in JSON text as a bigint unless a type stands behind it.
-                A change without it is refused. By default they have the order of the source.
+            sequence: the field of the envelope that orders the changes: ``"source.lsn"`` of PostgreSQL,
+                ``"source.change_lsn string"`` of SQL Server, ``"ts_ms"``. Rows get it as a column of its last name
+                (``lsn``), in JSON text as a bigint unless a type stands behind it. Or a list of fields that order them
+                together, the first one most: ``["source.file", "source.pos", "source.row"]`` of MySQL. Each holds a
+                whole number, or text that ends in one, as the name of a log file does. Rows get them as one column of
+                text, named after all of them (``file_pos_row``), in which each number has 20 digits, so that text has
+                the order of the numbers. A change without it is refused. By default they have the order of the source.
 
         Raises:
             ConfigurationError: only one of them is given where both are needed; the sequence is not such a field.
@@ -93,7 +103,15 @@ class ChangeFormat(ABC):
             >>> ChangeFormat.debezium(column="value", schema="id bigint, name string")
             ChangeFormat.debezium(column='value', schema='id bigint, name string')
         """
-        return DebeziumFormat(column, schema, *_sequence_of(sequence))
+        if sequence is None or isinstance(sequence, str):
+            return DebeziumFormat(column, schema, *_sequence_of(sequence))
+        parts = tuple(map(_path_of, sequence if isinstance(sequence, Iterable) else [sequence]))
+        if not parts:
+            raise ConfigurationError(
+                "ChangeFormat.debezium: sequence= is an empty list: name fields, or leave it out"
+            )
+        name = "_".join(path[-1] for path in parts)
+        return DebeziumFormat(column, schema, name, sequence_type="string", parts=parts)
 
     @staticmethod
     def columns(
@@ -193,13 +211,20 @@ class ColumnsFormat(ChangeFormat):
 
 @dataclass(frozen=True, repr=False)
 class DebeziumFormat(ChangeFormat):
-    """See ``ChangeFormat.debezium``."""
+    """See ``ChangeFormat.debezium``.
+
+    Attributes:
+        path: of the sequence, in the envelope.
+        sequence_type: in JSON text.
+        parts: paths of the fields that are the sequence together, where it is not one.
+    """
 
     column: str | None = None
     schema: str | None = None
     sequence: str | None = None
-    path: tuple[str, ...] = ()
+    path: Path = ()
     sequence_type: str = ""
+    parts: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         if self.schema is not None:
@@ -234,7 +259,7 @@ class DebeziumFormat(ChangeFormat):
                         "schema='id bigint, name string'"
                     )
                 return self._with_sequence(
-                    list(self._row.arrow), self._placed.arrow[0].type if self.path else None
+                    list(self._row.arrow), self._placed.arrow[0].type if self.sequence else None
                 )
             if not pa.types.is_struct(held):
                 raise ConfigurationError(
@@ -251,14 +276,26 @@ class DebeziumFormat(ChangeFormat):
             raise ConfigurationError(
                 f"{self!r}: 'before' and 'after' must be structs of the same fields, not {before} and {after}"
             )
-        return self._with_sequence(list(after), self._type_of_sequence(fields) if self.path else None)
+        return self._with_sequence(list(after), self._type_of_sequence(fields) if self.sequence else None)
 
     def _type_of_sequence(self, fields: pa.Schema) -> pa.DataType:
         """In envelopes that are structs."""
+        if not self.parts:
+            return self._type_of(self.path, fields)
+        for path in self.parts:
+            kind = self._type_of(path, fields)
+            if not (pa.types.is_integer(kind) or _is_text(kind)):
+                raise ConfigurationError(
+                    f"{self!r}: '{'.'.join(path)}' is {kind}: the fields of a sequence are whole numbers, or text that "
+                    "ends in one"
+                )
+        return pa.string()
+
+    def _type_of(self, path: Path, fields: pa.Schema) -> pa.DataType:
         kind: pa.DataType = pa.struct(list(fields))
-        for name in self.path:
+        for name in path:
             if not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
-                raise ConfigurationError(f"{self!r}: the envelope has no field '{'.'.join(self.path)}'")
+                raise ConfigurationError(f"{self!r}: the envelope has no field '{'.'.join(path)}'")
             kind = kind.field(name).type
         return kind
 
@@ -274,9 +311,7 @@ class DebeziumFormat(ChangeFormat):
     def decode(self, feed: pa.Table) -> Changes:
         if self.schema is not None:
             texts = one_chunk(feed[self.column]).cast(pa.large_binary()).to_pylist()  # it may be no UTF-8
-            before, after, ops, places, problems = _parsed(
-                texts, self._row, self._placed if self.path else None, self.path
-            )
+            before, after, ops, places, problems = _parsed(texts, self._row, self._place_reader())
         else:
             before, after, ops, places, problems = self._columns_of(feed)
         kinds, unknown = _kinds(ops, _DEBEZIUM)
@@ -289,9 +324,8 @@ class DebeziumFormat(ChangeFormat):
         _check_rows(kinds, known, there, problems)
         if places is not None:
             absent = np.flatnonzero(known & ~_valid(places))
-            problems |= {
-                int(row): f"there is no '{'.'.join(self.path)}'" for row in absent if row not in problems
-            }
+            named = " or no ".join(f"'{'.'.join(path)}'" for path in self.parts or [self.path])
+            problems |= {int(row): f"there is no {named}" for row in absent if row not in problems}
         known &= np.array([row not in problems for row in range(len(ops))], bool)
         old = known & there[0] & ((kinds == _AFTER) | (kinds == _DELETE))
         new = known & (kinds != _DELETE)
@@ -309,10 +343,38 @@ class DebeziumFormat(ChangeFormat):
             first = one_chunk(feed[path[0]])
             return pc.struct_field(first, list(path[1:])) if path[1:] else first
 
-        return part("before"), part("after"), part("op"), part(*self.path) if self.path else None, {}
+        places, problems = part(*self.path) if self.path else None, dict[int, str]()
+        if self.parts:
+            columns = [part(*path).to_pylist() for path in self.parts]
+            places, problems = self._joined(zip(*columns, strict=True))
+        return part("before"), part("after"), part("op"), places, problems
+
+    def _joined(self, rows: Iterable[Sequence[Any]]) -> tuple[pa.Array, dict[int, str]]:
+        """The sequences of rows with the fields of one, and what is wrong with a row."""
+        problems, places = dict[int, str](), list[str | None]()
+        for row, values in enumerate(rows):
+            places.append(None)
+            try:
+                places[row] = _in_order(values, self.parts)
+            except ValueTypeError as error:
+                problems[row] = str(error)
+        return pa.array(places, pa.string()), problems
+
+    def _place_reader(self) -> PlaceReader | None:
+        """What gives the sequence of an envelope of JSON text, and its type."""
+        if self.sequence is None:
+            return None
+        placed = self._placed
+        if self.parts:
+            return lambda one: _in_order(
+                [_field(one, path) for path in self.parts], self.parts
+            ), placed.types[0]
+        read = json_reader(placed, _RULES)
+        return lambda one: _place_in(one, self.path, read), placed.types[0]
 
     def __repr__(self) -> str:
-        named = " ".join(filter(None, [".".join(self.path), self.sequence_type.replace("bigint", "")]))
+        named: Any = " ".join(filter(None, [".".join(self.path), self.sequence_type.replace("bigint", "")]))
+        named = [".".join(path) for path in self.parts] or named
         given = {"column": self.column, "schema": self.schema, "sequence": named or None}
         said = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
         return f"ChangeFormat.debezium({said})"
@@ -378,31 +440,63 @@ def _sequence_of(given: str | None) -> tuple[str | None, tuple[str, ...], str]:
     if given is None:
         return None, (), ""
     named, _, kind = given.partition(" ")
-    path = tuple(named.split("."))
-    if not all(path):
+    path = _path_of(named)
+    if path in _WITHIN_MYSQL:
         raise ConfigurationError(
-            f"ChangeFormat.debezium: sequence={given!r} names no field: write it as 'source.lsn' or 'ts_ms'"
+            f"ChangeFormat.debezium: sequence={given!r} does not order the changes of MySQL: positions begin anew in "
+            "each file of its log, whose names are no numbers. Give all three: sequence=['source.file', 'source.pos', "
+            "'source.row']"
         )
     to_type(kind or "bigint", parameter="type of sequence")
     return path[-1], path, kind.strip() or "bigint"
 
 
-def _parsed(
-    texts: list[bytes | None], kind: StructType, placed: StructType | None, path: tuple[str, ...]
-) -> _Envelopes:
+def _path_of(named: str) -> Path:
+    path = tuple(named.split(".")) if isinstance(named, str) else ()
+    if not path or not all(path):
+        raise ConfigurationError(
+            f"ChangeFormat.debezium: sequence={named!r} names no field: write it as 'source.lsn' or 'ts_ms'"
+        )
+    return path
+
+
+def _in_order(values: Sequence[Any], parts: Sequence[Path]) -> str | None:
+    """Numbers, or texts that end in one, as one text whose order is theirs; None where one is missing.
+
+    Example:
+        >>> _in_order(["mysql-bin.1000000", 4], [("source", "file"), ("source", "pos")])
+        '00000000000001000000.00000000000000000004'
+    """
+    if any(value is None for value in values):
+        return None
+    numbers = []
+    for value, path in zip(values, parts, strict=True):
+        is_number = isinstance(value, int | JsonNumber)
+        digits = re.search(r"^[0-9]{1,20}$" if is_number else r"(?<![0-9])[0-9]{1,20}$", str(value))
+        if digits is None:
+            given = str(value) if is_number else repr(value)
+            raise ValueTypeError(
+                f"'{'.'.join(path)}': {given} is no whole number from 0 on, and ends in none"
+            )
+        numbers.append(digits[0].zfill(_DIGITS))
+    return ".".join(numbers)
+
+
+def _parsed(texts: list[bytes | None], kind: StructType, placed: PlaceReader | None) -> _Envelopes:
+    """Of envelopes that are JSON text."""
     before: list[Any] = []
     after: list[Any] = []
     ops: list[str | None] = []
     problems: dict[int, str] = {}
     places: list[Any] = []
-    read, read_place = json_reader(kind, _RULES), None if placed is None else json_reader(placed, _RULES)
+    read, (place_of, place_type) = json_reader(kind, _RULES), placed or (None, None)
     for place, text in enumerate(texts):
         old = new = op = at = None
         try:
             if text is not None:
                 envelope = _envelope(text)
                 old, new, op = _images(envelope, read)
-                at = None if read_place is None else _place_in(envelope, path, read_place)
+                at = None if place_of is None else place_of(envelope)
         except ValueTypeError as error:
             problems[place] = str(error)
         before.append(old)
@@ -413,7 +507,7 @@ def _parsed(
         kind.to_arrow(before, storage=False),
         kind.to_arrow(after, storage=False),
         pa.array(ops, pa.string()),
-        None if placed is None else placed.types[0].to_arrow(places, storage=False),
+        None if place_type is None else place_type.to_arrow(places, storage=False),
         problems,
     )
 
@@ -431,12 +525,17 @@ def _envelope(text: bytes) -> dict[str, Any]:
     return envelope
 
 
-def _place_in(envelope: Any, path: tuple[str, ...], read: Reader) -> Any:
-    """The sequence of an envelope; None without one."""
+def _field(envelope: Any, path: Path) -> Any:
+    """A field of an envelope; None without one."""
     for name in path:
         envelope = envelope.get(name) if isinstance(envelope, dict) else None
+    return envelope
+
+
+def _place_in(envelope: Any, path: Path, read: Reader) -> Any:
+    """The sequence of an envelope; None without one."""
     try:
-        (value,) = read({path[-1]: envelope})
+        (value,) = read({path[-1]: _field(envelope, path)})
     except ValueTypeError as error:
         raise ValueTypeError(f"'{'.'.join(path)}': {error}") from None
     return value

@@ -221,22 +221,21 @@ class KafkaAdmin:
             if error.kind != "TopicExistsException":
                 raise
 
-    def topic_setting(self, topic: str, name: str) -> str | None:
-        return self._setting("TOPIC", topic, name)
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        return self._settings("TOPIC", topic)
 
     def broker_setting(self, name: str) -> str | None:
         """A setting of one of the brokers; None where it is not shown to this client."""
         with failures():
             some = self._got(self._client.describeCluster().nodes()).iterator().next()
-        return self._setting("BROKER", str(some.id()), name)
+        return self._settings("BROKER", str(some.id())).get(name)
 
-    def _setting(self, kind: str, of: str, name: str) -> str | None:
+    def _settings(self, kind: str, of: str) -> dict[str, str]:
         types = java_class(self._java.vm, f"{_KAFKA}.common.config.ConfigResource$Type")
         resource = self._java.kafka("common.config.ConfigResource")(types.valueOf(kind), of)
         with failures():
             given = self._got(self._client.describeConfigs(self._java.list([resource])).all())
-        entry = given.get(resource).get(name)
-        return None if entry is None else str(entry.value())
+        return {entry.name(): str(entry.value()) for entry in given.get(resource).entries().toArray()}
 
     def _got(self, future: Any) -> Any:
         units = self._java.util("concurrent.TimeUnit")

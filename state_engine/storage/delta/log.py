@@ -119,6 +119,7 @@ class TableVersion:
     transactions: Mapping[str, int]
     table_id: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
+    schema: str = ""
 
 
 class DeltaLog:
@@ -301,4 +302,5 @@ def _folded(version: int, before: Iterable[Action], after: Iterable[Action]) -> 
             elif fields := action.get("metaData"):
                 metadata = fields
     properties = dict(metadata.get("configuration") or {})  # of Parquet, a map is a list of pairs
-    return TableVersion(version, frozenset(files), transactions, str(metadata.get("id", "")), properties)
+    described = str(metadata.get("id", "")), properties, str(metadata.get("schemaString", ""))
+    return TableVersion(version, frozenset(files), transactions, *described)
