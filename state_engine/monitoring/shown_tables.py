@@ -66,10 +66,10 @@ def statuses(history: History, states: Iterable[PublishedState], places: SinkPla
     head = history.head
     if head is None:
         return []
-    known = [(one, found) for one in states if (found := state_of(head, one.operator, one.state))]
+    known = [(one, recorded) for one in states if (recorded := state_of(head, one.operator, one.state))]
     return [
-        _status(history, one, TableForm.of(*found, map_key=one.map_key).columns, places)
-        for one, found in known
+        _status(history, one, TableForm.of(*recorded, map_key=one.map_key).columns, places)
+        for one, recorded in known
     ]
 
 

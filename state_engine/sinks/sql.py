@@ -7,8 +7,8 @@ together with one row of a ledger beside the table:
 
 So either all of a checkpoint is in the table and in the ledger, or nothing is; a second publish finds the ledger's row
 and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
-the table's identity, which changes when the sink makes the table again; its row -2 tells the table from one that others
-make under its name, see ``sql_identity``.
+the table's identity, which changes when the sink makes the table again; its row -2 marks the table, so that another
+one under its name is noticed, see ``sql_identity``.
 
 Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Plays the part
 of the exactly-once sink of Flink's JDBC connector, with a ledger in place of XA transactions.

@@ -1,4 +1,4 @@
-"""What tells a table of a database from another one that somebody has put under its name.
+"""The identity of a table of a database: how another one under its name is noticed.
 
     PostgreSQL   the number of the table. A dump that is put back gives all tables new ones, so a mark holds that of the
                  ledger, too: only tables beside one and the same ledger are compared

@@ -3,7 +3,7 @@
     _statelake_published(table_name, app, checkpoint_id, write_number, has_rows, published_at, mark)
                                                                                        primary key (table_name)
 
-The mark tells the table from another one of its name, see ``sinks.sql_identity``; it is null where an earlier version
+The mark is the identity of the table, see ``sinks.sql_identity``; it is null where an earlier version
 wrote the row. The ledger lies in the schema of the tables. One row a table, written in the transaction that writes the
 table's rows, as its first statement: so of two that publish, the second waits there until the first has ended, in
 PostgreSQL for the row, in SQLite for the database.

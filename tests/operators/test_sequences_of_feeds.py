@@ -182,11 +182,17 @@ def test_an_envelope_without_its_place_is_a_problem() -> None:
     [
         (None, "there is no 'source.file' or no 'source.pos'"),
         ({"file": "bin.1"}, "there is no 'source.file' or no 'source.pos'"),
-        ({"file": "bin", "pos": 1}, "'source.file': 'bin' is no whole number from 0 on, and ends in none"),
-        ({"file": "bin." + "9" * 21, "pos": 1}, "is no whole number from 0 on"),
-        ({"file": "bin.1", "pos": -1}, "'source.pos': -1 is no whole number from 0 on, and ends in none"),
-        ({"file": "bin.1", "pos": 1.5}, "is no whole number from 0 on"),
-        ({"file": "bin.1", "pos": True}, "'source.pos': True is no whole number from 0 on"),
+        (
+            {"file": "bin", "pos": 1},
+            "'source.file': 'bin' is not a whole number of at least 0, and does not end in one",
+        ),
+        ({"file": "bin." + "9" * 21, "pos": 1}, "is not a whole number of at least 0"),
+        (
+            {"file": "bin.1", "pos": -1},
+            "'source.pos': -1 is not a whole number of at least 0, and does not end in one",
+        ),
+        ({"file": "bin.1", "pos": 1.5}, "is not a whole number of at least 0"),
+        ({"file": "bin.1", "pos": True}, "'source.pos': True is not a whole number of at least 0"),
     ],
 )
 def test_fields_that_order_nothing_are_a_problem(source: Any, problem: str) -> None:

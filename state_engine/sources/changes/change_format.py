@@ -443,8 +443,8 @@ def _sequence_of(given: str | None) -> tuple[str | None, tuple[str, ...], str]:
     path = _path_of(named)
     if path in _WITHIN_MYSQL:
         raise ConfigurationError(
-            f"ChangeFormat.debezium: sequence={given!r} does not order the changes of MySQL: positions begin anew in "
-            "each file of its log, whose names are no numbers. Give all three: sequence=['source.file', 'source.pos', "
+            f"ChangeFormat.debezium: sequence={given!r} does not order the changes of MySQL: positions begin again in "
+            "each file of its log, whose names are not numbers. Give all three: sequence=['source.file', 'source.pos', "
             "'source.row']"
         )
     to_type(kind or "bigint", parameter="type of sequence")
@@ -476,7 +476,7 @@ def _in_order(values: Sequence[Any], parts: Sequence[Path]) -> str | None:
         if digits is None:
             given = str(value) if is_number else repr(value)
             raise ValueTypeError(
-                f"'{'.'.join(path)}': {given} is no whole number from 0 on, and ends in none"
+                f"'{'.'.join(path)}': {given} is not a whole number of at least 0, and does not end in one"
             )
         numbers.append(digits[0].zfill(_DIGITS))
     return ".".join(numbers)
