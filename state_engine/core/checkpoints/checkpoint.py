@@ -260,6 +260,8 @@ class PinnedCheckpoint:
 
 @dataclass(frozen=True)
 class RescaledOperator:
+    """The parallelism that an operation gave to an operator, until the job declares another one than ``declared``."""
+
     uid: str
     parallelism: int
     declared: int
