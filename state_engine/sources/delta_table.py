@@ -168,11 +168,12 @@ class SourceTable:
         """All rows of the newest version, read as cheaply as it may be: Delta takes long to list and scan few files."""
         files = self.snapshot_files(self.version)
         schema = self.plain_schema(files, self.version)
+        ranges = [FileRange(file.uri, file.size, 0, 0, None) for file in files]
+        few = None if schema is None else few_rows(ranges, schema)
+        if schema is not None and few is not None:
+            return self._spark.createDataFrame(few.select(schema.names), schema)
         if schema is None or not files:
             return self.scan(files, self.version)
-        few = few_rows([FileRange(file.uri, file.size, 0, 0, None) for file in files], schema)
-        if few is not None:
-            return self._spark.createDataFrame(few.select(schema.names), schema)
         reader = self._spark.read.options(**STRICT, **SPARK_VERIFIES).schema(schema)
         return scanned([file.uri for file in files], lambda some: reader.parquet(*some))
 

@@ -95,6 +95,15 @@ TABLES = {
 }  # fmt: skip
 
 
+def test_a_table_without_rows_is_read_without_a_job(tmp_path: Path, spark: SparkSession) -> None:
+    spark.sql(PLAIN.format(at=tmp_path / "empty"))
+    records = SparkRecords(spark)
+    rows = SourceTable(spark, f"file://{tmp_path / 'empty'}").newest_rows()
+    assert (rows.columns, rows.isEmpty()) == (["k", "v"], True)
+    assert not records.new()
+    assert "LocalTableScan" in rows._jdf.queryExecution().executedPlan().toString()
+
+
 TYPED = """
     SELECT id AS k, if(id = 2, NULL, id % 2 = 0) AS truth, float(id) / 3 AS f, double('NaN') AS d,
     cast(id AS decimal(38, 18)) AS dec, timestamp '2024-07-01 00:30:00' + make_interval(0, 0, 0, int(id)) AS at,
