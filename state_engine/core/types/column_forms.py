@@ -120,7 +120,8 @@ def _cast(array: pa.Array, kind: TypeInformation, wanted: pa.DataType) -> pa.Arr
     if wanted == pa.float32() and family[0] == "float":
         made = array.cast(wanted, safe=False)
         rounded = pc.and_(pc.not_equal(made.cast(array.type), array), pc.is_finite(array))
-        for value in pc.unique(array.filter(rounded)).to_pylist():
+        given, by_fewest_digits = array.filter(rounded), made.filter(rounded).cast(pa.string())
+        for value in given.filter(pc.not_equal(by_fewest_digits.cast(array.type), given)).to_pylist():
             kind.normalise(value)
         return made
     if family == ("integer", "decimal"):  # Arrow asks for room for every number of the type
