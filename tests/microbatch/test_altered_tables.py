@@ -135,5 +135,22 @@ def test_a_letter_that_somebody_altered_says_why_it_cannot_be_sent(
 def test_a_record_that_is_sent_again_is_a_row_or_refused_again(form: Any, data: st.DataObject) -> None:
     source = FileSource("file:///in", format=form, schema="k string, v bigint")
     text = as_text(data.draw(altered([{"k": "a", "v": 1}])))[1:-1].encode("utf-8", "surrogatepass")
-    read = source.parse(None, [text, data.draw(st.binary())], keep_refused=True)  # type: ignore[arg-type]
+    head = as_text(data.draw(altered([{"names": ["k", "v"], "directory": "/in/d=1"}])))[1:-1]
+    headed = data.draw(st.sampled_from([head.encode("utf-8", "surrogatepass") + b"\na,1", b"", b"[]\n"]))
+    records = [text, data.draw(st.binary()), b"\xffstatelake text\xff" + headed]
+    read = source.parse(None, records, keep_refused=True)  # type: ignore[arg-type]
     assert read.rows.schema.names[:2] == ["k", "v"]
+
+
+def test_a_letter_whose_file_had_none_of_the_columns_of_today_is_refused_again() -> None:
+    source = FileSource("file:///in", format="csv", schema="k string, v bigint")
+    letters = [
+        b'\xffstatelake text\xff{"names": ["a", "b"]}\nx,1',
+        b'\xffstatelake text\xff{"names": ["v", "k"]}\n1,x',
+    ]
+    read = source.parse(None, letters, keep_refused=True)  # type: ignore[arg-type]
+    assert isinstance(read.rows, pa.Table)
+    assert read.rows.select(["k", "v"]).to_pylist() == [{"k": "x", "v": 1}]
+    (refused,) = read.refused.to_pylist()  # type: ignore[union-attr]
+    assert refused["record"] == letters[0]
+    assert "names none of the declared columns ['k', 'v']" in refused["reason"]

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import pyarrow as pa
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import BadFileError, ValueTypeError
+from state_engine.core.json_text import parsed_json
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.invalid_text import text_or_bytes
 from state_engine.core.types.spark_types import spark_schema
@@ -239,12 +240,16 @@ class TextRows:
     def _chunks(self, piece: Piece) -> Iterator[str]:
         return text_chunks(piece.uri, self._options.encoding, start=piece.start, end=piece.end)
 
-    def _of_letter(self, letter: bytes) -> Iterator[Record]:
+    def _of_letter(self, letter: bytes) -> Iterable[Record]:
         said, line = _taken_apart(letter)
         text, uri = line.decode("utf-8", "surrogateescape"), f"{said.get('directory', '')}/"
-        if self._is_csv:
-            return self._csv([text], uri, names=said.get("names"), letter=True)
-        return self._json([text], uri)
+        if not self._is_csv:
+            return self._json([text], uri)
+        names = said.get("names")
+        try:
+            return list(self._csv([text], uri, names=names, letter=True))
+        except BadFileError as error:  # the columns of its file are none of those that are declared by now
+            return [Record(text, (), str(error), _head(names, uri))]
 
     def _json(self, chunks: Iterable[str], uri: str) -> Iterator[Record]:
         head = _head(None, uri)
@@ -322,11 +327,20 @@ def _head(names: list[str] | None, uri: str) -> bytes:
 
 
 def _taken_apart(letter: bytes) -> tuple[dict[str, Any], bytes]:
-    """What is said of a record, and its text."""
-    if not letter.startswith(_HEADED):
-        return {}, letter
-    head, text = letter.removeprefix(_HEADED).split(b"\n", 1)
-    return json.loads(head), text
+    """What is said of a record, and its text; all of it is text where the head is not one that ``_head`` makes."""
+    head, line_end, text = letter.removeprefix(_HEADED).partition(b"\n")
+    try:
+        said = parsed_json(head) if letter.startswith(_HEADED) and line_end else None
+    except ValueError:
+        said = None
+    return (said, text) if _is_head(said) else ({}, letter)
+
+
+def _is_head(said: Any) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(said, dict):
+        return False
+    names, directory = said.get("names", []), said.get("directory", "")
+    return isinstance(directory, str) and isinstance(names, list) and all(isinstance(n, str) for n in names)
 
 
 def _batched(rows: Iterable[Placed]) -> Iterator[list[Placed]]:
