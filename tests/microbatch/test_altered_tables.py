@@ -151,6 +151,7 @@ def test_a_letter_whose_file_had_none_of_the_columns_of_today_is_refused_again()
     read = source.parse(None, letters, keep_refused=True)  # type: ignore[arg-type]
     assert isinstance(read.rows, pa.Table)
     assert read.rows.select(["k", "v"]).to_pylist() == [{"k": "x", "v": 1}]
-    (refused,) = read.refused.to_pylist()  # type: ignore[union-attr]
+    assert isinstance(read.refused, pa.Table)
+    (refused,) = read.refused.to_pylist()
     assert refused["record"] == letters[0]
     assert "names none of the declared columns ['k', 'v']" in refused["reason"]
