@@ -295,6 +295,9 @@ REFUSED: dict[str, tuple[list[str], Callable[[Path], Any], str]] = {
     "a longer table": (["k"], lambda at: SqlSink(POSTGRES, "t" * 64), "cuts names behind byte 63, and 'ttt"),
     "empty, in a database": ([""], lambda at: SqlSink(f"sqlite:///{at}/a.db", "rows"), "'' cannot be the name"),
     "with NUL, in a database": (["a\0b"], lambda at: SqlSink(POSTGRES, "rows"), "cannot be the name of a column"),
+    "with NUL, as a key": (
+        ["a\0b"], lambda at: SqlSink(f"sqlite:///{at.parent}/a.db", "rows", key=["a\0b"]), "be the name of a column",
+    ),
     "alike in SQLite": (["id", "Id"], lambda at: SqlSink(f"sqlite:///{at}/a.db", "rows"), "SQLite does not dist"),
     "alike in Delta": (["id", "Id"], lambda at: DeltaSink(str(at)), r"distinguish the columns \['id', 'Id'\]: rename"),
     "alike in a keyed table": (["id", "Id"], lambda at: DeltaSink(str(at), key=["id"]), "rename all but one"),
@@ -346,7 +349,11 @@ def test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built(
         IN_CODE[rows](StatefulJob("named"), names).sink("out", sink(tmp_path))
 
 
-@pytest.mark.parametrize("what", REFUSED)
+ASKS_ITS_DATABASE_FIRST = {"longer, as a key"}
+"""What a run refuses only behind a look at the table, which is in a database that is not there."""
+
+
+@pytest.mark.parametrize("what", [what for what in REFUSED if what not in ASKS_ITS_DATABASE_FIRST])
 def test_where_only_rows_show_a_name_the_first_run_refuses_it_before_anything_is_written(
     tmp_path: Path, spark: SparkSession, what: str
 ) -> None:
