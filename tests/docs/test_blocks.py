@@ -206,3 +206,4 @@ def test_the_model_of_dbt_gives_the_wrong_totals_that_the_page_says(spark: Spark
     sales += [("south", 5, 2), ("north", 50, 3), ("west", 9, 1)]  # at the same time, new, and late
     assert run(incremental=True) == {"north": 50}, "lost, the total of new rows only, never read"
     assert run(incremental=False) == {"north": 350, "south": 205, "west": 9}
+    assert [spark.catalog.dropTempView(view) for view in ("sales", "totals")] == [True, True]
