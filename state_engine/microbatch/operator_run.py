@@ -135,8 +135,8 @@ def _offered(
     """All rows that come into an operator, read to the driver."""
     parts = []
     for frame in (one.frame for one in inputs):
-        if isinstance(frame.given, pa.Table):
-            part = frame.given.select(frame.user_columns)
+        if frame.table is not None:
+            part = frame.table.select(frame.user_columns)
         else:
             with reading(frame.source, job=job.name, into=f"operator '{operator.uid}'"):
                 part = frame.rows.select([F.col(quoted(name)) for name in frame.user_columns]).toArrow()

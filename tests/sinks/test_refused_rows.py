@@ -17,6 +17,7 @@ from state_engine.core.errors import SinkError, UserFunctionError
 from state_engine.core.types.ddl import ddl_text
 from state_engine.sinks.base import Sink
 from tests.sinks.databases import Database
+from tests.support.costs import SparkRecords
 
 US, DAYS = pa.timestamp("us", "UTC"), pa.date32()
 
@@ -367,6 +368,22 @@ def test_a_keyed_table_of_a_database(
         assert (len(again.sent), again.refused) == (1, 1), "the table takes it as little as before"
         world.arrive("b", good)
         assert [b.rows_refused for b in engine.run(world.job(route)).batches] == [0]
+
+
+def test_a_check_of_a_few_rows_for_a_keyed_table_is_no_spark_job(
+    spark: SparkSession, tmp_path: Path, lite: Database
+) -> None:
+    columns, good, bad, says = KEYED["check"]
+    lite.run(f"CREATE TABLE delays ({columns})")
+    world = World(
+        tmp_path, spark, Case(columns, TEXT, good, bad, says), SqlSink(lite.url, "delays", ["id"], adopt=True)
+    )
+    world.arrive("a", good, bad)
+    records = SparkRecords(spark)
+    with world.engine as engine:
+        assert [b.rows_refused for b in engine.run(world.job("source")).batches] == [1]
+    assert lite.rows() == [good]
+    assert records.new() == []
 
 
 def test_a_chained_operator_gets_what_a_sink_refuses(
