@@ -23,6 +23,7 @@ from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.few_rows import few_rows
 from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.sources.row_places import STRICT, place_columns, scanned
+from state_engine.spark.placement import limits_of
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.delta.action_json import (
     SCANNED,
@@ -168,11 +169,13 @@ class SourceTable:
         """All rows of the newest version, read as cheaply as it may be: Delta takes long to list and scan few files."""
         files = self.snapshot_files(self.version)
         schema = self.plain_schema(files, self.version)
+        if schema is None:
+            return self.scan(files, self.version)
         ranges = [FileRange(file.uri, file.size, 0, 0, None) for file in files]
-        few = None if schema is None else few_rows(ranges, schema)
-        if schema is not None and few is not None:
+        few = few_rows(ranges, schema, limits_of(self._spark))
+        if few is not None:
             return self._spark.createDataFrame(few.select(schema.names), schema)
-        if schema is None or not files:
+        if not files:
             return self.scan(files, self.version)
         reader = self._spark.read.options(**STRICT, **SPARK_VERIFIES).schema(schema)
         return scanned([file.uri for file in files], lambda some: reader.parquet(*some))

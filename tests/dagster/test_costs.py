@@ -11,11 +11,11 @@ from benchmarks.processes import answer_of
 from benchmarks.workload import Feed, Workload, hand_over
 from state_engine import StateEngine
 from state_engine.expectations.validation import sink_frame
-from state_engine.sources import delta_table
 from state_engine.sources.delta_table import SourceTable
 from state_engine.spark.placement import USUAL
 from tests.dagster.many_jobs import arrive, from_files
 from tests.support.costs import SparkRecords
+from tests.support.limits import SetLimits
 
 ROWS = [
     "INSERT INTO delta.`{at}` (k, v) VALUES (1, 'a'), (2, 'b'), (3, NULL)",
@@ -115,13 +115,13 @@ TYPED = """
 
 @pytest.mark.parametrize("few", [True, False])
 def test_rows_of_each_type_are_those_that_delta_reads(
-    few: bool, tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    few: bool, tmp_path: Path, spark: SparkSession, limits: SetLimits
 ) -> None:
     """Read by the driver where they are few, else by Spark."""
     at = tmp_path / "typed"
     spark.sql(f"CREATE TABLE delta.`{at}` USING delta AS {TYPED.format(rows=5)}")
     if not few:
-        monkeypatch.setattr(delta_table, "few_rows", lambda ranges, schema: None)
+        limits(rows=-1)
     expected = spark.read.format("delta").load(str(at))
     rows = SourceTable(spark, f"file://{at}").newest_rows()
     assert rows.schema == expected.schema

@@ -145,7 +145,7 @@ def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
     ranges = part.detail.ranges
     small = ranges[0]
     schema = StructType.fromJson(spark_schema(table.schema))
-    rows = few_rows(ranges, schema)
+    rows = few_rows(ranges, schema, USUAL)
     assert rows is not None
     assert rows.num_rows == USUAL.rows
-    assert few_rows([small, small], schema) is None
+    assert few_rows([small, small], schema, USUAL) is None

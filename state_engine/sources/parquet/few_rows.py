@@ -14,14 +14,14 @@ import pyarrow as pa
 from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.plain_files import has_columns, has_old, plain_schema
-from state_engine.spark.placement import USUAL, Limits, placement_of
+from state_engine.spark.placement import Limits, placement_of
 from state_engine.storage.stores.files import open_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def few_rows(ranges: Sequence[FileRange], schema: StructType, limits: Limits = USUAL) -> pa.Table | None:
+def few_rows(ranges: Sequence[FileRange], schema: StructType, limits: Limits) -> pa.Table | None:
     """The rows of these ranges with the hidden columns of a slice; None if they are many, or not plainly readable."""
     wanted = plain_schema(schema)
     if wanted is None or not wanted.names:
