@@ -12,13 +12,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import (
-    DeltaSink,
-    FileSource,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
     RuntimeContext,
-    StatefulJob,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, RootError, StateMigrationError
@@ -44,14 +41,6 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
         {"through": lambda s: s.transform(lambda f: f.withColumn("k", F.ascii("k")))},
         "its state is stored by key struct<`k`: string>, the job keys by struct<`k`: int>.*change_key_type",
     ),
-    "another key column": (
-        {"key_by": ("v",)},
-        r"is stored by \['k'\], the job keys by \['v'\]. Other columns are",
-    ),
-    "one more key column": (
-        {"key_by": ("k", "v")},
-        r"is stored by \['k'\], the job keys by \['k', 'v'\]. Other",
-    ),
     "another type of state": (
         {"function": Sum(kind=float)},
         "state 'total' is stored as bigint, the function declares double",
@@ -61,16 +50,6 @@ CHANGED: dict[str, tuple[dict[str, Any], str]] = {
         "has 128 key groups, the job declares max_parallelism=64",
     ),
 }
-
-
-def test_an_operator_that_loses_its_key_is_refused(ran: Site) -> None:
-    """Its keyed state would be out of reach without an error."""
-    job = StatefulJob("tiny", parallelism=2)
-    rows = job.source("events", FileSource(str(ran.feed)))
-    rows.filter(lambda row: True, uid="sums").sink("out", DeltaSink(str(ran.sink)))
-    with pytest.raises(StateMigrationError, match=r"'sums': its state is stored by key .* a stream without"):
-        ran.engine().run(job)
-    assert len(ran.engine().checkpoints("tiny")) == 1
 
 
 @pytest.mark.parametrize("what", CHANGED)
@@ -132,21 +111,6 @@ def test_a_new_state_is_added_to_the_operators_table(ran: Site) -> None:
     )
 
 
-def test_a_state_that_is_declared_no_more_is_refused_or_kept_by_name(ran: Site) -> None:
-    ran.engine().run(ran.job(WithCount()))
-    keeping, site = ran.job(Sum(state="other")), ran.put({"k": ["b"], "v": [20]}, "2")
-    with pytest.raises(StateMigrationError, match="state 'total' holds 3 entries, and the function does not"):
-        site.engine().run(keeping)
-    keeping.stream(keeping.operators["sums"]).keep_states("total", "seen")
-    site.engine().run(keeping)
-    assert ran.state() == {"a": 14, "b": 2, "c": 4}
-    assert ran.engine().read_state("tiny", "sums", "seen").count() == 1
-    again = ran.job()  # and is there again when declared again
-    again.stream(again.operators["sums"]).keep_states("other", "seen")
-    ran.put({"k": ["a"], "v": [1]}, "3").engine().run(again)
-    assert ran.state() == {"a": 15, "b": 2, "c": 4}
-
-
 class Renamed(Sum):
     """The old function, whose state has another name now."""
 
@@ -206,38 +170,6 @@ def test_a_state_that_is_given_up_does_not_come_back(ran: Site, compacted: bool)
     (row,) = ran.engine().read_state("tiny", "sums", "seen").collect()
     assert (row["k"], row["map_key"], row["value"]) == ("a", "here", 1)
     assert ran.state() == {"a": 15, "b": 22, "c": 4}
-
-
-def test_what_does_not_fit_is_refused_before_anything_is_read_or_written(
-    ran: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files = set(ran.directory.rglob("*.parquet"))
-    job = ran.job(OtherPrimitive("list"))
-
-    def unread(*_: object) -> object:
-        raise AssertionError("the source was asked")
-
-    monkeypatch.setattr(FileSource, "plan", unread)
-    with pytest.raises(StateMigrationError, match=r"(?s)job 'tiny': operator 'sums': state 'total' is"):
-        ran.engine().run(job)
-    assert set(ran.directory.rglob("*.parquet")) == files
-
-
-def test_a_state_that_is_asked_for_late_is_added_too(ran: Site) -> None:
-    job = ran.job(Late())
-    job.stream(job.operators["sums"]).drop_states("total")
-    ran.engine().run(job)
-    assert ran.state("late") == {"a": 10}
-
-
-class Late(KeyedProcessFunction):
-    """Gets its handle while an element is processed."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.context = runtime_context
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
-        self.context.get_state(ValueStateDescriptor("late", int)).update(value.v)
 
 
 def test_operators_may_be_named_like_tables(tmp_path: Path, spark: SparkSession) -> None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from jobs.count_window_average import CountWindowAverage, Window, build
+from jobs.count_window_average import CountWindowAverage, build
 from state_engine import DeltaSink, FileSource, StateEngine
 from state_engine.testing import KeyedHarness
 
@@ -21,22 +21,6 @@ AVERAGES = [(1, 4), (1, 5)]
 
 def harness() -> KeyedHarness:
     return KeyedHarness(CountWindowAverage(), key_by=lambda pair: pair[0])
-
-
-def test_every_second_value_gives_an_average() -> None:
-    assert [tuple(pair) for pair in harness().process(PAIRS)] == AVERAGES
-
-
-def test_the_last_value_waits_in_the_state() -> None:
-    run = harness()
-    run.process(PAIRS)
-    assert run.state("window") == {1: Window(size=1, total=2)}
-
-
-def test_a_complete_window_leaves_nothing_behind() -> None:
-    run = harness()
-    run.process(PAIRS[:4])
-    assert run.state("window") == {}
 
 
 def test_keys_have_windows_of_their_own() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +19,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from jobs import flights
 from jobs.flights_data import prepare_feed
-from state_engine import Row, StateEngine, StatefulJob, open_state
+from state_engine import StateEngine, StatefulJob, open_state
 from state_engine.core.errors import UserFunctionError
-from state_engine.testing import KeyedHarness
 from tests.jobs import reference
 
 ROUTE = ["origin", "dest"]
-FLIGHT = Row("dep_delay", "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "departed_at")
-DELAY = Row(*(column.split()[0] for column in flights.PLANE_DELAYS.split(",")))
-NEW_YEAR = datetime(2013, 1, 1, tzinfo=UTC)
 
 CUTS: dict[str, tuple[dict[str, Any], int]] = {
     "month": ({"max_files_per_batch": 1}, 13),
@@ -199,19 +194,6 @@ def test_the_year_equals_the_reference(
         assert worst["mean_arr_delay"].is_sorted(descending=True)
 
 
-@pytest.mark.long
-@pytest.mark.spark
-def test_a_month_day_by_day_equals_the_reference(
-    tmp_path: Path, engine: StateEngine, build: Callable[..., StatefulJob], feeds: Path, raw: pl.DataFrame
-) -> None:
-    job = build(prepare_feed(feeds, "day", months=["2013-02"]))
-    engine.run(job)
-    february = reference.new_york_month(pl.col("departed_at")) == "2013-02"
-    assert len(engine.checkpoints(job)) == 28
-    expected = Expected.of(reference.departures(raw).filter(february))
-    Outcome.of(tmp_path, engine, job).assert_equal(expected)
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize(
     ("months", "refused"),
@@ -251,73 +233,3 @@ def test_without_dead_letters_the_first_of_them_fails_the_job(
     assert engine.checkpoints(job) == []
     published = tmp_path / "sinks" / "plane_delays"
     assert not DeltaTable.is_deltatable(str(published)) or DeltaTable(str(published)).file_uris() == []
-
-
-def flight(
-    hour: int, arr_delay: int | None = 0, *, to: str = "BOS", tailnum: str = "N1", dep_delay: int = 0
-) -> Row:
-    left = NEW_YEAR + timedelta(hours=hour)
-    return FLIGHT(dep_delay, arr_delay, "AA", 100, tailnum, "JFK", to, left)
-
-
-def plane_harness() -> KeyedHarness:
-    return KeyedHarness(flights.PlaneDelays(), key_by=lambda row: row.tailnum)
-
-
-def carried(outputs: list[Any]) -> list[tuple[Any, ...]]:
-    """(carried over, minutes since, flights, airports, worst of 5) of each output."""
-    return [tuple(row)[-5:] for row in outputs]
-
-
-def test_an_aircraft_carries_its_previous_delay_over() -> None:
-    outputs = plane_harness().process([flight(0, 10), flight(3, -4, to="ORD"), flight(4, 7)])
-    assert carried(outputs) == [(None, None, 1, 2, None), (10, 180, 2, 3, 10), (-4, 60, 3, 3, 10)]
-
-
-def test_aircraft_do_not_know_of_each_other() -> None:
-    outputs = plane_harness().process([flight(0, 10), flight(1, 5, tailnum="N2"), flight(2)])
-    assert [row[0] for row in carried(outputs)] == [None, None, 10]
-
-
-def test_a_diverted_flight_carries_nothing_over_and_leaves_the_known_delays_alone() -> None:
-    harness = plane_harness()
-    outputs = harness.process([flight(0, 30), flight(2, None), flight(4, 1)])
-    assert carried(outputs)[2] == (None, 120, 3, 2, 30)
-    assert list(harness.state("recent_delays")["N1"]) == [30, 1]
-    assert harness.state("last_flight")["N1"] == flights.LastFlight(NEW_YEAR + timedelta(hours=4), 1)
-
-
-def test_only_the_last_five_known_delays_count() -> None:
-    harness = plane_harness()
-    outputs = harness.process([flight(hour, delay) for hour, delay in enumerate([99, 1, 2, 3, 4, 5, 6])])
-    assert [row[4] for row in carried(outputs)] == [None, 99, 99, 99, 99, 99, 5]
-    assert list(harness.state("recent_delays")["N1"]) == [2, 3, 4, 5, 6]
-
-
-def test_both_ends_of_a_flight_count_as_airports() -> None:
-    harness = plane_harness()
-    harness.process([flight(0), flight(1, to="ORD"), flight(2)])
-    assert harness.state("airports")["N1"] == {"JFK": 3, "BOS": 2, "ORD": 1}
-
-
-@pytest.mark.parametrize(
-    ("carried_over", "dep_delay", "inherited"),
-    [(15, 15, 1), (14, 15, 0), (15, 14, 0), (None, 60, 0), (60, None, 0)],
-)
-def test_a_delay_is_inherited_from_a_quarter_of_an_hour_on(
-    carried_over: int | None, dep_delay: int | None, inherited: int
-) -> None:
-    row = Row(arr_delay=None, carried_over=carried_over, dep_delay=dep_delay)
-    assert flights.RouteTotals().including(row).inherited == inherited
-
-
-def test_a_route_without_arrivals_has_no_worst_and_no_mean() -> None:
-    harness = KeyedHarness(flights.RouteRanking(), key_by=lambda row: (row.origin, row.dest))
-    delays = plane_harness().process([flight(0, None), flight(1, -8), flight(2, -2)])
-    outputs = harness.process([DELAY(*output) for output in delays])
-    # flights, arrived, total, worst and mean delay, inherited
-    assert [tuple(row)[-6:] for row in outputs] == [
-        (1, 0, 0, None, None, 0),
-        (2, 1, -8, -8, -8.0, 0),
-        (3, 2, -10, -2, -5.0, 0),
-    ]

@@ -23,7 +23,6 @@ from state_engine import (
 )
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
-from tests.microbatch.time_model import Visible
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE_MS = 60_000
@@ -94,26 +93,6 @@ def test_the_last_session_of_a_quiet_stream_is_published_by_the_first_run_after_
         assert run.process(clock=600 * MINUTE_MS) == {}
 
 
-def test_without_these_settings_time_stands_still_where_no_row_comes() -> None:
-    job = StatefulJob("rows_alone")
-    sessions(job)
-    with run_in_memory(job) as run:
-        run.process({"rows": minutes(("a", 0))}, clock=0)
-        assert run.process(clock=6_000 * MINUTE_MS) == {}
-        row = run.checkpoints()[-1]
-        assert (row.sources[0].floor_ms, row.sources[0].idle, row.operator_watermarks_ms) == (None, False, {})
-
-
-def test_the_clock_never_takes_time_back() -> None:
-    job = StatefulJob("ahead")
-    sessions(job, watermark="clock", clock_delay="10 min")
-    with run_in_memory(job) as run:
-        run.process({"rows": minutes(("a", 100))}, clock=20 * MINUTE_MS)
-        assert watermark(run) == 100 * MINUTE_MS - 1
-        run.process({"rows": minutes(("b", 50))}, clock=30 * MINUTE_MS)
-        assert watermark(run) == 100 * MINUTE_MS - 1
-
-
 def test_draining_does_not_raise_the_recorded_watermark() -> None:
     job = StatefulJob("drained")
     sessions(job, watermark="clock", clock_delay="10 min")
@@ -124,35 +103,6 @@ def test_draining_does_not_raise_the_recorded_watermark() -> None:
         assert watermark(run) == -1  # that of the row, and not the largest long
         run.process({"rows": minutes(("a", 3))}, clock=3 * MINUTE_MS)
         assert run.process(clock=50 * MINUTE_MS)["ended"] == [("a", 33)]
-
-
-def test_a_backlog_after_an_outage_makes_nothing_late_or_idle() -> None:
-    """Five hours of rows wait, read two at a time: time passes none of them, though the clock is far ahead."""
-    job = StatefulJob("outage")
-    there = [2]
-    stream = job.from_collection(
-        minutes(*[("a", 10 * i) for i in range(30)]), ROW, name="rows", event_time="at", order_by=["at"],
-        watermark="clock", clock_delay="5 min", idle_after="30 min", max_rows_per_batch=2,
-    )  # fmt: skip
-    Visible.make(job.sources["rows"], there)
-    out = stream.key_by("k").process(Late(), uid="late", output_type=int)
-    out.sink("behind", CollectSink())
-    with run_in_memory(job) as run:
-        run.run(clock=10 * MINUTE_MS)
-        there[0] = 30
-        run.run(clock=300 * MINUTE_MS)
-        late = run.sink("behind")
-        rows = [r for r in run.checkpoints() if r.kind.is_micro_batch]
-        assert [r.sources[0].idle for r in rows] == [False] * 15
-        assert [r.sources[0].floor_ms is not None for r in rows] == [True, *[False] * 13, True]
-    assert late == [0] * 30
-
-
-class Late(KeyedProcessFunction):
-    """One for a row that is late, else zero."""
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[int]:
-        yield int((ctx.timestamp() or 0) <= ctx.timer_service().current_watermark())
 
 
 # -- idle sources ------------------------------------------------------------------------------------------------------
@@ -186,43 +136,6 @@ def test_one_idle_source_does_not_stall_a_join(by_strategy: bool) -> None:
         assert again["pairs"] == [("b", 16)]  # it was late, and is put out at once
         assert run.checkpoints()[-1].operator_watermarks_ms == {"pairs": 20 * MINUTE_MS - 1}
         assert run.process({"right": minutes(("b", 30))}, clock=26 * MINUTE_MS)["pairs"] == [("a", 21)]
-
-
-def test_a_source_that_never_had_a_row_is_idle_from_the_first_batch_on() -> None:
-    with run_in_memory(joined("20 min")) as run:
-        assert run.process({"left": minutes(("a", 0))}, clock=0)["pairs"] == []
-        assert run.process({"left": minutes(("a", 5))}, clock=10 * MINUTE_MS)["pairs"] == []
-        assert run.process(clock=20 * MINUTE_MS)["pairs"] == [("a", 1)]
-
-
-def test_where_all_sources_are_idle_time_stays() -> None:
-    with run_in_memory(joined("20 min")) as run:
-        run.process({"left": minutes(("a", 0)), "right": minutes(("b", 7))}, clock=0)
-        assert run.process(clock=600 * MINUTE_MS) == {}
-
-
-def test_an_idle_source_holds_back_what_only_it_feeds() -> None:
-    """What another operator makes of the idle source alone stays where its own rows are."""
-    job = joined("20 min")
-    right = job.stream(job.sources["right"])
-    alone = right.key_by("k").process(Session(), uid="alone", output_type=ENDED)
-    alone.sink("alone", CollectSink())
-    with run_in_memory(job) as run:
-        run.process({"left": minutes(("a", 0)), "right": minutes(("b", 0))}, clock=0)
-        out = run.process({"left": minutes(("a", 500))}, clock=500 * MINUTE_MS)
-        assert (sorted(out["pairs"]), out["alone"]) == ([("a", 1), ("b", 1)], [])
-        assert run.checkpoints()[-1].watermark_ms == -1  # that of the row is the smallest of all sources
-        assert run.process({"right": minutes(("c", 31))}, clock=501 * MINUTE_MS)["alone"] == [("b", 30)]
-
-
-def test_a_restore_goes_back_to_the_idleness_of_then() -> None:
-    with run_in_memory(joined("20 min")) as run:
-        run.process({"left": minutes(("a", 0)), "right": minutes(("b", 0))}, clock=0)
-        run.process({"left": minutes(("a", 30))}, clock=30 * MINUTE_MS)
-        assert run.checkpoints()[-1].operator_watermarks_ms == {"pairs": 30 * MINUTE_MS - 1}
-        run.restore(1)
-        assert run.checkpoints()[-1].operator_watermarks_ms == {"pairs": -1}
-        assert run.process({"left": minutes(("a", 31))}, clock=31 * MINUTE_MS)["pairs"] != []
 
 
 def test_the_largest_long_is_no_watermark_of_an_idle_source() -> None:

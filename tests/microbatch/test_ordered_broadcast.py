@@ -43,6 +43,7 @@ from tests.microbatch.broadcast_model import (
 
 LENGTH = 40
 AT_ONCE = [LENGTH]
+EACH_ROW = list(range(1, LENGTH + 1))
 
 
 def run_cut(run: MemoryRun, rows: Input, cuts: Sequence[int], parallelism: int, **options: Any) -> list[Any]:
@@ -63,14 +64,9 @@ def check(rows: Input, cuts: Sequence[int], parallelism: int, **options: Any) ->
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-@pytest.mark.parametrize("cuts", [AT_ONCE, *(random_cuts(seed, LENGTH) for seed in range(3))])
+@pytest.mark.parametrize("cuts", [AT_ONCE, EACH_ROW, *(random_cuts(seed, LENGTH) for seed in range(3))])
 def test_what_is_seen_is_what_a_plain_loop_sees(cuts: list[int], parallelism: int) -> None:
     check(random_input(len(cuts), LENGTH), cuts, parallelism)
-
-
-def test_one_row_a_micro_batch_gives_what_one_micro_batch_gives() -> None:
-    rows = random_input(3, 14)
-    check(rows, list(range(1, len(rows) + 1)), 2)
 
 
 def test_with_a_backend_that_spills_it_is_the_same() -> None:
@@ -113,16 +109,6 @@ def test_without_ordered_it_depends_on_the_cuts() -> None:
     with run_in_memory(job_of(rows, 2, ordered=False)) as run:
         assert run_cut(run, rows, AT_ONCE, 2, ordered=False) != model.seen
     check(rows, AT_ONCE, 2)
-
-
-def test_a_rule_holds_from_its_own_time_on() -> None:
-    """Of one time the rule comes first, whatever columns order the streams besides."""
-    rows = [("events", at(9, 1)), ("events", at(10, 2)), ("rules", at(10, 5)), ("events", at(11, 3))]
-    for order in ([], ["at"], ["at", "v"]):
-        with run_in_memory(job_of(rows, 1, order_by={"events": order, "rules": order})) as run:
-            run.run()
-            seen = [(row.what, row.v, row.factor) for row in run.sink("seen") if row.what != "timer"]
-        assert seen == [("element", 1, 0), ("rule", 5, 0), ("element", 2, 5), ("element", 3, 5)]
 
 
 def test_what_comes_in_a_later_micro_batch_comes_later_whatever_its_time() -> None:

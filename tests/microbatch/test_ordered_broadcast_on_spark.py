@@ -68,17 +68,6 @@ def test_rows_that_tasks_route_are_ordered_alike(
     assert growing.run(13, LENGTH) == Model(2).run(rows).seen
 
 
-def test_a_replay_gives_the_same(tmp_path: Path, spark: SparkSession) -> None:
-    rows = random_input(9, LENGTH)
-    growing = Growing(tmp_path, spark, rows, 2)
-    seen = growing.run(11, LENGTH)
-    job = growing.pipeline.job()
-    with growing.pipeline.engine() as engine:
-        report = engine.replay(job)
-        assert engine.compare(job, report.branch).is_equal
-    assert seen == Model(2).run(rows).seen
-
-
 def test_a_refused_rule_is_one_letter_and_every_subtask_gets_it_again(
     tmp_path: Path, spark: SparkSession
 ) -> None:

@@ -1,185 +1,146 @@
-"""Random jobs: states, timers, event-time TTL and two chained operators; neither cuts nor parallelism change anything.
+"""States with times to live of their own, timers that set timers, two operators, a restore, and a drain at the end.
 
-In memory, with either backend, as on Spark. Outputs and state also equal those of the harness, which runs the same
-operator loop over lists.
+Cuts, parallelism and backend change nothing, nor the order in which the second operator sees the outputs of the first:
+they are those of the harness, which runs the same operator loop over lists.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import (
-    DataStream,
+    AggregatingStateDescriptor,
     EmbeddedRocksDBStateBackend,
+    FileSource,
     HashMapStateBackend,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
-    ReducingStateDescriptor,
+    Row,
     RuntimeContext,
     StatefulJob,
     StateTtlConfig,
     Time,
-    ValueStateDescriptor,
 )
-from state_engine.core.state.ttl import TtlTime
-from state_engine.sources.frames import StreamFrame
-from state_engine.testing import KeyedHarness
-from tests.support.pipelines import MemoryPipeline, Pipeline
+from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.core.state.ttl_kinds import Sum
 
-pytestmark = pytest.mark.spark
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-DELAY_MS = 3
-OPERATIONS = ("put", "add", "remove", "clear", "timer", "forget", "reduce")
+DELAY_MS, COUNT = 10, 50
+SEEN = "k string, n bigint, seen string"
 
 
-class Event(NamedTuple):
-    """An operation of a key at an event time, with a number."""
-
-    at: datetime
-    k: str
-    what: str
-    n: int
-
-
-EVENT = "at timestamp, k string, what string, n bigint"
-SEEN = "k string, what string, n bigint, at bigint"
+def living(descriptor: Any, ttl_ms: int) -> Any:
+    assert isinstance(descriptor, StateDescriptor)
+    descriptor.enable_time_to_live(
+        StateTtlConfig.new_builder(Time.milliseconds(ttl_ms)).use_event_time().build()
+    )
+    return descriptor
 
 
-def milliseconds(at: datetime) -> int:
-    return (at - EPOCH) // timedelta(milliseconds=1)
-
-
-def events(seed: int, count: int = 60) -> list[Event]:
-    """In the order of their times, as the job's order is."""
-    rng = random.Random(seed)
-    times = sorted(rng.sample(range(4 * count), count))
-    return [
-        Event(
-            EPOCH + timedelta(milliseconds=at),
-            rng.choice("abcde"),
-            rng.choice(OPERATIONS),
-            rng.randrange(-9, 9),
-        )
-        for at in times
-    ]
-
-
-class Does(KeyedProcessFunction):
-    """Applies events to one state of each kind, and emits all that it reads."""
+class Shows(KeyedProcessFunction):
+    """Gives what it sees of a map, a list and an aggregate, whose entries live for different times."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        ttl = StateTtlConfig.new_builder(Time.milliseconds(25)).set_ttl_time_characteristic(TtlTime.EventTime)
-        ttl = ttl.update_ttl_on_create_and_write().disable_cleanup_in_background()
-        last = ValueStateDescriptor("last", int)
-        last.enable_time_to_live(ttl.build())
-        counts = MapStateDescriptor("counts", int, int)
-        counts.enable_time_to_live(ttl.build())
-        self.last, self.counts = runtime_context.get_state(last), runtime_context.get_map_state(counts)
-        self.all = runtime_context.get_list_state(ListStateDescriptor("all", int))
-        self.sum = runtime_context.get_reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b, int))
+        self.map = runtime_context.get_map_state(living(MapStateDescriptor("map", int, int), 30))
+        self.list = runtime_context.get_list_state(living(ListStateDescriptor("list", int), 12))
+        aggregating = living(AggregatingStateDescriptor("aggregate", Sum(), "bigint"), 50)
+        self.aggregate = runtime_context.get_aggregating_state(aggregating)
 
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        at, what, n = milliseconds(value.at), value.what, value.n
-        yield from self.seen_row(ctx.get_current_key(), what, n, at)
-        if what == "put":
-            self.last.update(n)
-            self.counts.put(n % 4, (self.counts.get(n % 4) or 0) + 1)
-        elif what == "add":
-            self.all.add(n)
-        elif what == "remove":
-            self.counts.remove(n % 4)
-        elif what == "clear":
-            (self.all, self.last, self.sum)[n % 3].clear()
-        elif what == "timer":
-            ctx.timer_service().register_event_time_timer(at + 2 * n)
-        elif what == "forget":
-            ctx.timer_service().delete_event_time_timer(at + n)
-        else:
-            self.sum.add(n)
+    def _seen(self, key: Any, at: int) -> tuple[Any, int, str]:
+        return key, at, f"{sorted(self.map.items())} {list(self.list.get())} {self.aggregate.get()}"
 
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        yield from self.seen_row(ctx.get_current_key(), "fired", 0, timestamp)
-        self.all.add(timestamp)
-        if timestamp % 3 == 0:
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        yield self._seen(value.k, value.n)
+        self.map.put(value.n % 4, value.n)
+        self.list.add(value.n)
+        self.aggregate.add(value.n)
+        if value.n % 3 == 0:
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + value.n % 20)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
+        yield self._seen(ctx.get_current_key(), timestamp)
+        if timestamp % 5 == 0:
             ctx.timer_service().register_event_time_timer(timestamp + 7)
-
-    def seen_row(self, key: str, what: str, n: int, at: int) -> Iterable[Any]:
-        seen = (self.last.value(), sorted(self.counts.items()), list(self.all.get()), self.sum.get())
-        yield key, f"{what}: {seen}", n, at
 
 
 class Chains(KeyedProcessFunction):
-    """The second operator: keeps all elements in order."""
+    """The second operator: keeps all elements in order, and gives the last three."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.came = runtime_context.get_list_state(ListStateDescriptor("came", str))
 
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        self.came.add(f"{value.k} {value.at} {value.what}")
-        yield value.n, len(list(self.came.get())), f"{value.k} {value.what}"
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        self.came.add(f"{value.k} {value.n} {value.seen}")
+        yield value.n % 3, str(list(self.came.get())[-3:])
 
 
-def job_of(seed: int, cut: int | None) -> Any:
-    def build(job: StatefulJob) -> Mapping[str, DataStream]:
-        source = job.from_collection(
-            events(seed), EVENT, name="events", order_by=["at"], event_time="at",
-            max_out_of_orderness=DELAY_MS, max_rows_per_batch=cut,
-        )  # fmt: skip
-        seen = source.key_by("k").process(Does(), uid="does", output_type=SEEN)
-        chained = seen.key_by("n").process(
-            Chains(), uid="chains", output_type="n bigint, count bigint, seen string"
-        )
-        return {"seen": seen, "chained": chained}
-
-    return build
-
-
-STATES = {"does": ("last", "counts", "all", "sum"), "chains": ("came",)}
-
-
-def everything(pipeline: Pipeline | MemoryPipeline) -> dict[str, Any]:
-    pipeline.run(drain=True)
-    outputs: dict[str, Any] = {name: sorted(rows) for name, rows in pipeline.outputs().items()}
-    return outputs | {s: pipeline.state(operator, s) for operator, names in STATES.items() for s in names}
-
-
-@pytest.mark.parametrize("seed", [1, *[pytest.param(n, marks=pytest.mark.long) for n in range(2, 9)]])
-def test_cuts_parallelism_and_backends_change_nothing(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    """Tasks of Spark route the rows of the first run, the driver those of the others; the results are the same."""
-    rng = random.Random(seed)
-    with monkeypatch.context() as patch:
-        patch.setattr(StreamFrame, "table", None)
-        whole = everything(Pipeline(tmp_path, spark, job_of(seed, None), parallelism=1))
-    for cut, parallelism, backend in (
-        (rng.randrange(10, 30), rng.randrange(2, 6), EmbeddedRocksDBStateBackend()),
-        (rng.randrange(3, 10), rng.randrange(2, 6), HashMapStateBackend()),
-    ):
-        build = job_of(seed, cut)
-        with MemoryPipeline.of(build, parallelism=parallelism, state_backend=backend) as pipeline:
-            content = everything(pipeline)
-        for name, expected in whole.items():
-            assert content[name] == expected, (name, cut)
-
-    harness = KeyedHarness(
-        Does(), key_by=lambda e: e.k, timestamp_of=lambda e: milliseconds(e.at), max_out_of_orderness_ms=DELAY_MS,
-        output_type=SEEN,
-    )  # fmt: skip
-    outputs = harness.process(events(seed)) + harness.drain()
-    assert sorted(outputs) == whole["seen"]
-    chained = KeyedHarness(
-        Chains(), key_by=lambda row: row.n, output_type="n bigint, count bigint, seen string"
+def job_of(parallelism: int, backend: Any) -> StatefulJob:
+    job = StatefulJob("together", parallelism=parallelism, state_backend=backend)
+    rows = job.source(
+        "rows",
+        FileSource("/rows", schema="k string, n bigint, at timestamp"),
+        event_time="at",
+        max_out_of_orderness=timedelta(milliseconds=DELAY_MS),
     )
-    from state_engine import Row
+    shows = rows.key_by("k").process(Shows(), uid="shows", output_type=SEEN)
+    shows.sink("out", CollectSink())
+    chained = shows.key_by(third, key_type=int).process(
+        Chains(), uid="chains", output_type="n bigint, came string"
+    )
+    chained.sink("chained", CollectSink())
+    return job
 
-    row = Row("k", "what", "n", "at")
-    assert sorted(chained.process([row(*t) for t in outputs])) == whole["chained"]
+
+def third(row: Any) -> int:
+    return int(row.n % 3)
+
+
+def outputs(
+    rows: list[Any], parallelism: int, backend: Any, cuts: list[int], *, restores: bool = False
+) -> list[Any]:
+    """Of a run that is cut, goes back after its second micro-batch where it ``restores``, and is drained."""
+    with run_in_memory(job_of(parallelism, backend)) as run:
+        for batch, (start, end) in enumerate(pairwise([0, *cuts, COUNT])):
+            run.process({"rows": rows[start:end]})
+            if restores and batch == 1:
+                run.restore(1)
+                run.process({"rows": rows[start:end]})
+        run.process(drain=True)
+        return [sorted(run.sink(name)) for name in ("out", "chained")]
+
+
+def in_harness(rows: list[Any]) -> list[Any]:
+    """The outputs of both operators in the harness."""
+    row = Row("k", "n", "at")
+    shows = KeyedHarness(
+        Shows(), key_by=lambda value: value.k, output_type=SEEN, max_out_of_orderness_ms=DELAY_MS,
+        timestamp_of=lambda value: (value.at - EPOCH) // timedelta(milliseconds=1),
+    )  # fmt: skip
+    seen = shows.process([row(*values) for values in rows]) + shows.drain()
+    chains = KeyedHarness(Chains(), key_by=third, output_type="n bigint, came string")
+    row = Row("k", "n", "seen")
+    return [sorted(seen), sorted(chains.process([row(*values) for values in seen]))]
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("seed", range(4))
+def test_cuts_parallelism_backend_and_a_restore_change_nothing(seed: int) -> None:
+    rng, newest, rows = random.Random(seed), 0, []
+    for n in range(COUNT):
+        newest += rng.choice([0, 1, 3, 9])
+        at = EPOCH + timedelta(milliseconds=newest - rng.choice([0, 0, 4, DELAY_MS]))
+        rows.append((rng.choice("abc"), n, at))
+    whole = outputs(rows, 1, HashMapStateBackend(), [])
+    assert len(whole[0]) > COUNT  # timers fired, too
+    assert whole == in_harness(rows)
+    assert outputs(rows, 3, EmbeddedRocksDBStateBackend(), [7, 20, 33]) == whole
+    assert outputs(rows, 2, HashMapStateBackend(), list(range(1, COUNT))) == whole
+    assert outputs(rows, 2, EmbeddedRocksDBStateBackend(), [15, 30], restores=True) == whole

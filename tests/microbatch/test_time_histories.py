@@ -30,6 +30,7 @@ def recorded(rows: list[CheckpointRow]) -> list[dict[str, Any]]:
             "clock": row.clock_ms,
             "idle": {s.name for s in row.sources if s.idle},
             "watermarks": {s.name: s.watermark_ms for s in row.sources},
+            "slowest": row.watermark_ms,
         }
         for row in rows
     ]
@@ -37,7 +38,7 @@ def recorded(rows: list[CheckpointRow]) -> list[dict[str, Any]]:
 
 def of_time(batches: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same of the model's micro-batches."""
-    return [{name: batch[name] for name in ("clock", "idle", "watermarks")} for batch in batches]
+    return [{name: batch[name] for name in ("clock", "idle", "watermarks", "slowest")} for batch in batches]
 
 
 def check(seed: int) -> None:

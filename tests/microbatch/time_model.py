@@ -255,13 +255,18 @@ class Model:
             if rows or self.last_ms[name] is None:
                 self.last_ms[name] = step.clock_ms
         self.batches.append(
-            {"clock": step.clock_ms, "idle": idle, "watermarks": dict(self.watermarks),
+            {"clock": step.clock_ms, "idle": idle, "watermarks": dict(self.watermarks), "slowest": self._slowest(),
              "both": sorted(self.both.out), "one": sorted(self.one.out)}
         )  # fmt: skip
         self.both.out, self.one.out = [], []
         self.path.append(self.batches[-1])
         self.states.append(deepcopy((self.read, self.watermarks, self.last_ms, self.both, self.one)))
         return True
+
+    def _slowest(self) -> int | None:
+        """The watermark of the row: that of the source that is furthest behind."""
+        known = [at for at in self.watermarks.values() if at is not None]
+        return min(known) if len(known) == len(self.watermarks) else None
 
     def _taken(self, name: str, there: int) -> list[Row]:
         source, read = self.history.sources[name], self.read[name]

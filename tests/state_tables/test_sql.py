@@ -21,55 +21,13 @@ from state_engine.core.errors import (
     TableChangedError,
 )
 from state_engine.state_tables import sql_rows
-from state_engine.state_tables.base import ShownCheckpoint, TableColumns
+from state_engine.state_tables.base import ShownCheckpoint
 from state_engine.state_tables.sql_ledger import LEDGER
 from tests.state_tables.sql_world import APP, COLUMNS, Failing, World, rows_of
 from tests.support.killed import Killed
 from tests.support.lost_answers import commit_that
 
 OTHER = "4567/job/balance"
-
-
-def test_a_table_follows_its_state(world: World) -> None:
-    assert world.shown() is None
-    world.create()
-    assert (world.shown(), world.content()) == (0, [])
-    world.apply(0, 3, [(1, "a"), (2, "b"), (3, "c")])
-    assert (world.shown(), world.content()) == (3, [(1, "a"), (2, "b"), (3, "c")])
-    world.apply(3, 7, [(2, "B"), (4, None)], deleted=[(3,), (99,)], cleared=[(1,)])
-    assert (world.shown(), world.content()) == (7, [(2, "B"), (4, None)])
-    assert world.rows() == [(2, "B", 7), (4, None, 7)]
-    world.apply(7, 8)
-    assert (world.shown(), world.rows()) == (8, [(2, "B", 7), (4, None, 7)])
-    world.apply(8, 9, deleted=[(2,), (4,)])
-    assert (world.shown(), world.content()) == (9, [])
-    world.apply(9, 10, [(1, "x")])
-    assert world.rows() == [(1, "x", 10)]
-    ledger = world.run(f"SELECT table_name, app, checkpoint_id FROM {LEDGER}")
-    assert ledger == [("balances", APP, 10)]
-
-
-def test_a_key_that_is_cleared_and_comes_again(world: World) -> None:
-    world.columns = TableColumns(
-        pa.schema([("account", pa.int64()), ("day", pa.date32()), ("n", pa.int32())]), ("account",), ("day",)
-    )
-    day = [pa.scalar(n, pa.date32()).as_py() for n in range(4)]
-    world.create()
-    world.apply(0, 1, [(1, day[0], 0), (1, day[1], 1), (2, day[0], 2), (3, day[2], 3)])
-    world.apply(1, 2, [(1, day[1], 10), (1, day[3], 13)], cleared=[(1,), (3,)], deleted=[(2, day[1])])
-    assert world.content() == [(1, day[1], 10), (1, day[3], 13), (2, day[0], 2)]
-
-
-def test_what_was_published_is_not_published_again(world: World) -> None:
-    world.create()
-    world.apply(0, 5, [(1, "a")])
-    world.run(
-        "UPDATE balances SET total = 'edited' WHERE account = 1"
-    )  # so that a second write would be seen
-    world.apply(0, 5, [(1, "a")])
-    world.apply(0, 4, [(1, "older")])
-    world.apply(3, 5, [(1, "other")])
-    assert (world.shown(), world.content()) == (5, [(1, "edited")])
 
 
 def test_a_table_goes_back_to_a_root_that_was_put_back(world: World) -> None:
@@ -101,14 +59,6 @@ def test_the_answer_to_a_commit_that_went_back_is_looked_up_by_its_moment(
         patch.setattr(sa.Connection, "commit", commit_that(lambda real: real()))
         lite.apply(8, 4, [(1, "A")])
     assert (lite.shown(), lite.content()) == (4, [(1, "A"), *OLD[1:]])
-
-
-def test_a_table_that_shows_another_checkpoint_is_left_alone(world: World) -> None:
-    world.create()
-    world.apply(0, 5, [(1, "a")])
-    with pytest.raises(CommitFailedError, match=r"shows checkpoint 5, and no longer 6.*run again"):
-        world.apply(6, 7, [(1, "b")])
-    assert (world.shown(), world.content()) == (5, [(1, "a")])
 
 
 def test_a_table_belongs_to_one_application(world: World) -> None:
@@ -319,14 +269,6 @@ def test_a_row_that_somebody_inserted(world: World) -> None:
     with pytest.raises(TableChangedError, match=r"the row with account=4 has no _checkpoint_id"):
         world.apply(3, 4, [(n, "x") for n in range(3, 2000)])
     assert (world.shown(), world.content()) == (3, [*OLD, (4, "theirs")])
-
-
-def test_edits_that_leave_the_checkpoint_alone_are_seen_by_a_comparison_only(world: World) -> None:
-    world.replace(3, OLD)
-    world.run("UPDATE balances SET total = 'theirs' WHERE account = 2")
-    world.run("DELETE FROM balances WHERE account = 3")
-    world.apply(3, 4, [(1, "A")])
-    assert world.content() == [(1, "A"), (2, "theirs")]
 
 
 def test_a_table_that_was_emptied_or_filled(world: World) -> None:
