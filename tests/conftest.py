@@ -60,17 +60,6 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Subtasks of a few rows run in this process unless a test is about Spark tasks: that halves a micro-batch."""
-    if "spark" not in getattr(item, "fixturenames", ()) or item.get_closest_marker("spark_tasks"):
-        return (yield)
-    from state_engine.testing import subtasks_in_process
-
-    with subtasks_in_process():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     """An exception that the engine did not foresee is a defect, whatever a test makes of it."""
     made: list[str] = []
@@ -88,11 +77,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local session with two cores, as the engine itself starts it."""
+    """A local session with two cores, as the engine itself starts it.
+
+    Subtasks of a few rows run in this process unless a test is about Spark tasks: that halves a micro-batch.
+    """
     # Imported here: tests without Spark must run where PySpark cannot even be started.
     from state_engine.machine.settings import SparkSettings
     from state_engine.spark.engine_session import INTERPRETED
     from state_engine.spark.session import local_session
+    from state_engine.testing import subtasks_in_process
 
     scratch: Path = tmp_path_factory.mktemp("spark")
     options = {
@@ -107,8 +100,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = local_session(
         SparkSettings(master="local[2]", driver_memory="3g", options=options), app_name="statelake-tests"
     )
-    yield session
+    with subtasks_in_process(session):
+        yield session
     session.stop()
+
+
+@pytest.fixture(autouse=True)
+def spark_tasks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Subtasks of a test with this mark run in Spark tasks."""
+    if request.node.get_closest_marker("spark_tasks") and "spark" in request.fixturenames:
+        with limits_of_session(request.getfixturevalue("spark")) as set_limits:
+            set_limits(in_process=False)
+            yield
+    else:
+        yield
 
 
 @pytest.fixture

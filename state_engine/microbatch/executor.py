@@ -81,7 +81,6 @@ from state_engine.spark.no_spark import has_spark
 from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.read_failures import reading
 from state_engine.spark.shipped_code import running_driver_code
-from state_engine.spark.task_attempts import runs_in_this_process
 from state_engine.spark.tasks import DriverTables
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.stores.files import join, write_parquet
@@ -259,7 +258,7 @@ class GraphExecutor:
             )
             watermarks.learn(routed.newest_ms)
         else:
-            here = runs_in_this_process(self._spark)
+            here = limits_of(self._spark).in_process
             routed = nothing_new(parallelism, event_time=watermarks.timed, here=here)
         layout = routed.layout
         key_schema = checked_key(job, operator, layout, batch)

@@ -27,7 +27,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange, check_max_parallelism, remaining
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.operations.changed_groups import as_ranges
-from state_engine.spark.task_attempts import TaskAttempt, runs_in_this_process
+from state_engine.spark.placement import limits_of
+from state_engine.spark.task_attempts import TaskAttempt
 from state_engine.spark.tasks import OwnReads, Report, run, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
@@ -108,7 +109,7 @@ def write_base(
     )
     label = f"{layout.job}: base of operator {uid} as of checkpoint {path[-1].checkpoint_id}"
     # a task each, so that progress can be reported
-    tasks = OwnReads(len(chunks), chunks.__getitem__, here=runs_in_this_process(spark))
+    tasks = OwnReads(len(chunks), chunks.__getitem__, here=limits_of(spark).in_process)
     reports = run(spark, tasks, partial(_fold, spec), label=label, prefix=f"job '{layout.job}': ")
     return WrittenBase(written_files(reports, BaseFile), written_files(reports, DataFile, "expired"))
 

@@ -21,7 +21,6 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
 from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.spark_names import F, T
-from state_engine.spark.task_attempts import runs_in_this_process
 from state_engine.spark.tasks import DriverTables, FramePartitions, TaskInput
 
 if TYPE_CHECKING:
@@ -115,7 +114,7 @@ class DriverRows(Rows):
         return True
 
     def by_task(self, spark: SparkSession, columns: Sequence[str]) -> TaskInput[pa.Table | None]:
-        return DriverTables([self.rows.select(columns)], self.here or runs_in_this_process(spark))
+        return DriverTables([self.rows.select(columns)], self.here or limits_of(spark).in_process)
 
 
 @dataclass(frozen=True)

@@ -78,20 +78,12 @@ class EngineSession(SparkSession):
     """A session beside the user's.
 
     Args:
-        user: whose context, views, functions and catalogs it has.
-        limits: by which rows are placed; by default those of the user's session.
+        user: whose context, views, functions, catalogs and limits of placement it has.
     """
 
-    def __init__(
-        self,
-        user: SparkSession,
-        options: Mapping[str, str] | None = None,
-        *,
-        limits: Limits | None = None,
-    ) -> None:
+    def __init__(self, user: SparkSession, options: Mapping[str, str] | None = None) -> None:
         # not the constructor of Spark's class, which has RDD.toDF of the whole process make frames of this session
         self.user, self._options = user, OPTIONS | dict(options or {})
-        self.limits = limits or limits_of(user)
         self.renew()
 
     def renew(self) -> None:
@@ -105,8 +97,13 @@ class EngineSession(SparkSession):
             conf.setConfString(name, value)
         _same_catalog(java_session(self.user), java)
         # and nothing that PySpark keeps in an attribute of the session before
-        own = {name: vars(self)[name] for name in ("user", "limits", "_options")}
+        own = {name: vars(self)[name] for name in ("user", "_options")}
         self.__dict__ = session_attributes(self.user, java) | own
+
+    @property
+    def limits(self) -> Limits:
+        """By which rows are placed."""
+        return limits_of(self.user)
 
     @cached_property
     def interpreted(self) -> EngineSession:
@@ -115,7 +112,7 @@ class EngineSession(SparkSession):
 
     def with_options(self, options: Mapping[str, str]) -> EngineSession:
         """Another one with further options."""
-        return EngineSession(self.user, self._options | dict(options), limits=self.limits)
+        return EngineSession(self.user, self._options | dict(options))
 
     def newSession(self) -> EngineSession:
         """Another one of the engine's, with the same options."""

@@ -25,6 +25,7 @@ class Limits:
         routed_at_once: rows that a reader routes at a time: their columns stay in the cache of a core.
         task_bytes, least_task_bytes: what one task reads at most, and what is worth a task; as for Spark's scans.
         read_at_once: rows that a task has in memory at a time of what it reads.
+        in_process: whether this process does the work of tasks that get few rows, or none.
     """
 
     stored_bytes: int = 2**18
@@ -35,6 +36,7 @@ class Limits:
     task_bytes: int = 2**27
     least_task_bytes: int = 2**22
     read_at_once: int = 2**18
+    in_process: bool = False
 
     def bytes_of_a_task(self, total: int, cores: int) -> int:
         """What each task reads of so many bytes."""
@@ -42,7 +44,7 @@ class Limits:
 
 
 USUAL = Limits()
-NO_LIMITS = Limits(stored_bytes=maxsize, rows=maxsize, held_bytes=maxsize)
+NO_LIMITS = Limits(stored_bytes=maxsize, rows=maxsize, held_bytes=maxsize, in_process=True)
 """Where there is no Spark: the driver does everything."""
 
 
@@ -73,7 +75,6 @@ def placement_of(
     held_bytes: int = 0,
     readable: bool = False,
     subtasks: int = 1,
-    in_process: bool = False,
 ) -> Placement:
     """Where a step works on its rows.
 
@@ -82,7 +83,6 @@ def placement_of(
         stored_bytes, rows, held_bytes: how much there is, as far as that is known.
         readable: whether every task can read all rows, at the cost of reading them.
         subtasks: how many tasks there would be.
-        in_process: whether this process runs tasks itself, see ``task_attempts``.
 
     Example:
         >>> placement_of(Limits(), rows=20_000)
@@ -94,7 +94,7 @@ def placement_of(
     """
     few = stored_bytes <= limits.stored_bytes and rows <= limits.rows and held_bytes <= limits.held_bytes
     if held and few:
-        return Placement.HERE if in_process else Placement.DRIVER
+        return Placement.HERE if limits.in_process else Placement.DRIVER
     return Placement.READERS if readable and subtasks <= limits.readers else Placement.SHUFFLE
 
 

@@ -1,44 +1,15 @@
-"""Who does a piece of work: a task of Spark; or, inside ``in_this_process`` and where there is no Spark, this process.
+"""Who does a piece of work: a task of Spark; or this process, see ``Limits.in_process``.
 
 What runs here writes the same files, and the driver commits and publishes them as ever. Decision 0040.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
-from threading import Lock
-from typing import TYPE_CHECKING, NamedTuple
-
-from state_engine.spark.no_spark import has_spark
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from typing import NamedTuple
 
 _ATTEMPT_IDS = count(1 << 32)
 """Of attempts in this process, above those of Spark's tasks."""
-_COUNTING = Lock()
-_nested = 0
-"""How many ``in_this_process`` are open, in all threads."""
-
-
-@contextmanager
-def in_this_process() -> Iterator[None]:
-    """Inside, and in all threads, subtasks of a few rows, and work without rows, run here and not in Spark tasks."""
-    global _nested
-    with _COUNTING:
-        _nested += 1
-    try:
-        yield
-    finally:
-        with _COUNTING:
-            _nested -= 1
-
-
-def runs_in_this_process(spark: SparkSession) -> bool:
-    """Whether such work runs here now."""
-    return bool(_nested) or not has_spark(spark)
 
 
 def attempt_here(task: int) -> TaskAttempt:

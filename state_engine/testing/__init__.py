@@ -10,8 +10,9 @@ The harness plays the part of Flink's ``OneInputStreamOperatorTestHarness``, ``r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from state_engine.testing.harness import KeyedHarness, OperatorHarness
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import SparkSession
 
     from state_engine.job.job import StatefulJob
     from state_engine.testing.collect_sink import CollectSink
@@ -43,21 +45,32 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def subtasks_in_process() -> AbstractContextManager[None]:
-    """Inside, engines of this process run subtasks of a few rows in it, one after the other, and not in Spark tasks.
+@contextmanager
+def subtasks_in_process(spark: SparkSession) -> Iterator[None]:
+    """Inside, engines with a session run subtasks of a few rows in this process, one after the other.
 
     For tests of jobs with real tables and sinks: a small micro-batch takes half of the time, a debugger stops in
     functions, and what they print is seen. ``TaskContext.get()`` is None there. Compactions and savepoints write
-    their files here, too. Subtasks of many rows run in Spark tasks as ever.
+    their files here, too. Subtasks of many rows run in Spark tasks as ever, and so do those of engines with another
+    session.
+
+    Args:
+        spark: the session that the engines are given, or that they start; ``local_session()`` gives it.
 
     Example::
 
-        with subtasks_in_process():
+        spark = local_session()
+        with subtasks_in_process(spark), StateEngine(root, spark) as engine:
             engine.run(job)
     """
-    from state_engine.spark.task_attempts import in_this_process
+    from state_engine.spark.placement import limits_of
 
-    return in_this_process()
+    before = limits_of(spark)
+    vars(spark)["limits"] = replace(before, in_process=True)
+    try:
+        yield
+    finally:
+        vars(spark)["limits"] = before
 
 
 def run_in_memory(

@@ -110,8 +110,6 @@ def performed(case: Case, variation: Variation, rows: Rows, directory: Path, spa
         cut(case, rows, rng, len(variation.steps)) if case.cut else [rows, *[{}] * (len(variation.steps) - 1)]
     )
     with ExitStack() as stack:
-        if not variation.tasks:
-            stack.enter_context(subtasks_in_process())
         if variation.neighbour:
             neighbour = stack.enter_context(Neighbour(directory / "beside", spark, variation.neighbour))
         feed = Feed(case.build(directory, DEFAULT))
@@ -127,7 +125,9 @@ def performed(case: Case, variation: Variation, rows: Rows, directory: Path, spa
 def _run(
     case: Case, variation: Variation, step: Step, directory: Path, spark: SparkSession, *, last: bool
 ) -> Results:
-    with a_user(spark, step.options) as session:
+    with a_user(spark, step.options) as session, ExitStack() as stack:
+        if not variation.tasks:
+            stack.enter_context(subtasks_in_process(session))
         before, left = belongings(session), Results()
         with Watcher(session) as watcher, StateEngine(directory / "root", session) as engine:
             for options in _runs(case, last=last):

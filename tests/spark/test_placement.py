@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +24,6 @@ CASES: list[tuple[str, dict[str, Any], Placement]] = [
     ("more rows", {"rows": 11}, Placement.SHUFFLE),
     ("wider rows", {"rows": 10, "held_bytes": 1_001}, Placement.SHUFFLE),
     ("few rows that Spark has", {"rows": 1, "held": False}, Placement.SHUFFLE),
-    ("tests run few rows in their process", {"rows": 10, "in_process": True}, Placement.HERE),
-    ("but not many rows", {"rows": 11, "in_process": True}, Placement.SHUFFLE),
     ("few subtasks read for themselves", {"rows": 11, "readable": True, "subtasks": 3}, Placement.READERS),
     ("more subtasks do not", {"rows": 11, "readable": True, "subtasks": 4}, Placement.SHUFFLE),
     ("nor what costs to read again", {"rows": 11, "subtasks": 3}, Placement.SHUFFLE),
@@ -35,8 +34,12 @@ CASES: list[tuple[str, dict[str, Any], Placement]] = [
 @pytest.mark.parametrize(("facts", "place"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_the_policy(facts: dict[str, Any], place: Placement) -> None:
     assert placement_of(SMALL, **facts) is place
-    without_spark = placement_of(NO_LIMITS, **facts | {"held": True, "in_process": True})
-    assert without_spark is Placement.HERE
+    assert placement_of(NO_LIMITS, **facts | {"held": True}) is Placement.HERE
+
+
+@pytest.mark.parametrize(("rows", "place"), [(10, Placement.HERE), (11, Placement.SHUFFLE)])
+def test_tests_run_few_rows_in_their_process(rows: int, place: Placement) -> None:
+    assert placement_of(replace(SMALL, in_process=True), rows=rows) is place
 
 
 @pytest.mark.parametrize(
@@ -48,13 +51,16 @@ def test_what_a_task_reads(total: int, cores: int, of_a_task: int) -> None:
 
 
 def test_the_session_carries_the_limits(spark: SparkSession) -> None:
-    own = EngineSession(spark, limits=SMALL)
+    user, usual = spark.newSession(), spark.newSession()
+    own = EngineSession(user)
+    assert limits_of(own) is USUAL
+    vars(user)["limits"] = SMALL
     assert limits_of(own) is limits_of(own.interpreted) is limits_of(own.newSession()) is SMALL
     own.renew()
     assert limits_of(own) is limits_of(EngineSession(own)) is SMALL
-    assert limits_of(spark) is limits_of(EngineSession(spark)) is USUAL
+    assert limits_of(usual) is limits_of(EngineSession(usual)) is USUAL
     assert limits_of(NO_SPARK) is NO_LIMITS
     few, many = pa.table({"n": range(10)}), pa.table({"n": range(11)})
     assert isinstance(rows_of(few, own), DriverRows)
     assert isinstance(rows_of(many, own), SparkRows)
-    assert isinstance(rows_of(many, spark), DriverRows)
+    assert isinstance(rows_of(many, usual), DriverRows)

@@ -32,9 +32,13 @@ PAUSE_S = 30.0
 def main(directory: str, store: str, notes: str) -> None:
     options = {"spark.driver.extraJavaOptions": SHORT_LIVED_JAVA}
     settings = SparkSettings(master="local[1]", driver_memory="1g", options=options)
-    site = Site(
-        Path(directory), MANY, local_session(settings, app_name="statelake-stores"), cut=1, store=store
-    )
+    session = local_session(settings, app_name="statelake-stores")
+    with subtasks_in_process(session):
+        go_on(Site(Path(directory), MANY, session, cut=1, store=store), notes)
+
+
+def go_on(site: Site, notes: str) -> None:
+    """Run micro-batches until there is nothing new."""
 
     def note(what: str, value: Any) -> None:
         with Path(notes).open("a") as file:
@@ -56,5 +60,4 @@ def main(directory: str, store: str, notes: str) -> None:
 
 
 if __name__ == "__main__":
-    with subtasks_in_process():
-        main(*sys.argv[1:])
+    main(*sys.argv[1:])

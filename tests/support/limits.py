@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-from state_engine.spark.placement import USUAL
+from state_engine.spark.placement import limits_of
 
 SetLimits = Callable[..., None]
 """Gives the session of a test other limits, by name."""
@@ -18,12 +18,13 @@ SetLimits = Callable[..., None]
 
 @contextmanager
 def limits_of_session(spark: SparkSession) -> Iterator[SetLimits]:
-    """What gives a session other limits, for sources and for engines that are made afterwards; in the end the usual."""
+    """What gives a session, and engines that have it, other limits; in the end those of before."""
+    before = limits_of(spark)
 
-    def set_limits(**limits: int) -> None:
-        vars(spark)["limits"] = replace(USUAL, **limits)
+    def set_limits(**limits: Any) -> None:
+        vars(spark)["limits"] = replace(before, **limits)
 
     try:
         yield set_limits
     finally:
-        vars(spark).pop("limits", None)
+        vars(spark)["limits"] = before

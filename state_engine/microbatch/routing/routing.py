@@ -49,7 +49,6 @@ from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.pickled_code import copied
 from state_engine.spark.placement import Placement, limits_of, placement_of
 from state_engine.spark.shipped_code import shipped
-from state_engine.spark.task_attempts import runs_in_this_process
 from state_engine.spark.tasks import DriverTables, FramePartitions, OwnReads, TaskInput
 
 Collect = Callable[[DataFrame], Sequence[Any]]
@@ -176,7 +175,6 @@ class Router:
             held=len(unparsed) == len(refused) and all(table is not None for table in tables),
             readable=near is not None and not refused,
             subtasks=parallelism,
-            in_process=runs_in_this_process(self._spark),
         )
         if place.by_driver:
             parts = [
