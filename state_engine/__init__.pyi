@@ -65,7 +65,6 @@ from state_engine.core.types.types_namespace import Types
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.engine import StateEngine
 from state_engine.engine.published import JobPublished
-from state_engine.engine.rescaling import RescaleReport
 from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -78,6 +77,7 @@ from state_engine.microbatch.partition_runs import PartitionStatus
 from state_engine.microbatch.reports import BatchReport, CompactionReport, OperatorReport, RunReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.rescaling import RescaleReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
 from state_engine.operators.aggregates import avg, count, max_, min_, sum_

@@ -21,10 +21,10 @@ from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
-from state_engine.engine.rescaling import RescaleReport
 from state_engine.microbatch.reports import CompactionReport
 from state_engine.operations.file_collector import VacuumReport
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.rescaling import RescaleReport
 from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.spark.catalog import check_lasting, place_of
 from state_engine.spark.task_progress import task_progress

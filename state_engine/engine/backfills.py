@@ -1,4 +1,4 @@
-"""Backfills of time partitions: plan, run what is left on a branch, swap; again where ``main`` went on meanwhile."""
+"""Replays on a branch, and backfills of time partitions: plan, run what is left, swap; again where ``main`` went on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import cast
 
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, StaleParentError
+from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.running import OnBatch, after_batch, check_keyed_sinks, maintain
 from state_engine.job.job import StatefulJob
@@ -26,6 +28,7 @@ from state_engine.replay.backfill_plan import (
     Mode,
     plan_backfill,
 )
+from state_engine.replay.replay import Recording, ReplayReport, ReplaySteps
 from state_engine.sources.local_listing import directories_remembered
 
 
@@ -121,3 +124,70 @@ def check_outputs(outputs: OutputsPolicy, mode: str) -> None:
             BRANCH: "a branch changes no sink; say it to promote",
         }
         raise ConfigurationError(f"outputs='keep' goes with the mode {ROLL_FORWARD}: {why[mode]}")
+
+
+_NO_TIMEOUT_MS = 10**15
+
+
+def replay(
+    context: EngineContext,
+    code: StatefulJob,
+    recorded: Recording,
+    options: RunOptions,
+    *,
+    rebatch: bool,
+    repeats_times: bool,
+    on_progress: OnBatch,
+) -> ReplayReport:
+    tables = context.tables(code.name)
+    steps = ReplaySteps(recorded, rebatch=rebatch)
+    script = context.planner(code, steps, options.clock, repeats_times=repeats_times)
+    options = replace(options, branch=recorded.branch, begin_id=recorded.begin_id, script=script)
+    coordinator = context.coordinator(code, options)
+    batches: list[BatchReport] = []
+    while True:
+        try:
+            report = coordinator.run_batch()
+        except StaleParentError:
+            if recorded.begin_id is not None or recorded.branch in tables.log.load().branches:
+                raise
+            continue  # main went on meanwhile, and this batch has no parent that it could be put upon
+        if report is None:
+            break
+        batches.append(report)
+        if on_progress is not None:
+            on_progress(report)
+    head = tables.log.load().head_of(recorded.branch)
+    return ReplayReport(
+        job=code.name,
+        branch=recorded.branch,
+        begin_id=recorded.begin_id,
+        batches=batches,
+        branch_head_id=head.checkpoint_id if head else None,
+        main_head_id=recorded.main_head_id,
+        remaining=len(recorded.batches) - recorded.wanted,
+    )
+
+
+def drop_branch(
+    context: EngineContext, job: StatefulJob | str, branch: str, *, requested_by: str | None, dry_run: bool
+) -> list[int]:
+    name = job_name(job)
+    history = context.ran(name).log.load()
+    if branch == MAIN:
+        raise ConfigurationError(f"job '{name}': '{MAIN}' cannot be dropped")
+    known = {n: row for n, row in history.open_branches.items() if n != MAIN}
+    if branch not in known:
+        raise ConfigurationError(
+            f"job '{name}': there is no open branch '{branch}' to drop; there are {sorted(known)}"
+        )
+    head = known[branch].checkpoint_id
+    pinned = sorted(pin.name for pin in history.pins.values() if pin.checkpoint_id == head)
+    if pinned:
+        raise ConfigurationError(
+            f"job '{name}': savepoints {pinned} are copies of the head of branch '{branch}': delete them first"
+        )
+    # a policy that keeps everything, so that nothing but the branch goes
+    keep_all = RetentionPolicy(keep_last=1, keep_younger_than_ms=_NO_TIMEOUT_MS)
+    maintenance = context.maintenance(job, requested_by)
+    return maintenance.expire_checkpoints(keep_all, drop_branches=[branch], dry_run=dry_run)

@@ -266,7 +266,6 @@ class EngineContext:
             name,
             tables=self.ran(name),
             positions=self.positions(name),
-            kernel=self.kernel,
             spark=self.spark,
             requested_by=requested_by or requester(),
         )

@@ -21,17 +21,15 @@ from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
 from state_engine.core.errors import ConfigurationError
-from state_engine.engine import dead_letters, queries, registering, replays, rescaling, restoring, running
+from state_engine.engine import backfills, dead_letters, published, queries, running
 from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
 from state_engine.engine.backfills import JobBackfill, backfill_request, check_outputs
 from state_engine.engine.context import EngineContext
 from state_engine.engine.dead_letters import DeadLetterReport
-from state_engine.engine.explaining import explain
 from state_engine.engine.guard import guarded
 from state_engine.engine.published import JobPublished
 from state_engine.engine.queries import PastOf
-from state_engine.engine.rescaling import RescaleReport
-from state_engine.engine.savepoints import JobSavepoints
+from state_engine.engine.savepoints import JobSavepoints, restore_savepoint
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
@@ -40,9 +38,12 @@ from state_engine.microbatch.partition_runs import PartitionStatus, partition_st
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
 from state_engine.operations.file_collector import ORPHAN_AGE, VacuumReport
 from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.max_parallelism import MaxParallelismChange
 from state_engine.operations.outputs_policy import OutputsPolicy
+from state_engine.operations.rescaling import RescaleReport, foreseen
 from state_engine.operations.root_upgrade import UpgradeReport, upgrade_root
 from state_engine.operations.savepoint_import import ImportOptions
+from state_engine.operations.savepoints import savepoint_of
 from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
@@ -51,7 +52,6 @@ from state_engine.replay.comparison import ComparisonReport, compare
 from state_engine.replay.differences import StateDiff
 from state_engine.replay.key_history import KeyHistory
 from state_engine.replay.replay import ReplayReport, recording
-from state_engine.sinks.staging import Staging
 from state_engine.spark.catalog import place_of
 from state_engine.spark.engine_session import handed_out
 from state_engine.spark.task_progress import OnProgress, task_progress
@@ -183,7 +183,7 @@ class StateEngine:
             self.context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
         )
         if place:
-            registering.register(self.context, *place, [job])
+            published.register(self.context, *place, [job])
         return done
 
     def publish_pending(
@@ -347,11 +347,14 @@ class StateEngine:
             for event in engine.explain(job, "N121DE").events:
                 print(event.checkpoint_id, event.inputs, event.states)
         """
-        return explain(
-            self.context, job_name(job), job if isinstance(job, StatefulJob) else None, key,
-            operator=operator, first=from_checkpoint, last=to_checkpoint, newest=last, limit=limit,
+        return queries.explainer(self.context, job, limit).explain(
+            key,
+            operator=operator,
+            first=from_checkpoint,
+            last=to_checkpoint,
+            newest=last,
             on_progress=on_progress,
-        )  # fmt: skip
+        )
 
     def partitions(self, job: StatefulJob, *, clock: Clock = None) -> list[PartitionStatus]:
         """The time partitions of a job, in order: done, stale or missing.
@@ -393,7 +396,7 @@ class StateEngine:
             engine.register("spark_catalog", "lake")
             spark.sql("SELECT * FROM lake.plane_delays__last_flight")    # in any session of this catalog
         """
-        return registering.register(self.context, catalog, schema, jobs, dry_run=dry_run)
+        return published.register(self.context, catalog, schema, jobs, dry_run=dry_run)
 
     # -- rows that were refused ----------------------------------------------------------------------------------------
 
@@ -500,15 +503,14 @@ class StateEngine:
             raise ConfigurationError("restore takes either a checkpoint_id or a savepoint")
         context = self.context
         if savepoint is not None:
-            own = restoring.checkpoint_or_manifest(context, job, savepoint)
+            own = savepoint_of(context.existing(job_name(job)), savepoint)
             if isinstance(own, SavepointManifest):
                 options = ImportOptions(allow_non_restored_state, dry_run, requested_by or requester())
-                return restoring.restore_savepoint(context, job, savepoint, own, options)
+                return restore_savepoint(context, job, savepoint, own, options)
             checkpoint_id = own
         assert checkpoint_id is not None
-        with restoring.sinks_of_unknown_code(job, leave_alone):
-            operations = context.operations(job, requested_by, leave_alone)
-            return operations.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
+        operations = context.operations(job, requested_by, leave_alone)
+        return operations.restore(checkpoint_id, outputs=outputs, dry_run=dry_run)
 
     def rescale(
         self,
@@ -541,9 +543,14 @@ class StateEngine:
             StaleParentError: the job went on meanwhile, with ``max_parallelism`` time and again; nothing was done.
         """
         code_of(job, "rescale").check()
-        return rescaling.rescale(
-            self.context, job, parallelism, max_parallelism, dry_run=dry_run, requested_by=requested_by
-        )
+        operations, tables = self.context.operations(job, requested_by), self.context.ran(job.name)
+        change = None
+        if max_parallelism is not None:
+            change = MaxParallelismChange(job, max_parallelism, operations, tables, self.context.spark)
+        if dry_run:
+            return foreseen(job, tables.log.load().main_path[-1], parallelism, max_parallelism)
+        row = change.run(parallelism) if change else operations.rescale(job, parallelism)
+        return RescaleReport.of(row or tables.log.load().main_path[-1], row)
 
     # -- branches: running again what was recorded ---------------------------------------------------------------------
 
@@ -591,7 +598,7 @@ class StateEngine:
         recorded = recording(
             code.name, history, branch=branch, from_checkpoint=from_checkpoint, to_checkpoint=to_checkpoint
         )
-        return replays.replay(
+        return backfills.replay(
             self.context,
             code,
             recorded,
@@ -680,8 +687,7 @@ class StateEngine:
             MissingFilesError: a file of outputs or state is gone.
         """
         tables = self.context.ran(job_name(job))
-        staging = Staging(tables.layout.root)
-        return compare(self.context.spark, tables.layout, staging, tables.log.load(), new=branch, old=against)
+        return compare(self.context.spark, tables.layout, tables.log.load(), new=branch, old=against)
 
     def promote(
         self,
@@ -705,9 +711,8 @@ class StateEngine:
             ConfigurationError: there is no such branch, or the head is another one.
             SinkError, StaleParentError: as for ``restore``.
         """
-        with restoring.sinks_of_unknown_code(job, leave_alone):
-            operations = self.context.operations(job, requested_by, leave_alone)
-            return operations.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
+        operations = self.context.operations(job, requested_by, leave_alone)
+        return operations.promote(branch, expected_head=expected_head, outputs=outputs, dry_run=dry_run)
 
     def drop_branch(
         self,
@@ -730,7 +735,7 @@ class StateEngine:
         Raises:
             ConfigurationError: it is ``main``, or no open branch, or a savepoint was taken of its head.
         """
-        return replays.drop_branch(self.context, job, branch, requested_by=requested_by, dry_run=dry_run)
+        return backfills.drop_branch(self.context, job, branch, requested_by=requested_by, dry_run=dry_run)
 
     # -- upkeep --------------------------------------------------------------------------------------------------------
 
@@ -892,11 +897,10 @@ class StateEngine:
         drain: bool = False,
         backfill: str = "",
     ) -> RunOptions:
-        requested_by = requested_by or requester()
         return RunOptions(
             clock_of(clock),
             dict(parameters or {}),
-            requested_by,
+            requested_by or requester(),
             drain=drain,
             backfill=backfill,
             local_copies=self.context.local_copies,

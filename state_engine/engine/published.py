@@ -1,21 +1,27 @@
-"""``JobPublished``: the tables that show states of one job: rebuilt, verified, accepted as others left them."""
+"""``JobPublished``: the tables that show states of one job; and names for states and tables in a catalog."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.history import History
-from state_engine.core.errors import SinkError
+from state_engine.core.errors import ConfigurationError, SinkError
+from state_engine.core.names import check_table_name
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
 from state_engine.publishing.publication import Publication
 from state_engine.publishing.sink_places import Declared
+from state_engine.queries.catalog_views import RegistrationReport, names_of
+from state_engine.queries.catalog_views import register as register_names
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.states import PublishedState, TablePolicy
+from state_engine.storage.layout import JobLayout
+from state_engine.storage.root import jobs_in
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,3 +126,27 @@ def tidy_quietly(context: EngineContext, job: StatefulJob | str) -> None:
         JobPublished(context, job).tidy()
     except SinkError as error:
         _LOG.warning("job '%s': a published table was not rearranged: %s", job_name(job), error)
+
+
+def register(
+    context: EngineContext,
+    catalog: str,
+    schema: str,
+    jobs: Collection[StatefulJob | str] | None,
+    *,
+    dry_run: bool = False,
+) -> RegistrationReport:
+    check_table_name(f"{catalog}.{schema}.name")
+    if isinstance(jobs, str | StatefulJob):
+        raise ConfigurationError(f"jobs= takes a list of jobs: jobs=[{job_name(jobs)!r}]")
+    names = jobs_in(context.root) if jobs is None else [job_name(job) for job in jobs]
+    given = {}
+    for name in names:
+        tables = context.ran(name)
+        path = tables.log.load().main_path
+        given[name] = names_of(
+            JobLayout(context.root, name), tables.log.app, path, catalog=catalog, schema=schema
+        )
+    if not given:
+        raise ConfigurationError(f"no job ran in {context.root} yet: run one first")
+    return register_names(context.kernel, given, dry_run=dry_run)

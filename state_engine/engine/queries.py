@@ -17,11 +17,17 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.time_travel import path_as_of, why_missing
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.executor import GraphExecutor
+from state_engine.publishing.output_reader import OutputReader
 from state_engine.queries.spark_sql import query
 from state_engine.queries.state_reader import read_state as read_state_of
 from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 from state_engine.replay.differences import StateDiff, diff_states
+from state_engine.replay.key_history import KeyExplainer
+from state_engine.replay.key_inputs import KeyInputs
 from state_engine.sinks.base import verify_files
 from state_engine.spark.engine_session import handed_out, moved
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
@@ -103,6 +109,22 @@ def diff(
     ]
     layout = JobLayout(context.root, name)
     return diff_states(context.spark, layout, *paths, operator=operator, state=state)
+
+
+def explainer(context: EngineContext, job: StatefulJob | str, limit: int) -> KeyExplainer:
+    """What tells the history of keys; without a job's code, it does not know inputs.
+
+    Args:
+        limit: so many rows of each input and output are given.
+    """
+    tables = context.ran(job_name(job))
+    inputs = None
+    if isinstance(job, StatefulJob):
+        planner = context.planner(job, lambda path, now: None, lambda: 0)
+        executor = GraphExecutor(context.spark, job, layout=tables.layout, router=context.router(job))
+        inputs = KeyInputs(job, planner, executor)
+    outputs = OutputReader(context.spark, tables.layout)
+    return KeyExplainer(context.spark, tables.layout, tables.log.load(), outputs, inputs, limit)
 
 
 def dead_letters(context: EngineContext, name: str, session: SparkSession) -> DataFrame:

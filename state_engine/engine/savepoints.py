@@ -6,11 +6,15 @@ import os
 from collections.abc import Sequence
 
 from state_engine.core.checkpoints.checkpoint import PinnedCheckpoint
+from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
+from state_engine.operations.head_operations import RestoreReport
+from state_engine.operations.savepoint_import import ImportOptions, import_savepoint
 from state_engine.operations.savepoints import SavepointReport, Savepoints, described, verified
 from state_engine.spark.task_progress import OnProgress, task_progress
 from state_engine.storage.layout import JobLayout
@@ -105,3 +109,21 @@ class JobSavepoints:
             publication=context.publication(tables),
             declared=context.declared(tables, self._job),
         )
+
+
+def restore_savepoint(
+    context: EngineContext,
+    job: StatefulJob | str,
+    savepoint: str | os.PathLike[str],
+    manifest: SavepointManifest,
+    options: ImportOptions,
+) -> RestoreReport:
+    """Copy a savepoint of another job, or of another root, into a job that has not run yet."""
+    path = normal_uri(savepoint)
+    if not isinstance(job, StatefulJob):
+        raise ConfigurationError(
+            f"to copy the savepoint {path} into job '{job}', give the StatefulJob itself: its operators are matched"
+        )
+    job.check()
+    tables, positions = context.tables(job.name), context.positions(job.name)
+    return import_savepoint(job, path, manifest, tables=tables, positions=positions, options=options)

@@ -11,7 +11,8 @@ the part of Flink's ``CheckpointCoordinator.restoreSavepoint`` and of its rescal
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
@@ -94,21 +95,22 @@ class HeadOperations:
         self, checkpoint_id: int, *, outputs: OutputsPolicy = "withdraw", dry_run: bool = False
     ) -> RestoreReport:
         """Go back to a checkpoint of any earlier path of ``main``; see ``StateEngine.restore``."""
-        history, head = self._published_but_for_what_is_left(checkpoint_id)
-        refusal = restore_refusal(history, checkpoint_id)
-        if refusal is not None:
-            raise ConfigurationError(f"job '{self._job}': {refusal}")
-        target = history[checkpoint_id]
-        if target.branch != head.branch:
-            raise ConfigurationError(
-                f"job '{self._job}': checkpoint {checkpoint_id} is of the branch '{target.branch}': promote that "
-                "branch to go on from its head"
-            )
-        if checkpoint_id == head.checkpoint_id:
-            raise ConfigurationError(
-                f"job '{self._job}': checkpoint {checkpoint_id} is already the head: there is nothing to restore"
-            )
-        return self.move(CheckpointKind.RESTORE, history, head, target, outputs=outputs, dry_run=dry_run)
+        with self._advising_on_sinks():
+            history, head = self._published_but_for_what_is_left(checkpoint_id)
+            refusal = restore_refusal(history, checkpoint_id)
+            if refusal is not None:
+                raise ConfigurationError(f"job '{self._job}': {refusal}")
+            target = history[checkpoint_id]
+            if target.branch != head.branch:
+                raise ConfigurationError(
+                    f"job '{self._job}': checkpoint {checkpoint_id} is of the branch '{target.branch}': promote that "
+                    "branch to go on from its head"
+                )
+            if checkpoint_id == head.checkpoint_id:
+                raise ConfigurationError(
+                    f"job '{self._job}': checkpoint {checkpoint_id} is already the head: there is nothing to restore"
+                )
+            return self.move(CheckpointKind.RESTORE, history, head, target, outputs=outputs, dry_run=dry_run)
 
     def promote(
         self,
@@ -119,22 +121,36 @@ class HeadOperations:
         dry_run: bool = False,
     ) -> RestoreReport:
         """Go on from the head of a branch; see ``StateEngine.promote``."""
-        begins = self._tables.log.load().open_branches.get(branch)
-        history, head = self._published_but_for_what_is_left(begins.checkpoint_id if begins else 0)
-        known = {n: r for n, r in history.open_branches.items() if n != head.branch}
-        if branch not in known:
-            raise ConfigurationError(
-                f"job '{self._job}': there is no branch '{branch}' to promote; open branches: {sorted(known)}"
+        with self._advising_on_sinks():
+            begins = self._tables.log.load().open_branches.get(branch)
+            history, head = self._published_but_for_what_is_left(begins.checkpoint_id if begins else 0)
+            known = {n: r for n, r in history.open_branches.items() if n != head.branch}
+            if branch not in known:
+                raise ConfigurationError(
+                    f"job '{self._job}': there is no branch '{branch}' to promote; open branches: {sorted(known)}"
+                )
+            # what compaction and retention did since changes nothing that anybody looked at
+            if expected_head is not None and history.may_reparent(expected_head) != head:
+                raise ConfigurationError(
+                    f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at "
+                    "what came since, and replay it too or name the new head"
+                )
+            return self.move(
+                CheckpointKind.PROMOTE, history, head, known[branch], outputs=outputs, dry_run=dry_run
             )
-        # what compaction and retention did since changes nothing that anybody looked at
-        if expected_head is not None and history.may_reparent(expected_head) != head:
-            raise ConfigurationError(
-                f"job '{self._job}': the head is checkpoint {head.checkpoint_id}, not {expected_head}: look at what "
-                "came since, and replay it too or name the new head"
-            )
-        return self.move(
-            CheckpointKind.PROMOTE, history, head, known[branch], outputs=outputs, dry_run=dry_run
-        )
+
+    @contextmanager
+    def _advising_on_sinks(self) -> Iterator[None]:
+        """Add the way out to errors of sinks, where nobody said which ones the code of the job has."""
+        try:
+            yield
+        except (SinkError, MissingFilesError) as error:
+            if self._declared is None:
+                error.args = (
+                    f"{error}. If the job no longer writes to that sink, leave it alone: leave_alone=[…] "
+                    "(--leave-alone), or give the job itself",
+                )
+            raise
 
     def move(
         self,

@@ -45,7 +45,6 @@ from state_engine.operations.changed_groups import groups_to_write
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_tables.states import published_on
-from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.located_files import state_files
 
 if TYPE_CHECKING:
@@ -98,12 +97,11 @@ class Maintenance:
         *,
         tables: JobTables,
         positions: SourcePositions,
-        kernel: DeltaKernel,
         spark: SparkSession,
         requested_by: str = "",
     ) -> None:
         self._job, self._tables, self._positions = job, tables, positions
-        self._kernel, self._spark, self._requested_by = kernel, spark, requested_by
+        self._spark, self._requested_by = spark, requested_by
 
     # -- compaction ------------------------------------------------------------------------------------------------
 

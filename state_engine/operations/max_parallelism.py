@@ -32,7 +32,6 @@ from state_engine.job.job_tables import JobTables
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.operations.rescaling import plan_rescaling, wanted_parallelism
-from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.state.listed_files import open_state_file
 from state_engine.storage.state.located_files import StateFile, state_files
 
@@ -80,10 +79,8 @@ class MaxParallelismChange:
         self,
         job: StatefulJob,
         max_parallelism: int,
-        *,
         operations: HeadOperations,
         tables: JobTables,
-        kernel: DeltaKernel,
         spark: SparkSession,
     ) -> None:
         try:
@@ -91,7 +88,7 @@ class MaxParallelismChange:
         except ValueError as error:
             raise ConfigurationError(f"job '{job.name}': {error}") from None
         self._job, self._max, self._operations = job, max_parallelism, operations
-        self._tables, self._kernel, self._spark = tables, kernel, spark
+        self._tables, self._spark = tables, spark
         self._attempt = tables.clock.attempt()
 
     def run(self, parallelism: int | Mapping[str, int] | None) -> CheckpointRow | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, RescaledOperator
 from state_engine.core.errors import ConfigurationError
@@ -15,6 +16,36 @@ from state_engine.core.keys.key_groups import check_parallelism
 from state_engine.core.operator_state.operator_state_ref import check_rescale
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import parallelism_in_force, rescaled_in_force
+
+
+@dataclass(frozen=True)
+class RescaleReport:
+    """What a rescale did, or in a dry run would do.
+
+    Attributes:
+        job: name.
+        parallelism: number of subtasks that is in force afterwards, by uid.
+        max_parallelism: number of key groups that is in force afterwards, by uid.
+        changes: whether that differs from what was in force.
+        committed_id: the row that records it; None in a dry run, and where nothing changes.
+    """
+
+    job: str
+    parallelism: Mapping[str, int]
+    max_parallelism: Mapping[str, int]
+    changes: bool
+    committed_id: int | None = None
+
+    @classmethod
+    def of(cls, head: CheckpointRow, committed: CheckpointRow | None) -> Self:
+        """What is in force at the head, and the row that a rescale committed."""
+        return cls(
+            head.job,
+            {o.uid: o.parallelism for o in head.operators},
+            {o.uid: o.max_parallelism for o in head.operators},
+            changes=committed is not None,
+            committed_id=committed.checkpoint_id if committed else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +66,21 @@ class Rescaling:
             replace(o, parallelism=self.parallelism.get(o.uid, o.parallelism)) for o in row.operators
         ]
         return replace(row, operators=operators, rescaled=self.rescaled)
+
+
+def foreseen(
+    job: StatefulJob,
+    head: CheckpointRow,
+    parallelism: int | Mapping[str, int] | None,
+    max_parallelism: int | None,
+) -> RescaleReport:
+    """What a rescale would put in force."""
+    keeps = parallelism is None and max_parallelism is not None
+    wanted = {} if keeps else wanted_parallelism(job, parallelism)
+    planned = plan_rescaling(job, head, wanted, max_parallelism=max_parallelism)
+    groups = {o.uid: max_parallelism or o.max_parallelism for o in head.operators}
+    changes = planned.changes or any(groups[o.uid] != o.max_parallelism for o in head.operators)
+    return RescaleReport(job.name, dict(planned.parallelism), groups, changes)
 
 
 def wanted_parallelism(job: StatefulJob, parallelism: int | Mapping[str, int] | None) -> dict[str, int]:

@@ -13,7 +13,7 @@ from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.sinks.base import WRITE_ID, verify_files
 from state_engine.sinks.file_moves import base_name, published_files
-from state_engine.sinks.staging import Staging, located
+from state_engine.sinks.staging import located
 from state_engine.sources.parquet.parquet_files import parquet_schema
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.stores.files import join, open_location
@@ -23,8 +23,8 @@ from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 class OutputReader:
     """Reads staged outputs of one job."""
 
-    def __init__(self, spark: SparkSession, layout: JobLayout, staging: Staging) -> None:
-        self._spark, self._layout, self._staging = spark, layout, staging
+    def __init__(self, spark: SparkSession, layout: JobLayout) -> None:
+        self._spark, self._layout = spark, layout
 
     def read(self, sink: StagedSink, files: Sequence[DataFile]) -> DataFrame:
         """The rows of staged files, without the lineage column, which no two attempts share."""

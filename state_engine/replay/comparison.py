@@ -29,7 +29,6 @@ from state_engine.replay.differences import (
     differing_rows,
     sides,
 )
-from state_engine.sinks.staging import Staging
 from state_engine.spark.engine_session import handed_out
 from state_engine.storage.layout import JobLayout
 
@@ -115,14 +114,14 @@ class ComparisonReport:
 
 
 def compare(
-    spark: SparkSession, layout: JobLayout, staging: Staging, history: History, *, new: str, old: str
+    spark: SparkSession, layout: JobLayout, history: History, *, new: str, old: str
 ) -> ComparisonReport:
     """Compare the heads of two branches; see ``StateEngine.compare``."""
     heads = [_head(layout.job, history, branch) for branch in (old, new)]
     paths = [history.path(head.checkpoint_id) for head in heads]
     ancestor = history.common_ancestor(heads[0].checkpoint_id, heads[1].checkpoint_id)
     since = [path[path.index(ancestor) + 1 :] if ancestor else path for path in paths]
-    outputs = _outputs(OutputReader(spark, layout, staging), *map(content, since))
+    outputs = _outputs(OutputReader(spark, layout), *map(content, since))
     states = changed_entries(spark, layout, paths)
     counts = counted([*outputs.values(), *states.values()])
     return ComparisonReport(

@@ -139,7 +139,7 @@ POINTS: Mapping[str, FaultPoint] = {
     **_both("manifest", "state_engine.operations.savepoints", "write_text"),
     **_inside("checkpoint unpinned", "state_engine.operations.maintenance:Maintenance", "unpin"),
     # of savepoints that are imported, and of another number of key groups
-    **_inside("savepoint verified", "state_engine.engine.restoring", "savepoint_of"),
+    **_inside("savepoint verified", "state_engine.engine.engine", "savepoint_of"),
     **_inside("keyed state imported", "state_engine.operations.savepoint_import", "_import_keyed"),
     **_inside(
         "operator state imported", "state_engine.operations.savepoint_import", "_import_operator_state"

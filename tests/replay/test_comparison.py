@@ -6,7 +6,6 @@ from typing import Any
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.replay.comparison import compare
-from state_engine.sinks.staging import Staging
 from state_engine.storage.layout import JobLayout
 from tests.core.checkpoints.rows import checkpoint, tree
 
@@ -20,8 +19,8 @@ def test_a_sink_that_got_no_rows_on_either_side_is_equal() -> None:
         2: checkpoint(2, 1, sinks=[empty]),
         3: checkpoint(3, 1, branch="fix", sinks=[empty]),
     }
-    layout, staging = JobLayout("file:///root", "job"), Staging("file:///root")
-    comparison = compare(NO_SPARK, layout, staging, tree(rows), new="fix", old="main")
+    layout = JobLayout("file:///root", "job")
+    comparison = compare(NO_SPARK, layout, tree(rows), new="fix", old="main")
     assert comparison.is_equal
     assert comparison.outputs == {}
     assert comparison.summary() == "job job: checkpoint 2 (old) and 3 (new)"
