@@ -6,6 +6,7 @@ Loading imports no PySpark and reads no data: a job is configuration.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from types import ModuleType
 
 import dagster as dg
@@ -18,14 +19,14 @@ from state_engine.dagster.concepts import (
     expectations,
     recovery,
     rescaling,
-    resources,
     retention,
     savepoints,
     tables,
 )
+from state_engine.dagster.concepts.checkpointing import micro_batch_assets
 from state_engine.dagster.dagster_job import DagsterJob, connected
+from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.external.launch import PipesLaunch
-from state_engine.dagster.factory import micro_batch_assets
 from state_engine.dagster.naming import Operation
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator
@@ -85,7 +86,8 @@ def statelake_definitions(
     registered = load_jobs(known) if jobs is None else [registered_job(job) for job in jobs]
     shown = connected(registered, known, options or JobOptions(), translator or StatelakeTranslator())
     executor = dg.in_process_executor if in_process else None
-    parts = [resources.definitions(known), dg.Definitions(executor=executor)]
+    engine = _engine_of(known.root, tuple(known.jobs.modules), tuple(known.jobs.package_data))
+    parts = [dg.Definitions(resources={"state_engine": engine}, executor=executor)]
     return dg.Definitions.merge(*parts, *(part for job in shown for part in _parts(job)))
 
 
@@ -132,6 +134,11 @@ def _settings(settings: Settings | None, root: str | None) -> Settings:
     known = settings or load_settings()
     describe_stores(known.storage)  # sensors look at the root without Spark
     return known if root is None else known.model_copy(update={"root": root})
+
+
+@cache  # definitions of several jobs are merged where their resource is one and the same object
+def _engine_of(root: str, modules: tuple[str, ...], package_data: tuple[str, ...]) -> StateEngineResource:
+    return StateEngineResource(root=root, modules=list(modules), package_data=list(package_data))
 
 
 def _parts(job: DagsterJob) -> list[dg.Definitions]:

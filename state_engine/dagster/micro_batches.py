@@ -21,7 +21,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.job_runner import JobRunner
+from state_engine.dagster.external.external_runner import JobRunner
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
     history_metadata,

@@ -5,12 +5,11 @@ where it is so already. Nothing is upstream of it, so it never waits for a micro
 it appended rows to ``checkpoints``, each is shown as a materialisation of the asset ``checkpoint`` as well.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+# No "from __future__ import annotations" here: Dagster reads the annotations of the function below.
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -20,13 +19,16 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
+from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.micro_batches import requester_of, row_event
-from state_engine.dagster.naming import Operation, operation_key, operations_group
+from state_engine.dagster.naming import Operation, operation_key, operations_group, pool_of
 from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.dagster.translator import StatelakeTranslatorData
 
 if TYPE_CHECKING:
     from state_engine import StateEngine, TaskProgress
+
+Config = TypeVar("Config", bound=dg.Config)
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class OperationRun:
     """One run of an operation."""
 
     context: dg.AssetExecutionContext
-    engine: StateEngine
+    engine: "StateEngine"
     dagster_job: DagsterJob
 
     @property
@@ -61,7 +63,7 @@ class OperationRun:
         """Write to the event log how far it is."""
         self.context.log.info(f"job '{self.job.name}': {text}")
 
-    def log_tasks(self, progress: TaskProgress) -> None:
+    def log_tasks(self, progress: "TaskProgress") -> None:
         """Write to the event log how many tasks of long Spark work are done."""
         self.log(f"{progress.done:,} of {counted(progress.of, 'task is', 'tasks are')} done")
 
@@ -120,14 +122,35 @@ def operation_spec(
     return dagster_job.translator.get_asset_spec(part)
 
 
-def operation_job(name: str, assets: dg.AssetsDefinition, about: str) -> Any:
-    """A job that materialises the asset of one operation, to be launched by itself."""
-    return dg.define_asset_job(
-        name,
-        selection=dg.AssetSelection.assets(*assets.keys),
+def operation(
+    dagster_job: DagsterJob,
+    spec: dg.AssetSpec,
+    verb: str,
+    perform: Callable[[OperationRun, Config], Iterator[dg.MaterializeResult[None]]],
+    config_type: type[Config],
+    about: str,
+    *,
+    moves_head: bool = False,
+    sensors: Sequence[dg.SensorDefinition] = (),
+) -> dg.Definitions:
+    """The asset of an operation, and a job that materialises it, to be launched by itself."""
+    name = dagster_job.name
+
+    @dg.multi_asset(name=f"{name}_{verb}", specs=[spec], pool=pool_of(name) if moves_head else None)
+    def asset(
+        context: dg.AssetExecutionContext,
+        config: config_type,  # type: ignore[valid-type]
+        state_engine: StateEngineResource,
+    ) -> Iterator[dg.MaterializeResult[None]]:
+        yield from perform(OperationRun(context, state_engine.engine(), dagster_job), config)
+
+    job = dg.define_asset_job(
+        f"{name}__{verb}",
+        selection=dg.AssetSelection.assets(spec.key),
         description=about,
         executor_def=dg.in_process_executor,
     )
+    return dg.Definitions(assets=[asset], jobs=[job], sensors=sensors)
 
 
 def result(version: int | str, metadata: Mapping[str, Any]) -> dg.MaterializeResult[None]:

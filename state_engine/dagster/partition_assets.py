@@ -19,7 +19,7 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, PartitionOrderError
 from state_engine.dagster.dagster_internals import BACKFILL_ID_TAG
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.job_runner import JobRunner
+from state_engine.dagster.external.external_runner import JobRunner
 from state_engine.dagster.metadata import markdown, run_metadata
 from state_engine.dagster.micro_batches import ACCEPT_CLOCK
 from state_engine.dagster.partition_events import PartitionEvents

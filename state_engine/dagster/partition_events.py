@@ -20,7 +20,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.job_runner import JobRunner
+from state_engine.dagster.external.external_runner import JobRunner
 from state_engine.dagster.metadata import (
     checkpoint_metadata,
     history_metadata,

@@ -5,7 +5,7 @@ report. The engine checks the same before every commit; a violation here happene
 needed. Expectations on outputs and states are in ``expectations``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
@@ -36,16 +36,23 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     checks += table_checks(dagster_job) if TABLES in chosen else []
     if "checks" not in dagster_job.options.automation or not checks:
         return dg.Definitions(asset_checks=checks)
+    return scheduled_checks(f"{name}__check", checks, HOURLY, f"Read again what must hold of {name}.")
+
+
+def scheduled_checks(
+    name: str, checks: Sequence[dg.AssetChecksDefinition], cron: str, about: str
+) -> dg.Definitions:
+    """Checks, with a job that makes them, and its schedule."""
     job = dg.define_asset_job(
-        f"{name}__check",
+        name,
         selection=dg.AssetSelection.checks(*(key for check in checks for key in check.check_keys)),
-        description=f"Read again what must hold of {name}.",
+        description=about,
         executor_def=dg.in_process_executor,
     )
     schedule = dg.ScheduleDefinition(
-        name=f"{name}__check_schedule",
+        name=f"{name}_schedule",
         job=job,
-        cron_schedule=HOURLY,
+        cron_schedule=cron,
         default_status=dg.DefaultScheduleStatus.STOPPED,
     )
     return dg.Definitions(asset_checks=checks, jobs=[job], schedules=[schedule])

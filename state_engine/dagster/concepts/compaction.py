@@ -9,8 +9,7 @@ from pydantic import Field
 from state_engine import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.engine_resource import StateEngineResource
-from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
+from state_engine.dagster.operations import OperationRun, operation, operation_spec, result, since
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.stores.files import normal_uri
 
@@ -32,23 +31,15 @@ class CompactConfig(dg.Config):
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
-    """The asset, and a job that compacts."""
-    job, layout = dagster_job.job, JobLayout(normal_uri(dagster_job.root), dagster_job.name)
-    uris = {f"base of {uid}": layout.base(uid) for uid, node in job.operators.items() if node.keyed}
+    layout = JobLayout(normal_uri(dagster_job.root), dagster_job.name)
+    uris = {
+        f"base of {uid}": layout.base(uid) for uid, node in dagster_job.job.operators.items() if node.keyed
+    }
     first = next(iter(uris.values()), None)
     metadata = {**uris, **({"dagster/uri": first} if first else {})}
-
-    @dg.multi_asset(
-        name=f"{job.name}_compact",
-        specs=[operation_spec(dagster_job, "base", ABOUT, metadata=metadata)],
-    )
-    def base(
-        context: dg.AssetExecutionContext, config: CompactConfig, state_engine: StateEngineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _compact(OperationRun(context, state_engine.engine(), dagster_job), config)
-
-    return dg.Definitions(
-        assets=[base], jobs=[operation_job(f"{job.name}__compact", base, "Fold the changes of keyed state.")]
+    spec = operation_spec(dagster_job, "base", ABOUT, metadata=metadata)
+    return operation(
+        dagster_job, spec, "compact", _compact, CompactConfig, "Fold the changes of keyed state."
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import dagster as dg
 
 from state_engine.core.counted_nouns import counted
+from state_engine.dagster.concepts.checks import scheduled_checks
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.naming import sink_key, state_key
@@ -24,20 +25,8 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
     checks = [_checks(dagster_job, suite) for suite in suites]
     if "expectations" not in dagster_job.options.automation:
         return dg.Definitions(asset_checks=checks)
-    keys = [key for one in checks for key in one.check_keys]
-    job = dg.define_asset_job(
-        f"{name}__expect",
-        selection=dg.AssetSelection.checks(*keys),
-        description=f"Judge the outputs and states of {name} by what is expected of them.",
-        executor_def=dg.in_process_executor,
-    )
-    schedule = dg.ScheduleDefinition(
-        name=f"{name}__expect_schedule",
-        job=job,
-        cron_schedule=DAILY,
-        default_status=dg.DefaultScheduleStatus.STOPPED,
-    )
-    return dg.Definitions(asset_checks=checks, jobs=[job], schedules=[schedule])
+    about = f"Judge the outputs and states of {name} by what is expected of them."
+    return scheduled_checks(f"{name}__expect", checks, DAILY, about)
 
 
 def asset_of(dagster_job: DagsterJob, suite: Suite) -> dg.AssetKey:

@@ -9,10 +9,8 @@ from pydantic import Field, model_validator
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import MissingFilesError
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import checkpoint_metadata, markdown, moves_table
-from state_engine.dagster.naming import pool_of
-from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.dagster.operations import OperationRun, operation, operation_spec, result
 from state_engine.monitoring.job_audit import files_are_there, outputs_are_published, summary_of
 from state_engine.monitoring.job_history import read_history
 from state_engine.operations.head_operations import RestoreReport
@@ -63,27 +61,10 @@ class RecoverConfig(dg.Config):
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
-    """The asset, and a job that recovers."""
-    job, layout = dagster_job.job, JobLayout(normal_uri(dagster_job.root), dagster_job.name)
-
-    @dg.multi_asset(
-        name=f"{job.name}_recover",
-        specs=[operation_spec(dagster_job, "head", ABOUT, metadata={"dagster/uri": layout.checkpoints})],
-        pool=pool_of(job.name),
-    )
-    def head(
-        context: dg.AssetExecutionContext, config: RecoverConfig, state_engine: StateEngineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _recover(OperationRun(context, state_engine.engine(), dagster_job), config)
-
-    return dg.Definitions(
-        assets=[head],
-        jobs=[
-            operation_job(
-                f"{job.name}__recover", head, "Publish pending, verify, or go back to a checkpoint."
-            )
-        ],
-    )
+    layout = JobLayout(normal_uri(dagster_job.root), dagster_job.name)
+    spec = operation_spec(dagster_job, "head", ABOUT, metadata={"dagster/uri": layout.checkpoints})
+    about = "Publish pending, verify, or go back to a checkpoint."
+    return operation(dagster_job, spec, "recover", _recover, RecoverConfig, about, moves_head=True)
 
 
 def _recover(run: OperationRun, config: RecoverConfig) -> Iterator[dg.MaterializeResult[None]]:

@@ -10,10 +10,8 @@ from state_engine import CheckpointRow
 from state_engine.core.counted_nouns import counted
 from state_engine.core.keys.key_groups import MAX_PARALLELISM_LIMIT
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
-from state_engine.dagster.naming import pool_of
-from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result, since
+from state_engine.dagster.operations import OperationRun, operation, operation_spec, result, since
 
 ABOUT = """The number of subtasks and key groups in force for every operator.
 
@@ -51,28 +49,11 @@ class RescaleConfig(dg.Config):
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
-    """The asset, and a job that rescales."""
     job = dagster_job.job
     declared = {"parallelism": job.parallelism, "max_parallelism": job.max_parallelism}
-
-    @dg.multi_asset(
-        name=f"{job.name}_rescale",
-        specs=[operation_spec(dagster_job, "layout", ABOUT, metadata=declared)],
-        pool=pool_of(job.name),
-    )
-    def layout(
-        context: dg.AssetExecutionContext, config: RescaleConfig, state_engine: StateEngineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _rescale(OperationRun(context, state_engine.engine(), dagster_job), config)
-
-    return dg.Definitions(
-        assets=[layout],
-        jobs=[
-            operation_job(
-                f"{job.name}__rescale", layout, "Bring the declared parallelism, or another, into force."
-            )
-        ],
-    )
+    spec = operation_spec(dagster_job, "layout", ABOUT, metadata=declared)
+    about = "Bring the declared parallelism, or another, into force."
+    return operation(dagster_job, spec, "rescale", _rescale, RescaleConfig, about, moves_head=True)
 
 
 def _rescale(run: OperationRun, config: RescaleConfig) -> Iterator[dg.MaterializeResult[None]]:

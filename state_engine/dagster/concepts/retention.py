@@ -12,9 +12,8 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.counted_nouns import counted
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import markdown
-from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.dagster.operations import OperationRun, operation, operation_spec, result
 from state_engine.operations.file_collector import VacuumReport
 
 ABOUT = """Checkpoints that can be restored, and files: those that nobody needs can go.
@@ -44,25 +43,9 @@ class ExpireConfig(dg.Config):
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
-    """The asset, and a job that expires checkpoints and deletes their files."""
-    job = dagster_job.job
-
-    @dg.multi_asset(name=f"{job.name}_expire", specs=[operation_spec(dagster_job, "retention", ABOUT)])
-    def retention(
-        context: dg.AssetExecutionContext, config: ExpireConfig, state_engine: StateEngineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _expire(OperationRun(context, state_engine.engine(), dagster_job), config)
-
-    return dg.Definitions(
-        assets=[retention],
-        jobs=[
-            operation_job(
-                f"{job.name}__expire",
-                retention,
-                "Expire old checkpoints, and delete files that nobody needs.",
-            )
-        ],
-    )
+    about = "Expire old checkpoints, and delete files that nobody needs."
+    spec = operation_spec(dagster_job, "retention", ABOUT)
+    return operation(dagster_job, spec, "expire", _expire, ExpireConfig, about)
 
 
 def _expire(run: OperationRun, config: ExpireConfig) -> Iterator[dg.MaterializeResult[None]]:

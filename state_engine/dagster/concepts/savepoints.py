@@ -8,8 +8,7 @@ from pydantic import Field
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.dagster_job import DagsterJob
-from state_engine.dagster.engine_resource import StateEngineResource
-from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.dagster.operations import OperationRun, operation, operation_spec, result
 from state_engine.monitoring.job_history import read_history
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.stores.files import join, normal_uri
@@ -36,29 +35,15 @@ def savepoint_partitions(job: str) -> dg.DynamicPartitionsDefinition:
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
-    """The asset, a job that makes a savepoint, and a sensor that keeps the partitions in step."""
-    job, layout = dagster_job.job, JobLayout(normal_uri(dagster_job.root), dagster_job.name)
-    in_step = "savepoint_partitions" in dagster_job.options.automation
+    """With a sensor that keeps the partitions in step."""
+    layout = JobLayout(normal_uri(dagster_job.root), dagster_job.name)
+    partitions = savepoint_partitions(dagster_job.name)
     uri = {"dagster/uri": join(layout.directory, "savepoints")}
-
-    spec = operation_spec(
-        dagster_job, "savepoints", ABOUT, metadata=uri, partitions=savepoint_partitions(job.name)
-    )
-
-    @dg.multi_asset(
-        name=f"{job.name}_savepoint",
-        specs=[spec],
-    )
-    def savepoints(
-        context: dg.AssetExecutionContext, config: SavepointConfig, state_engine: StateEngineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _savepoint(OperationRun(context, state_engine.engine(), dagster_job), config)
-
-    return dg.Definitions(
-        assets=[savepoints],
-        jobs=[operation_job(f"{job.name}__savepoint", savepoints, "Make a savepoint, or verify one.")],
-        sensors=[_partitions_sensor(dagster_job, spec.key)] if in_step else [],
-    )
+    spec = operation_spec(dagster_job, "savepoints", ABOUT, metadata=uri, partitions=partitions)
+    in_step = "savepoint_partitions" in dagster_job.options.automation
+    sensors = [_partitions_sensor(dagster_job, spec.key)] if in_step else []
+    about = "Make a savepoint, or verify one."
+    return operation(dagster_job, spec, "savepoint", _savepoint, SavepointConfig, about, sensors=sensors)
 
 
 def _savepoint(run: OperationRun, config: SavepointConfig) -> Iterator[dg.MaterializeResult[None]]:

@@ -10,8 +10,8 @@ from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.metadata import moves_table
-from state_engine.dagster.naming import SHOWS_STATE, pool_of, table_key
-from state_engine.dagster.operations import OperationRun, operation_job, operation_spec, result
+from state_engine.dagster.naming import SHOWS_STATE, table_key
+from state_engine.dagster.operations import OperationRun, operation, operation_spec, result
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.states import published_in
 
@@ -43,25 +43,12 @@ class TablesConfig(dg.Config):
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
-    """The asset, and a job that materialises it; nothing where the job publishes no state."""
-    job = dagster_job.job
-    if not job.published:
+    """Nothing where the job publishes no state."""
+    if not dagster_job.job.published:
         return dg.Definitions()
-
-    @dg.multi_asset(
-        name=f"{job.name}_tables",
-        specs=[operation_spec(dagster_job, "tables", ABOUT)],
-        pool=pool_of(job.name),
-    )
-    def tables(
-        context: dg.AssetExecutionContext, config: TablesConfig, state_engine: StateEngineResource
-    ) -> Iterator[dg.MaterializeResult[None]]:
-        yield from _settled(OperationRun(context, state_engine.engine(), dagster_job), config)
-
-    return dg.Definitions(
-        assets=[tables],
-        jobs=[operation_job(f"{job.name}__tables", tables, "Compare, rebuild or accept published tables.")],
-    )
+    spec = operation_spec(dagster_job, "tables", ABOUT)
+    about = "Compare, rebuild or accept published tables."
+    return operation(dagster_job, spec, "tables", _settled, TablesConfig, about, moves_head=True)
 
 
 def table_checks(dagster_job: DagsterJob) -> list[dg.AssetChecksDefinition]:

@@ -7,9 +7,9 @@ Decision 0054.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import dagster as dg
 
@@ -20,50 +20,38 @@ from state_engine.dagster.dagster_internals import listening_client
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.job_health import now_ms
-from state_engine.dagster.job_runner import OnBatch
 from state_engine.microbatch.partition_runs import partition_states, partitions_of
 from state_engine.monitoring.job_history import read_history
 from state_engine.pipes.engine_calls import EngineCall, Message
 
+if TYPE_CHECKING:
+    from state_engine import StateEngine
+
 T = TypeVar("T")
+OnBatch = Callable[[BatchReport], object] | None
+JobRunner: TypeAlias = "StateEngine | ExternalRunner"
+"""What a run asks to run a job, and for its checkpoints: an engine in its own process, or in another one."""
 
 
 @dataclass(frozen=True)
 class ExternalRunner:
-    """A ``JobRunner`` that launches a process for each call."""
+    """Launches a process for each call; each method is that of ``StateEngine``."""
 
     context: dg.AssetExecutionContext
     dagster_job: DagsterJob
     launch: PipesLaunch
 
     def checkpoints(self, job: StatefulJob | str) -> list[CheckpointRow]:
-        """All checkpoints of the job, newest last, read from the root."""
+        """Read from the root."""
         return [row for _, row in sorted(self._rows().items())]
 
     def partitions(self, job: StatefulJob) -> list[PartitionStatus]:
-        """The time partitions of the job, read from the root."""
+        """Read from the root."""
         return partition_states(partitions_of(job, "partitions()"), self._rows(), now_ms=now_ms())
 
-    def run(
-        self,
-        job: StatefulJob,
-        *,
-        partition: str | None = None,
-        max_batches: int | None = None,
-        parameters: Mapping[str, str] | None = None,
-        requested_by: str | None = None,
-        accept_clock: bool = False,
-        on_progress: OnBatch = None,
-    ) -> RunReport:
-        """``StateEngine.run`` in the process."""
-        arguments = {
-            "partition": partition,
-            "max_batches": max_batches,
-            "parameters": parameters,
-            "requested_by": requested_by,
-            "accept_clock": accept_clock,
-        }
-        heard = self._call(EngineCall(job=job.name, method="run", arguments=arguments), on_progress)
+    def run(self, job: StatefulJob, *, on_progress: OnBatch = None, **arguments: Any) -> RunReport:
+        """In the process."""
+        heard = self._call(job, "run", arguments, on_progress)
         return replace(_reported(heard.last.ran), batches=heard.batches)
 
     def backfill(
@@ -73,33 +61,26 @@ class ExternalRunner:
         end: str,
         mode: str = "roll_forward",
         *,
-        dry_run: bool = False,
-        rebatch: bool = False,
-        parameters: Mapping[str, str] | None = None,
-        requested_by: str | None = None,
-        accept_clock: bool = False,
         on_progress: OnBatch = None,
+        **arguments: Any,
     ) -> BackfillReport:
-        """``StateEngine.backfill`` in the process; errors as those of ``run``."""
-        arguments = {
-            "start": start,
-            "end": end,
-            "mode": mode,
-            "dry_run": dry_run,
-            "rebatch": rebatch,
-            "parameters": parameters,
-            "requested_by": requested_by,
-            "accept_clock": accept_clock,
-        }
-        heard = self._call(EngineCall(job=job.name, method="backfill", arguments=arguments), on_progress)
+        """In the process."""
+        arguments = {"start": start, "end": end, "mode": mode, **arguments}
+        heard = self._call(job, "backfill", arguments, on_progress)
         return replace(_reported(heard.last.backfilled), batches=heard.batches)
 
     def _rows(self) -> History:
         history = read_history(self.dagster_job.root, self.dagster_job.name)
         return history.checkpoints if history else History()
 
-    def _call(self, call: EngineCall, on_progress: OnBatch) -> _Heard:
-        heard = _Heard(on_progress)
+    def _call(
+        self,
+        job: StatefulJob,
+        method: Literal["run", "backfill"],
+        arguments: Mapping[str, Any],
+        on_progress: OnBatch,
+    ) -> _Heard:
+        heard, call = _Heard(on_progress), EngineCall(job=job.name, method=method, arguments=arguments)
         client = listening_client(self.launch.client_of(self.context), heard.take)
         try:
             done = client.run(
