@@ -112,7 +112,7 @@ def diff(
 
 
 def explainer(context: EngineContext, job: StatefulJob | str, limit: int) -> KeyExplainer:
-    """What tells the history of keys; without a job's code, it does not know inputs.
+    """Gives the history of keys; without a job's code, inputs are not in it.
 
     Args:
         limit: so many rows of each input and output are given.
