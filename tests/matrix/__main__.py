@@ -34,7 +34,6 @@ SUITE = (
     "tests/storage/test_kernel.py",
     "tests/storage/test_commit.py",
     "tests/storage/test_delta_log.py",
-    "tests/storage/test_log_cleanup.py",
     "tests/sources/test_delta.py",
     "tests/sources/test_delta_changes.py",
     "tests/sources/test_task_rows.py",

@@ -37,7 +37,7 @@ from state_engine.core.checkpoints.checkpoint import (
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError, MissingFilesError
-from state_engine.core.keys.key_groups import KeyGroupRange, remaining
+from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.operations import compaction
 from state_engine.operations.compaction import compacted, write_base
 from state_engine.storage.layout import JobLayout
@@ -124,20 +124,6 @@ def test_a_base_that_no_row_of_the_path_wrote_is_reported() -> None:
     path = [row(1, bases=[BaseRange(0, 7, "w9", 1)])]
     with pytest.raises(MissingFilesError, match="rests on the base w9, and no checkpoint on the path wrote"):
         state_files(LAYOUT, path, "sums")
-
-
-@pytest.mark.parametrize(
-    ("taken", "left"),
-    [
-        ([], [(2, 7)]),
-        ([(0, 9)], []),
-        ([(0, 2), (7, 9)], [(3, 6)]),
-        ([(5, 5), (3, 3)], [(2, 2), (4, 4), (6, 7)]),
-    ],
-)
-def test_what_is_left_of_a_range(taken: list[tuple[int, int]], left: list[tuple[int, int]]) -> None:
-    ranges_left = remaining(KeyGroupRange(2, 7), [KeyGroupRange(*t) for t in taken])
-    assert [(r.start, r.end) for r in ranges_left] == left
 
 
 # -- the row -----------------------------------------------------------------------------------------------------------

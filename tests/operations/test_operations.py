@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from deltalake import DeltaTable
@@ -11,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
-from tests.support.tiny import SavedSite, Site, Sum
+from tests.support.tiny import SavedSite, Site
 
 pytestmark = pytest.mark.spark
 
@@ -174,15 +173,3 @@ def test_the_later_word_on_parallelism_counts(site: Site) -> None:
     site.engine().rescale(site.job(parallelism=2), parallelism=3)
     assert site.engine().rescale(site.job(parallelism=2)).changes  # back to what is declared
     assert subtasks(site.job(parallelism=2), "w") == 2
-
-
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (129, "operator 'sums': parallelism 129 is greater than max parallelism 128"),
-        ({"other": 2}, r"has no operators \['other'\]; it has \['sums'\]"),
-    ],
-)
-def test_wrong_parallelism(site: Site, asked: Any, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
-        site.engine().rescale(site.job(Sum()), parallelism=asked)

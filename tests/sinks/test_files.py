@@ -9,7 +9,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
@@ -56,23 +55,6 @@ def test_staged_rows_are_out_of_sight_until_published_once(tmp_path: Path) -> No
         "checkpoint_id=000000000001",
         "checkpoint_id=000000000012",
     }
-
-
-def test_csv_distinguishes_null_from_empty_text_and_has_a_header_in_every_file(tmp_path: Path) -> None:
-    FilePublisher().publish(staged(tmp_path / "out", "w1", [0, 1], "csv"), APP, 1)
-    files = sorted((tmp_path / "out").glob("checkpoint_id=*/*.csv"))
-    assert [f.read_text() for f in files] == ['"id","text"\n0,\n', '"id","text"\n1,"t1"\n']
-    assert pl.read_csv(files).rows() == [(0, None), (1, "t1")]
-
-
-def test_crash_between_write_and_rename_leaves_nothing_visible(tmp_path: Path) -> None:
-    crashed, again = staged(tmp_path / "out", "w1", [1]), staged(tmp_path / "out", "w2", [1])
-    FilePublisher().publish(again, APP, 1)
-    assert ds.dataset(tmp_path / "out", format="parquet", partitioning="hive").to_table()[
-        "id"
-    ].to_pylist() == [1]
-    with pytest.raises(SinkIdentityError, match="holds other files than checkpoint 1 staged"):
-        FilePublisher().publish(crashed, APP, 1)
 
 
 def test_directory_that_was_made_anew_is_refused(tmp_path: Path) -> None:
@@ -135,15 +117,10 @@ def test_a_directory_that_nobody_published_to_is_taken_over(tmp_path: Path) -> N
         begin(APP, at="older")
 
 
-def test_what_cannot_be_a_file_sink(tmp_path: Path) -> None:
+def test_a_store_without_atomic_rename_is_refused() -> None:
     for uri in ("s3a://bucket/out", "s3://bucket/out", "gs://bucket/out"):
         with pytest.raises(ConfigurationError, match=r"atomic rename.*use a DeltaSink"):
             FileSink(uri)
-    with pytest.raises(ConfigurationError, match="cannot write format 'orc'"):
-        FileSink(str(tmp_path), "orc")  # type: ignore[arg-type]
-    nested = pa.schema([("id", pa.int64()), ("tags", pa.list_(pa.string()))])
-    with pytest.raises(ConfigurationError, match=r"CSV has no text for values of 'tags' \(array<string>\)"):
-        FileSink(str(tmp_path / "out"), "csv").check_columns(nested, name="out")
 
 
 def rows(directory: Path) -> list[int]:

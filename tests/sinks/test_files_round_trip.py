@@ -165,25 +165,6 @@ def test_what_a_sink_writes_a_source_reads(
     check()
 
 
-def refusals(schema: pa.Schema, rows: dict[str, list[Any]], form: Form, directory: Path) -> dict[int, str]:
-    """Rows that a sink refuses."""
-    target = FileSink(str(directory / "sink"), form).prepare(asked(NO_KERNEL, schema, "w1"))
-    return target.refused(pa.table(rows, schema=schema))
-
-
-def test_null_in_the_only_column_of_csv_is_refused(tmp_path: Path) -> None:
-    """A blank line is no record to readers of CSV."""
-    schema = pa.schema([("n", pa.int64())])
-    refused = refusals(schema, {"n": [1, None]}, "csv", tmp_path)
-    assert refused == {
-        1: f"SinkError: sink 'out', file://{tmp_path}/sink: the column 'n' holds null: readers of CSV pass "
-        "over a blank line: add a column, or use format='parquet'"
-    }
-    assert refusals(schema, {"n": [1, None]}, "parquet", tmp_path / "other") == {}
-    two = pa.schema([("n", pa.int64()), ("m", pa.int64())])
-    assert refusals(two, {"n": [None], "m": [None]}, "csv", tmp_path / "two") == {}
-
-
 @pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us")], ids=str)
 def test_dates_that_no_text_says_are_refused_as_rows(tmp_path: Path, kind: pa.DataType) -> None:
     """Beyond the years 1 to 9999; Arrow writes some of them as ``<value out of range: …>``."""

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import DeltaSink, FileSink, FileSource, StateEngine, StatefulJob
-from state_engine.core.errors import ConfigurationError, SinkIdentityError
+from state_engine.core.errors import SinkIdentityError
 from state_engine.sinks.base import Publisher
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.files import FilePublisher
@@ -42,19 +42,6 @@ def job_with_four_sinks(feed: Path, out: Path) -> StatefulJob:
     stream.sink("as_csv", FileSink(str(out / "csv"), "csv"))
     stream.transform(even).sink("even", FileSink(str(out / "even")))
     return job
-
-
-def test_an_order_is_needed_by_keyed_operators_only(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
-    job = StatefulJob("plain")
-    stream = job.source("input", FileSource(str(feed))).transform(
-        lambda rows: with_one_key(rows).mapInArrow(lambda batches: batches, with_one_key(rows).schema)
-    )
-    stream.key_by("one_key").process(Numbered(), uid="count", output_type="n bigint, fields string")
-    with (
-        StateEngine(tmp_path / "root", spark) as engine,
-        pytest.raises(ConfigurationError, match=r"makes new rows .*which have no order"),
-    ):
-        engine.run(job)
 
 
 def delta(path: Path, column: str = "n") -> list[int]:

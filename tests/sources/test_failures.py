@@ -8,12 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import BadFileError, SourceError, StorageError
 from state_engine.sources.parquet.parquet_files import parquet_row_count
-from state_engine.spark.read_failures import reading
+from state_engine.spark.read_failures import UnreadFileError, reading, reading_file
 from state_engine.storage.stores.files import Location, normal_uri
 
 
@@ -80,3 +81,24 @@ def test_of_what_arrow_cannot_read_the_storage_may_be_the_cause(
     with pytest.raises(OSError, match=r"a\.parquet") as raised:
         parquet_row_count(uri)
     assert raised.value is error
+
+
+def on_the_driver(error: Exception) -> None:
+    """What becomes of an error that a task met as it read a file."""
+    uri = "file:///feed/a b.parquet"
+    with pytest.raises(UnreadFileError) as unread, reading_file(uri):
+        raise error
+    name = f"{UnreadFileError.__module__}.{UnreadFileError.__qualname__}"
+    with reading("events", job="sums", into="operator 'sum'"):
+        raise _Raised(f"Job aborted: Traceback:\n  File x\n{name}: {unread.value}\n\tat org.apache.spark")
+
+
+def test_of_what_a_task_cannot_read_the_storage_may_be_the_cause() -> None:
+    with pytest.raises(BadFileError, match=r"job 'sums', source 'events'.*a b\.parquet: Unexpected") as bad:
+        on_the_driver(pa.ArrowInvalid("Unexpected\nend of stream"))
+    assert bad.value.uri == "file:///feed/a b.parquet"
+    with pytest.raises(BadFileError):
+        on_the_driver(FileNotFoundError(2, "No such file", "/feed/a b.parquet"))
+    for error in (PermissionError(13, "Permission denied", "/feed/a b.parquet"), StorageError("it is gone")):
+        with pytest.raises(StorageError, match=r"permission is denied|is gone"):
+            on_the_driver(error)

@@ -93,44 +93,6 @@ def read(source: FileSource, spark: SparkSession) -> SourceFrame:
     return source.read(spark, part, keep_refused=False)
 
 
-def test_strings_may_be_large_in_the_file(tmp_path: Path, spark: SparkSession) -> None:
-    table = pa.table({"k": pa.array(["a", None, "ü"], pa.large_string())})
-    rows = read(source_of(tmp_path, [table], schema="k string"), spark).rows
-    assert isinstance(rows, pa.Table)
-    assert rows["k"].to_pylist() == ["a", None, "ü"]
-    assert rows.schema.field("k").type == pa.string()
-
-
-@pytest.mark.parametrize("kind", [pa.Table, TaskRows], ids=["few", "many"])
-@pytest.mark.parametrize(("zone", "name"), [("UTC", "timestamp"), (None, "timestamp_ntz")])
-def test_times_in_milliseconds_are_those_that_spark_reads(
-    tmp_path: Path,
-    spark: SparkSession,
-    limits: SetLimits,
-    kind: type,
-    zone: str | None,
-    name: str,
-) -> None:
-    if kind is TaskRows:
-        limits(stored_bytes=0)
-    times = pa.array([None, -1, 0, 1_700_000_000_123], pa.int64()).cast(pa.timestamp("ms", zone))
-    source = source_of(tmp_path, [pa.table({"at": times})], schema=f"at {name}")
-    rows = read(source, spark).rows
-    assert isinstance(rows, kind)
-    if isinstance(rows, TaskRows):
-        scanned = rows.as_frame(spark).toArrow()
-        rows = pa.Table.from_batches([b for n in range(rows.tasks) for b in rows.read(n, rows.schema.names)])
-    else:
-        schema, part = source._declared(), source.plan(spark, [])
-        assert schema is not None
-        assert part is not None
-        scanned = source._read_parquet(spark, part.detail.ranges, schema).toArrow()
-    assert isinstance(rows, pa.Table)
-    assert rows.schema.field("at").type == scanned.schema.field("at").type == pa.timestamp("us", zone)
-    assert rows["at"].to_pylist() == scanned["at"].to_pylist()
-    assert rows["at"].null_count == 1
-
-
 def test_a_time_that_microseconds_do_not_reach_is_left_to_spark(tmp_path: Path, spark: SparkSession) -> None:
     times = pa.array([2**62, 0], pa.int64()).cast(pa.timestamp("ms", "UTC"))
     rows = read(source_of(tmp_path, [pa.table({"at": times})], schema="at timestamp"), spark).rows

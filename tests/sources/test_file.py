@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -16,7 +12,6 @@ from pyspark.sql.types import StructType
 from state_engine import FileSource
 from state_engine.core.errors import BadFileError, SourceError
 from tests.sources.runs import SourceRun, write_ids
-from tests.support.limits import SetLimits
 
 
 @pytest.fixture
@@ -24,12 +19,6 @@ def feed(tmp_path: Path) -> Path:
     directory = tmp_path / "feed"
     directory.mkdir()
     return directory
-
-
-@pytest.fixture
-def small_splits(limits: SetLimits) -> None:
-    """Text is read by tasks, lines in pieces of 64 bytes."""
-    limits(stored_bytes=0, least_task_bytes=64)
 
 
 def test_new_files_between_runs_and_row_ranges_over_several_files(
@@ -47,76 +36,6 @@ def test_new_files_between_runs_and_row_ranges_over_several_files(
     assert [b.rows_in for b in run.run()] == [3]
     assert run.ids() == [*range(21), 100, 101, 102]
     assert run.run() == []
-
-
-def test_many_files_in_one_batch_with_cuts_at_both_ends(
-    spark: SparkSession, tmp_path: Path, feed: Path
-) -> None:
-    for i in range(90):
-        write_ids(feed / f"part {i:03d}.parquet", i * 3, 3)
-    run = SourceRun(spark, tmp_path, FileSource(str(feed), schema="id bigint", max_rows_per_batch=2))
-    run.run(max_batches=1)
-    run.use(FileSource(str(feed), schema="id bigint", max_rows_per_batch=260))
-    assert [b.rows_in for b in run.run()] == [260, 8]
-    assert run.ids() == list(range(270))
-
-
-def test_types_of_parquet_that_spark_does_not_have(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
-    at = dt.datetime(2013, 1, 1, 5, 30, 0, 123456)
-    table = pa.table(
-        {
-            "id": pa.array([1, 2], pa.uint32()),
-            "tiny": pa.array([255, 0], pa.uint8()),
-            "huge": pa.array([2**64 - 1, 0], pa.uint64()),
-            "us": pa.array([at, None], pa.timestamp("us")),
-            "zoned": pa.array([at, None], pa.timestamp("ms", "Europe/Berlin")),
-            "text": pa.array(["x", None]).dictionary_encode(),
-        }
-    )
-    pq.write_table(table, feed / "a.parquet")
-    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
-    run.run()
-    first = run.rows()[0]
-    assert (first["id"], first["tiny"], first["huge"]) == (1, 255, str(2**64 - 1))
-    assert (first["us"], first["text"]) == ("2013-01-01 05:30:00.123456", "x")
-    assert first["zoned"] == "2013-01-01 05:30:00.123000+00:00"
-
-
-def test_nanoseconds_are_read_or_refused_by_name(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
-    table = pa.table({"id": [1], "at": pa.array([1_000_000_123], pa.timestamp("ns"))})
-    pq.write_table(table, feed / "a.parquet")
-    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
-    with pytest.raises(SourceError, match=r"a\.parquet: column 'at' holds nanoseconds"):
-        run.run()
-    assert run.heads() == 0
-
-
-def test_csv_order_inside_a_file_that_is_read_in_pieces(
-    spark: SparkSession, tmp_path: Path, feed: Path, small_splits: None
-) -> None:
-    for name, start in (("a.csv", 0), ("b.csv", 60)):
-        lines = [f"{i},{'x' * (i % 7)}" for i in range(start, start + 60)]
-        (feed / name).write_text("\n".join([*lines, ""]))
-    source = FileSource(
-        str(feed),
-        schema="id bigint, text string",
-        format="csv",
-        options={"multiLine": "false"},
-        max_files_per_batch=2,
-    )
-    run = SourceRun(spark, tmp_path, source, parallelism=2)
-    assert [b.rows_in for b in run.run()] == [120]
-    assert run.ids() == list(range(120))
-
-
-def test_json(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
-    (feed / "a.json").write_text("".join(json.dumps({"id": i, "tags": ["t"] * i}) + "\n" for i in range(3)))
-    (feed / "empty.json").write_text("")
-    run = SourceRun(
-        spark, tmp_path, FileSource(str(feed), schema="id int, tags array<string>", format="json")
-    )
-    run.run()
-    assert run.rows() == [{"id": i, "tags": ["t"] * i} for i in range(3)]
 
 
 BAD: dict[str, tuple[str, list[str], str]] = {
@@ -166,15 +85,10 @@ def test_a_schema_that_is_an_object_stays_as_it_is(spark: SparkSession, tmp_path
     assert schema == StructType().add("id", "integer").add("text", "string")
 
 
-def test_a_file_that_is_no_parquet(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
+def test_an_option_of_the_session_skips_no_damaged_file(
+    spark: SparkSession, tmp_path: Path, feed: Path
+) -> None:
     (feed / "a.parquet").write_text("PAR1 not really PAR1")
-    for limit in (5, None):
-        run = SourceRun(spark, tmp_path, FileSource(str(feed), schema="id bigint", max_rows_per_batch=limit))
-        with pytest.raises(SourceError, match=r"a\.parquet"):
-            run.run()
-    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
-    with pytest.raises(SourceError, match=r"a\.parquet"):
-        run.run()
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     try:
         run = SourceRun(spark, tmp_path, FileSource(str(feed), schema="id bigint"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -10,15 +11,28 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import KafkaSink
+from state_engine.core.errors import SourceError
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import ROW_COLUMN
 from state_engine.sources.frames import ROW_KIND
 from state_engine.sources.kafka.decoding import _DECODED, REFUSED_TEXT, Decoding, _RecordReader, record_schema
+from state_engine.sources.kafka.offset_ranges import (
+    BEGUN,
+    OffsetRange,
+    Offsets,
+    cut,
+    left_over,
+    position_summary,
+    recorded_ranges,
+)
+from state_engine.spark.kafka.clients import Topic
 
 AT = datetime(2024, 1, 5, tzinfo=UTC)
 Message = tuple[bytes | None, bytes | None]
@@ -134,3 +148,71 @@ def test_avro_keeps_what_spark_decoded() -> None:
         {"id": 9, "at": None},
     ]
     assert batch[REFUSED_TEXT].to_pylist() == [None, "its value does not fit the declared schema", None]
+
+
+TOPIC = Topic("t", "id", (0,))
+PLACE = ("t", 0)
+
+
+def there(begin: int, end: int, topic: Topic = TOPIC) -> Offsets:
+    return Offsets({PLACE: topic}, {PLACE: begin}, {PLACE: end})
+
+
+def one(start: int, end: int, *, partition: int = 0, topic_id: str = "id") -> OffsetRange:
+    return OffsetRange("t", partition, topic_id, start, end)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "start", "end", "lost"),
+    [
+        (there(0, 9), 5, 9, 0),
+        (there(5, 5), 5, 5, 0),
+        (there(7, 9), 7, 9, 2),
+        (there(0, 3), 3, 3, 2),
+        (there(2, 4, Topic("t", "another", (0,))), 2, 4, 0),
+    ],
+)
+def test_what_comes_after_a_position(offsets: Offsets, start: int, end: int, lost: int) -> None:
+    after, why = offsets.after(one(0, 5))
+    assert (after.start, after.end, after.lost) == (start, end, lost)
+    assert bool(why) == (lost > 0 or after.topic_id == "another")
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=6), st.integers(1, 60))
+def test_cuts_are_full_and_come_to_the_end(sizes: list[tuple[int, int]], limit: int) -> None:
+    wanted = [one(start, start + size, partition=p) for p, (start, size) in enumerate(sizes)]
+    total, position = sum(r.size for r in wanted), wanted
+    for _ in range(total + 1):
+        part = cut(position, limit)
+        assert sum(r.size for r in part) == min(limit, sum(r.size for r in position))
+        assert [r.start for r in part] == [r.start for r in position]
+        position = [
+            one(done.end, whole.end, partition=whole.partition)
+            for done, whole in zip(part, position, strict=True)
+        ]
+        if not any(r.size for r in position):
+            break
+    assert not any(r.size for r in position)
+
+
+def test_what_is_left_of_what_was_recorded() -> None:
+    recorded = [one(0, 3).element(), one(0, 2, partition=1).element(), one(3, 9).element()]
+    assert left_over([], recorded) == [one(0, 9), one(0, 2, partition=1)]
+    assert left_over(recorded[:2], recorded) == [one(3, 9)]
+    assert left_over(recorded, recorded) == []
+    with pytest.raises(SourceError, match=r"recreated.*rebatch=False"):
+        left_over([], [*recorded, one(0, 1, topic_id="another").element()])
+
+
+def test_ranges_are_read_again_as_they_were_only() -> None:
+    there(0, 9).check_there([one(0, 9), one(4, 4)])
+    with pytest.raises(SourceError, match="has offsets 1 to 9, and 0 to 9 are wanted"):
+        there(1, 9).check_there([one(0, 9)])
+    with pytest.raises(SourceError, match="is gone, or was recreated"):
+        there(0, 9).check_there([one(0, 9, topic_id="another")])
+
+
+def test_a_position_is_shown_by_topic_and_partition() -> None:
+    elements = [{"split": BEGUN, "position": {}}, one(0, 3).element(), one(5, 9).element()]
+    assert json.loads(position_summary(elements))["offsets"] == {"t": {"0": 9}}
+    assert recorded_ranges(elements) == [one(0, 3), one(5, 9)]

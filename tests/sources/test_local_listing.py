@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 from state_engine import FileSource
 from state_engine.core.errors import SourceError
 from state_engine.sources import local_listing
+from state_engine.sources.delta_table import kept_newest
 from state_engine.sources.listing import list_files, one_look
 from state_engine.sources.local_listing import InputFile, directories_remembered
 
@@ -212,3 +216,35 @@ def test_a_look_within_a_run_finds_what_a_whole_look_finds(
             within = files(feed)
             with directories_remembered():
                 assert within == files(feed)
+
+
+def test_the_newest_values_are_kept() -> None:
+    kept: OrderedDict[int, str] = OrderedDict()
+    made: list[int] = []
+
+    def value(key: int) -> str:
+        def make() -> str:
+            made.append(key)
+            return str(key)
+
+        return kept_newest(kept, key, make, most=2)
+
+    assert [value(key) for key in (1, 2, 2, 3, 1)] == ["1", "2", "2", "3", "1"]
+    assert made == [1, 2, 3, 1]
+    assert list(kept) == [3, 1]
+
+
+def test_threads_may_ask_at_once() -> None:
+    """One lets go of what another one has just made."""
+    kept: OrderedDict[int, int] = OrderedDict()
+
+    def ask(first: int) -> bool:
+        return all(kept_newest(kept, n, partial(int, n), most=1) == n for n in range(first, first + 4000))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert all(threads.map(ask, range(1, 40_000, 10_000)))
+    finally:
+        sys.setswitchinterval(before)

@@ -8,7 +8,6 @@ from datetime import date, datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine import DataStream, DeltaSink, DeltaSource, StatefulJob
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import BadFileError, StorageError
+from state_engine.core.errors import BadFileError
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.microbatch.subtask.output_files import exchange_rows
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame
@@ -33,7 +31,6 @@ from state_engine.sources.parquet import task_rows
 from state_engine.sources.parquet.plain_files import row_groups
 from state_engine.sources.parquet.task_rows import Piece, in_tasks
 from state_engine.sources.rows import TaskRows
-from state_engine.spark.read_failures import UnreadFileError, reading, reading_file
 from tests.sources.runs import Numbered, SourceRun, write_ids
 from tests.support.key_samples import plain_table
 from tests.support.limits import SetLimits
@@ -325,37 +322,3 @@ def test_tasks_read_files_of_delta_tables_that_hold_the_rows_as_they_are(
     assert mine.schema.types == scanned.schema.types
     assert rows_of(mine) == rows_of(scanned)
     assert len(mine) == (8 if what == "a deletion vector" else 9)
-
-
-class _Java:
-    def __init__(self, message: str) -> None:
-        self.getMessage = lambda: message
-        self.getCause = lambda: None
-        self.getClass = lambda: SimpleNamespace(getName=lambda: "org.apache.spark.SparkException")
-
-
-class _Raised(Py4JJavaError):
-    def __init__(self, message: str) -> None:
-        self.java_exception = _Java(message)
-
-
-def on_the_driver(error: Exception) -> None:
-    """What becomes of an error that a task met as it read a file."""
-    uri = "file:///feed/a b.parquet"
-    with pytest.raises(UnreadFileError) as unread, reading_file(uri):
-        raise error
-    name = f"{UnreadFileError.__module__}.{UnreadFileError.__qualname__}"
-    with reading("events", job="sums", into="operator 'sum'"):
-        raise _Raised(f"Job aborted: Traceback:\n  File x\n{name}: {unread.value}\n\tat org.apache.spark")
-
-
-def test_of_what_a_task_cannot_read_the_storage_may_be_the_cause() -> None:
-    with pytest.raises(BadFileError, match=r"job 'sums', source 'events'.*a b\.parquet: Unexpected") as bad:
-        on_the_driver(pa.ArrowInvalid("Unexpected\nend of stream"))
-    assert bad.value.uri == "file:///feed/a b.parquet"
-    with pytest.raises(BadFileError):
-        on_the_driver(FileNotFoundError(2, "No such file", "/feed/a b.parquet"))
-    with pytest.raises(StorageError, match="the permission is denied"):
-        on_the_driver(PermissionError(13, "Permission denied", "/feed/a b.parquet"))
-    with pytest.raises(StorageError, match="the disk is gone"):
-        on_the_driver(StorageError("the disk is gone"))

@@ -31,7 +31,6 @@ from state_engine.core.state.evolution import evolve_state, recorded_schema
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Change, KeyedEntries
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
-from state_engine.core.time.timers import TimersDescriptor
 from state_engine.storage.layout import state_column
 from state_engine.storage.state import state_rows
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
@@ -277,73 +276,12 @@ def test_one_sorted_file_a_key_group_with_the_rows_of_the_changelog(tmp_path: Pa
             assert key_hash((key["k"], key["part"])) == h
 
 
-def test_another_number_of_key_groups(tmp_path: Path) -> None:
-    log = Log(tmp_path)
-    keys = [(n, None) for n in range(100)]
-    log.write([(VALUE, [Change(k, PUT, [k[0]]) for k in keys])])
-    wanted = KeyGroups(7, (KeyGroupRange(2, 4),))
-    files = base(tmp_path / "base", log.files, VALUE, groups=wanted)
-    assert {f.key_group_min for f in files} == {2, 3, 4}
-    entries = fold(listed(tmp_path / "base", files), VALUE)["value"]
-    assert entries == {k: [k[0]] for k in keys if key_hash(k) % 7 in (2, 3, 4)}
-
-
 def test_nothing_left_is_no_file(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.write([(VALUE, [Change((1, "a"), PUT, [1])]), (LIST, [Change((1, "a"), APPEND, ["x"])])])
     log.write([(VALUE, [Change((1, "a"), DELETE, None)]), (LIST, [Change((1, "a"), CLEAR, None)])])
     assert base(tmp_path / "base", log.files, VALUE, LIST, MAP) == []
     assert base(tmp_path / "base", [], VALUE) == []
-
-
-def test_the_order_of_map_entries_is_that_of_their_first_put(tmp_path: Path) -> None:
-    log, key = Log(tmp_path), (1, "a")
-    for changes in (
-        [(PUT, ("a", 1)), (PUT, ("b", 1)), (PUT, ("c", 1)), (PUT, ("d", 1))],
-        [(DELETE, ("b", None)), (PUT, ("a", 2))],
-        [(PUT, ("e", 1)), (PUT, ("b", 2)), (PUT, ("c", 3))],
-    ):
-        log.write([(MAP, [Change(key, *c) for c in changes])])
-    expected = [("a", 2), ("c", 3), ("d", 1), ("e", 1), ("b", 2)]
-    assert fold(log.files, MAP)["map"] == {key: expected}
-    at = tmp_path / "base"
-    assert fold(listed(at, base(at, log.files, MAP)), MAP)["map"] == {key: expected}
-
-
-def test_changes_that_are_in_another_base_already_are_left_out(tmp_path: Path) -> None:
-    log, keys = Log(tmp_path), [(n, None) for n in range(40)]
-    log.write([(LIST, [Change(k, APPEND, ["x"]) for k in keys])])
-    first = tmp_path / "first"
-    low, high = (KeyGroups(GROUPS, (KeyGroupRange(s, s + 63),)) for s in (0, 64))
-    files = listed(first, base(first, log.files, LIST, groups=low))
-    files += [replace(f, counts=high) for f in log.files]
-    second = tmp_path / "second"
-    assert fold(listed(second, base(second, files, LIST)), LIST)["list"] == {key: ["x"] for key in keys}
-
-
-def test_two_keys_with_one_hash_are_two_entries(tmp_path: Path) -> None:
-    log, keys = Log(tmp_path), [(1, None), (None, "x")]
-    log.hash_of = lambda key: 7
-    log.write([(VALUE, [Change(k, PUT, [n]) for n, k in enumerate(keys)])])
-    log.write([(VALUE, [Change(keys[0], DELETE, None)])])
-    files = base(tmp_path / "base", log.files, VALUE)
-    assert fold(listed(tmp_path / "base", files), VALUE)["value"] == {keys[1]: [1]}
-
-
-def test_timers_are_a_state_like_any_other(tmp_path: Path) -> None:
-    timers, log = TimersDescriptor(), Log(tmp_path)
-    log.write(
-        [(timers, [Change((1, "a"), PUT, ((5, "event"), True)), Change((1, "a"), PUT, ((6, "event"), True))])]
-    )
-    log.write(
-        [(timers, [Change((1, "a"), DELETE, ((5, "event"), None))]), (VALUE, [Change((2, "a"), PUT, [1])])]
-    )
-    at = tmp_path / "base"
-    files = listed(at, base(at, log.files, timers, VALUE))
-    everything = StateFiles(files, AllKeys(), KEY, only=timers.name)
-    table = everything.table(timers)
-    assert table is not None
-    assert everything.fold(timers, table) == {(1, "a"): {(6, "event"): True}}
 
 
 def test_entries_have_the_type_that_was_recorded_last(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -15,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage.delta import log
 from state_engine.storage.delta.log import DeltaLog
+from state_engine.storage.delta.log_cleanup import clean_log
 
 
 def add(table: Path, number: int, **options: object) -> None:
@@ -185,3 +187,109 @@ def test_writers_are_known_from_log_checkpoints_of_any_kind(tmp_path: Path) -> N
     name = f"{2:020d}.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11.json"
     (log / name).write_text(json.dumps({"txn": {"appId": "newer", "version": 1}}) + "\n")
     assert DeltaLog(tmp_path.as_uri()).writers() == {"newer", "new"}
+
+
+def commit(table: Path, version: int, at_ms: int, *actions: dict[str, object]) -> None:
+    log = table / "_delta_log"
+    log.mkdir(exist_ok=True)
+    file = log / f"{version:020d}.json"
+    file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    os.utime(file, (at_ms / 1000, at_ms / 1000))
+
+
+def removal(path: str, at_ms: int | None) -> dict[str, object]:
+    stamp = {} if at_ms is None else {"deletionTimestamp": at_ms}
+    return {"remove": {"path": path, **stamp}}
+
+
+def test_removals_are_reported_until_they_are_old(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    assert DeltaLog(uri).removed_since(0) == set(), "no table, no removals"
+    commit(tmp_path, 0, 1_000_000, {"add": {"path": "a"}}, removal("write_id=1/a%20b", 999_990))
+    commit(tmp_path, 1, 2_000_000, removal("c", 2_000_000), removal("d", 1_500_000), removal("e", None))
+    (tmp_path / "_delta_log" / "_last_checkpoint").write_text("{}")
+    assert DeltaLog(uri).removed_since(0) == {"write_id=1/a b", "c", "d", "e"}
+    assert DeltaLog(uri).removed_since(1_000_001) == {"c", "d", "e"}
+    assert DeltaLog(uri).removed_since(2_000_000) == {"c", "d", "e"}
+    assert DeltaLog(uri).removed_since(2_000_001) == set()
+
+
+def test_the_clock_of_who_removed_files_does_not_matter(tmp_path: Path) -> None:
+    days = 2 * 24 * 3_600_000
+    commit(tmp_path, 0, 10 * days, removal("behind", 9 * days), removal("ahead", 11 * days))
+    assert DeltaLog(f"file://{tmp_path}").removed_since(10 * days) == {"behind", "ahead"}
+    assert DeltaLog(f"file://{tmp_path}").removed_since(10 * days + 1) == set()
+
+
+def test_commits_from_before_that_time_are_not_even_read(tmp_path: Path) -> None:
+    commit(tmp_path, 0, 1_000_000)
+    (tmp_path / "_delta_log" / f"{0:020d}.json").write_text("{ damaged")
+    os.utime(tmp_path / "_delta_log" / f"{0:020d}.json", (1_000, 1_000))
+    assert DeltaLog(f"file://{tmp_path}").removed_since(1_000_001) == set()
+
+
+def test_removals_whose_commits_were_cleaned_up_are_in_the_log_checkpoint(tmp_path: Path) -> None:
+    commit(tmp_path, 3, 2_000_000, removal("d", 2_000_000))
+    removed = [
+        {"path": "write_id=1/a%20b", "deletionTimestamp": 999_990},
+        {"path": "c", "deletionTimestamp": None},
+        None,
+    ]
+    kind = pa.struct([("path", pa.string()), ("deletionTimestamp", pa.int64())])
+    table = pa.table({"remove": pa.array(removed, kind)})
+    pq.write_table(table, tmp_path / "_delta_log" / f"{2:020d}.checkpoint.parquet")
+    assert DeltaLog(f"file://{tmp_path}").removed_since(0) == {"write_id=1/a b", "d"}
+    assert DeltaLog(f"file://{tmp_path}").removed_since(999_990) == {"d"}
+
+
+def log_with(table: Path, at_s: int, *names: str) -> Path:
+    log = table / "_delta_log"
+    log.mkdir(exist_ok=True)
+    for name in names:
+        (log / name).touch()
+        os.utime(log / name, (at_s, at_s))
+    return log
+
+
+def commits(versions: range, kind: str = "json") -> list[str]:
+    return [f"{v:020d}.{kind}" for v in versions]
+
+
+def checkpoint(version: int) -> str:
+    return f"{version:020d}.checkpoint.parquet"
+
+
+def test_only_what_an_old_log_checkpoint_stands_for_goes(tmp_path: Path) -> None:
+    log_with(tmp_path, 100, *commits(range(11)), checkpoint(10))
+    log_with(tmp_path, 200, *commits(range(11, 21)), checkpoint(20))
+    log = log_with(
+        tmp_path, 300, *commits(range(21, 33)), checkpoint(30), "_last_checkpoint", "x.json", "7.json"
+    )
+    assert clean_log(f"file://{tmp_path}", keep_ms=200_000) == 0
+    assert clean_log(f"file://{tmp_path}", keep_ms=100_000) == 10, "10 can be read, as the versions after it"
+    assert clean_log(f"file://{tmp_path}", keep_ms=0) == 11
+    kept = [*commits(range(20, 33)), checkpoint(20), checkpoint(30), "_last_checkpoint", "x.json", "7.json"]
+    assert sorted(f.name for f in log.iterdir()) == sorted(kept)
+    assert clean_log(f"file://{tmp_path}", keep_ms=0) == 0
+
+
+def test_checksums_before_the_newest_log_checkpoint_go(tmp_path: Path) -> None:
+    names = [*commits(range(23), "crc"), *commits(range(23)), checkpoint(10), checkpoint(20)]
+    log = log_with(tmp_path, 100, *names)
+    assert clean_log(f"file://{tmp_path}", keep_ms=1) == 20
+    assert sorted(f.name for f in log.glob("*.crc")) == commits(range(20, 23), "crc")
+    assert len(list(log.iterdir())) == 23 + 3 + 2, "all else stays"
+
+
+def test_a_log_checkpoint_that_is_not_whole_does_not_count(tmp_path: Path) -> None:
+    part = f"{10:020d}.checkpoint.{1:010d}.{2:010d}.parquet"
+    log = log_with(tmp_path, 100, *commits(range(12)), *commits(range(12), "crc"), part)
+    log_with(tmp_path, 200, "_last_checkpoint")
+    assert clean_log(f"file://{tmp_path}", keep_ms=0) == 0
+    log_with(tmp_path, 100, f"{10:020d}.checkpoint.{2:010d}.{2:010d}.parquet")
+    assert clean_log(f"file://{tmp_path}", keep_ms=0) == 20
+    assert len(list(log.iterdir())) == 2 + 2 + 2 + 1
+
+
+def test_without_a_table_there_is_nothing_to_do(tmp_path: Path) -> None:
+    assert clean_log(f"file://{tmp_path}/none", keep_ms=1) == 0

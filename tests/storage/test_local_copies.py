@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +29,6 @@ from state_engine.storage.state.copy_directory import LocalCopies
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile
 from state_engine.storage.state.local_copies import OperatorCopies
 from state_engine.storage.state.located_files import StateFile
-from state_engine.storage.state.sorted_blocks import BlockFile, SortedRun, write_blocks
 from state_engine.storage.state.stored_timers import StoredTimers
 from state_engine.storage.stores.parquet_reading import OpenParquet
 from tests.storage.test_base import ALL, GROUPS, base, one_hash_a_number
@@ -504,10 +502,3 @@ def test_processes_that_make_and_delete_the_same_copies_are_not_in_each_others_w
         pool.close()
         pool.join()
     assert seen == [expected, expected]
-
-
-def test_values_of_every_kind_come_back_as_they_were(tmp_path: Path) -> None:
-    """Whatever is stored: blocks are Arrow's own."""
-    table = pa.table({"n": [1, 2], "d": pa.array([None, 3], pa.decimal128(38, 2)), "b": [b"\0", None]})
-    write_blocks({"rows": SortedRun(table, "n")}, tmp_path / "x", of="x")
-    assert BlockFile(tmp_path / "x", of="x").with_any("rows", np.array([1, 2])).equals(table)

@@ -20,14 +20,13 @@ from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import StateDescriptor, ValueStateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import DELETE, PUT, Change
-from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
-from state_engine.storage.state.changelog import StateFiles
-from state_engine.storage.state.changelog_write import changelog_table, write_changes
+from state_engine.storage.state.changelog_write import changelog_table, file_order, write_changes
+from state_engine.storage.state.entry_codes import entry_codes, key_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
 from state_engine.storage.state.newest_entries import NewestEntries
-from state_engine.storage.state.state_rows import Part, parts_of
+from state_engine.storage.state.state_rows import parts_of
 from state_engine.storage.stores.parquet_reading import OpenParquet
 
 KEY = KeySchema(("k", "part"), (pa.float64(), pa.string()))
@@ -152,14 +151,6 @@ def test_files_before_the_one_that_has_all_keys_are_not_opened(
     assert values_of(newest, OTHER, KEYS) == dict.fromkeys(KEYS, "x")
 
 
-def test_some_of_the_wanted_rows_of_a_part() -> None:
-    table = pa.table({"a": [0, 1, 2, 3], "b": ["w", "x", "y", "z"]})
-    part = Part(frozenset(table.column_names), table.select, np.array([True, False, True, True]))
-    assert part.read(["a"])["a"].to_pylist() == [0, 2, 3]
-    some = part.only(np.array([False, True, True]))
-    assert some.read(["a", "b"]).to_pydict() == {"a": [2, 3], "b": ["y", "z"]}
-
-
 def test_parts_from_the_newest_on_are_parts_of_the_path_backwards(tmp_path: Path) -> None:
     path = Files(tmp_path)
     for number in range(3):
@@ -225,19 +216,23 @@ class TestRowGroups:
         assert len(file.sorted_row_groups("key_group", -3, -1)) == 0
 
 
-@given(st.lists(st.integers(-(2**63), 2**63 - 1)))
-def test_wanted_hashes_are_in_order_and_each_once(hashes: list[int]) -> None:
-    assert KeyHashes(np.array(hashes, np.int64)).ordered.tolist() == sorted(set(hashes))
+FEW_KEYS = st.tuples(st.sampled_from([0.5, 1.0, None]), st.sampled_from(["a", "b", None]))
 
 
-def test_the_fold_of_all_files_agrees(tmp_path: Path) -> None:
-    path = Files(tmp_path)
-    path.change({ONE: dict.fromkeys(KEYS, 1)})
-    path.change({ONE: dict.fromkeys(KEYS[:5], 2)})
-    table = StateFiles(path.files, AllKeys(), KEY).table(ONE)
-    assert table is not None
-    folded = StateFiles(path.files, AllKeys(), KEY).fold(ONE, table)
-    entries = path.newest(KEYS).of(ONE)
-    assert entries is not None
-    assert one_chunk(entries.rows["key"]).type == KEY.storage
-    assert folded == values_of(path.newest(KEYS), ONE, KEYS)
+@given(st.lists(FEW_KEYS, max_size=40), st.integers(1, 20))
+def test_rows_have_one_number_where_their_keys_are_equal(keys: list[tuple[float, str]], hashes: int) -> None:
+    columns = [pa.array([k[0] for k in keys], pa.float64()), pa.array([k[1] for k in keys], pa.string())]
+    # of few hashes several keys have one, but equal keys have one hash
+    of_rows = np.array([hash(key) % hashes for key in keys], np.int64)
+    codes, rows = key_codes(columns, of_rows)
+    expected = entry_codes(columns)
+    assert len(rows) == len(set(keys))
+    assert len(set(zip(codes.tolist(), expected.tolist(), strict=True))) == len(set(keys))
+    assert sorted(set(codes.tolist())) == list(range(len(rows)))
+    assert codes[rows].tolist() == list(range(len(rows)))
+
+
+def test_rows_of_one_hash_stay_in_their_order() -> None:
+    hashes = np.random.default_rng(1).integers(0, 5, 1000)
+    order = file_order(hashes, np.mod(hashes, 2))
+    assert order.tolist() == sorted(range(1000), key=lambda row: (hashes[row] % 2, hashes[row], row))

@@ -242,11 +242,6 @@ def test_an_operator_that_no_checkpoint_knows(job: Job) -> None:
     assert job.start(2) == [None, None]
 
 
-def test_an_operator_that_left_nothing_is_known(job: Job) -> None:
-    job.batch(left(), left())
-    assert job.start(2) == [left(), left()]
-
-
 def test_between_batches_every_subtask_gets_its_own_lists(job: Job) -> None:
     own = left(b"raw", {0: b"x"}, e=[1, 2, 3], u=[4]), left(b"", {7: b"y"}, e=[], u=[5])
     job.batch(*own)
@@ -279,24 +274,6 @@ def test_the_files_to_read_are_those_that_hold_elements_of_the_operator(job: Job
     job.batch(left(e=[6], u=[6]), left(e=[7], u=[7]))
     assert [f.path.split("/")[0] for f in operator_state_files(job.path, job.ref)] == ["write_id=w4"] * 2
     assert len(last) == 1
-
-
-def test_union_acts_at_a_restore_and_not_again(job: Job) -> None:
-    job.batch(left(e=[1], u=[1]), left(e=[2], u=[2]))
-    job.row("restore", 1)
-    assert job.start(2) == [left(e=[1], u=[1, 2]), left(e=[2], u=[1, 2])]
-    assert job.batch(left(e=[1], u=[1]), left(e=[2], u=[2])) == []  # each took its own again
-    assert job.start(2) == [left(e=[1], u=[1]), left(e=[2], u=[2])]
-
-
-def test_lists_are_dealt_out_where_the_parallelism_changed(job: Job) -> None:
-    job.batch(left(e=[0, 1, 2, 3], e2=[5], u=[8]), left(e=[10, 11, 12], e2=[], u=[9]))
-    job.row("rescale")
-    assert job.start(3) == [
-        left(e=[0, 1, 2], e2=[], u=[8, 9]),
-        left(e=[3, 10], e2=[5], u=[8, 9]),
-        left(e=[11, 12], e2=[], u=[8, 9]),
-    ]
 
 
 def test_raw_keyed_state_moves_and_raw_operator_state_does_not(job: Job) -> None:
