@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
@@ -16,12 +13,6 @@ from state_engine.microbatch.coordinator import CheckpointCoordinator
 from tests.dagster.sites import JOB, Site
 
 HOUR_MS = 3_600_000
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Site(tmp_path, instance)
 
 
 def tick(

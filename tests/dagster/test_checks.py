@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
@@ -12,7 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.invariants import Violation
 from state_engine.dagster.naming import checkpoint_key
@@ -23,13 +21,7 @@ from state_engine.storage.checkpoint_files import plain_rows, with_digests
 from state_engine.storage.stores.files import write_parquet
 from tests.dagster.sites import JOB, QUIET, Site, failure_of
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture
-def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Site(tmp_path, instance)
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 
 def check(site: Site) -> dict[str, tuple[bool, str]]:

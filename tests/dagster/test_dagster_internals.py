@@ -1,8 +1,10 @@
-"""Private names of Dagster: in one module, and read in the version that is installed."""
+"""Private names of Dagster are in one module; and Great Expectations is imported wherever Dagster runs an asset."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import dagster as dg
@@ -29,3 +31,18 @@ def test_one_module_imports_them() -> None:
             if any(name.startswith(("dagster._", "dagster_pipes._")) for name in names):
                 importing.add(str(file.relative_to(ENGINE)))
     assert importing == {"dagster/dagster_internals.py"}
+
+
+SCRIPT = """
+import sys
+from state_engine.expectations.validation import great_expectations
+assert not hasattr(sys.modules["__main__"], "__file__"), "as in a run that Dagster's daemon launched"
+print(great_expectations().__name__, hasattr(sys.modules["__main__"], "__file__"))
+"""
+
+
+def test_also_in_a_process_whose_main_module_is_no_file() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=240, check=True
+    )
+    assert done.stdout == "great_expectations False\n", done.stderr

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
@@ -21,14 +18,8 @@ from state_engine.operations.head_operations import HeadOperations
 from state_engine.state_processor.operator_drop import OperatorDrop
 from tests.dagster.sites import JOB, Site, failure_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 CHECKPOINT = checkpoint_key(JOB)
-
-
-@pytest.fixture
-def site(tmp_path: Path, spark: SparkSession) -> Iterator[Site]:
-    with dg.DagsterInstance.ephemeral() as instance:
-        yield Site(tmp_path, instance)
 
 
 def kinds(site: Site, spark: SparkSession) -> list[str]:

@@ -40,8 +40,8 @@ WITHOUT = {
 """Guides without an example in Python, and why."""
 ELSEWHERE = {
     "bad_input": "microbatch/test_bad_input_guide.py",
-    "catalogs": "queries/test_catalogs_guide.py",
-    "change_feeds": "sources/test_change_feeds_guide.py",
+    "catalogs": "queries/test_queries_guide.py",
+    "change_feeds": "sources/test_reading_files_guide.py",
     "clusters": "spark/test_clusters_guide.py",
     "dagster": "dagster/test_guide.py",
     "kafka": "kafka/test_kafka_guide.py",

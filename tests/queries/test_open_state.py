@@ -23,7 +23,7 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
-from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.errors import ConfigurationError
 from tests.engine.test_evolution_on_spark import After, Before, keeping
 from tests.support.pipelines import Pipeline
 from tests.support.remembering import STATES, Event, Memory, by_key, entries, model
@@ -167,15 +167,6 @@ def test_what_is_not_there_is_reported(memory: Memory, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_missing_file_is_loud(tmp_path: Path, spark: SparkSession) -> None:
-    memory = Memory(tmp_path, spark)
-    memory.run(BATCHES[0])
-    next((memory.root / "memory/operators/remembers/changelog").rglob("*.parquet")).unlink()
-    with pytest.raises(MissingFilesError, match="Restore an older checkpoint or a savepoint"):
-        opened(memory, "last")
-
-
-@pytest.mark.long
 def test_no_java_is_started(memory: Memory) -> None:
     code = (
         "import sys, psutil\n"
@@ -193,21 +184,6 @@ def test_no_java_is_started(memory: Memory) -> None:
         check=True,
     )
     assert done.stdout.strip() == "4 []"
-
-
-def test_arrow_calls_fields_as_they_were_declared() -> None:
-    """Some are stored under their former names; ``view`` changes nothing else."""
-    before = pa.struct([("sum", pa.int64()), ("at", pa.list_(pa.struct([("m", pa.int64())])))])
-    after = pa.struct([("total", pa.int64()), ("at", pa.list_(pa.struct([("minute", pa.int64())])))])
-    stored = pa.array([{"sum": 1, "at": [{"m": 5}, None]}, None, {"sum": None, "at": None}], before)
-    shown = [{"total": 1, "at": [{"minute": 5}, None]}, None, {"total": None, "at": None}]
-    assert stored.view(after).to_pylist() == shown
-    assert stored.slice(1).view(after).to_pylist() == shown[1:]
-    maps = pa.array([[("k", {"sum": 2, "at": []})], None], pa.map_(pa.string(), before))
-    assert maps.view(pa.map_(pa.string(), after)).to_pylist() == [
-        [("k", {"total": 2, "at": []})],
-        None,
-    ]
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.cli.main import app
-from tests.support.guides import GUIDES, code_blocks
+from tests.support.guides import GUIDES, Reader, code_blocks
 
 GUIDE = GUIDES / "queries.md"
 
@@ -105,3 +105,30 @@ def test_the_commands_run(site: Path, spark: SparkSession, monkeypatch: pytest.M
         assert command == "statelake"
         done = CliRunner().invoke(app, arguments)
         assert done.exit_code == 0, (line, done.output, done.exception)
+
+
+CATALOGS = GUIDES / "catalogs.md"
+
+
+@pytest.fixture
+def payments(spark: SparkSession) -> Iterator[None]:
+    spark.sql("CREATE SCHEMA lake")
+    rows = spark.createDataFrame([("a", 5), ("b", 7), ("a", 1)], "account string, amount bigint").coalesce(1)
+    rows.write.format("delta").saveAsTable("lake.payments")
+    yield
+    spark.sql("DROP SCHEMA lake CASCADE")
+
+
+@pytest.mark.usefixtures("payments")
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    monkeypatch.setattr(
+        "state_engine.cli.operations.check_lasting", lambda *_: None
+    )  # tests have a catalog in memory
+    monkeypatch.setenv("STATELAKE__ROOT", "state")
+    Reader(tmp_path, monkeypatch).read(CATALOGS, spark=spark)
+    assert sorted(map(tuple, spark.sql("SELECT account, value FROM lake.balances__balance").collect())) == [
+        ("a", 6),
+        ("b", 7),
+    ]
+    assert spark.table("lake.history").count() == 3
+    assert sorted(map(tuple, spark.table("lake.latest").collect())) == [("a", 6), ("b", 7)]

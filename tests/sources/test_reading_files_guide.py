@@ -1,4 +1,4 @@
-"""The guides on reading files and on change feeds: their code runs, and the table of defaults is what we and Spark do."""
+"""The guides on reading files and change feeds: their code runs, and the table of defaults is what we and Spark do."""
 
 from __future__ import annotations
 

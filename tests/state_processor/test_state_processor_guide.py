@@ -187,21 +187,6 @@ def test_a_key_gets_another_type(site: Site, monkeypatch: pytest.MonkeyPatch) ->
     assert "stored the same way" in done.output
 
 
-@pytest.fixture
-def streaming(spark: SparkSession) -> Iterator[SparkSession]:
-    provider = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    given = {
-        "spark.sql.streaming.stateStore.providerClass": provider,
-        "spark.sql.shuffle.partitions": "2",
-    }
-    before = {key: spark.conf.get(key, None) for key in given}
-    for key, value in given.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, old in before.items():
-        spark.conf.unset(key) if old is None else spark.conf.set(key, old)
-
-
 def test_a_query_is_taken_over(site: Site, streaming: SparkSession) -> None:
     queries = site.directory / "queries"
 

@@ -29,23 +29,7 @@ from state_engine.sources.base import Source
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from tests.support.tiny import OUTPUT, Site, Sum
 
-_OPTIONS = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.shuffle.partitions": "2",
-}
 SCHEMA = "k string, v bigint"
-
-
-@pytest.fixture
-def streaming(spark: SparkSession) -> Iterator[SparkSession]:
-    before = {key: spark.conf.get(key, None) for key in _OPTIONS}
-    for key, value in _OPTIONS.items():
-        spark.conf.set(key, value)
-    yield spark
-    for key, old in before.items():
-        spark.conf.unset(key) if old is None else spark.conf.set(key, old)
 
 
 class Everything(StatefulProcessor):

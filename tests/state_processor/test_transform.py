@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import KeyedProcessFunction, RuntimeContext, StateEngine, ValueStateDescriptor
-from state_engine.core.errors import ConfigurationError, InvalidKeyError, StaleParentError, ValueTypeError
-from state_engine.operations.head_operations import HeadOperations
+from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
 from state_engine.state_processor.state_transform import StateChange
 from tests.support.small_job import CLOCK_MS, build, folded, write_feed
 from tests.support.tiny import Site
@@ -93,28 +92,6 @@ def test_what_is_no_transform_is_refused(tmp_path: Path, spark: SparkSession) ->
     with pytest.raises(ConfigurationError, match="needs the name of a state for filter"):
         engine.state_processor(job).transform_state("sums", filter="true")
     assert len(engine.checkpoints(job)) == 1
-
-
-@pytest.mark.long
-def test_who_comes_second_gets_nothing(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A micro-batch commits between the reading of a transform and its commit."""
-    site = Site(tmp_path, spark).put({"k": ["a"], "v": [1]})
-    engine, job = site.engine(), site.job()
-    engine.run(job)
-    commit = HeadOperations.commit
-
-    def slow(self: HeadOperations, *args: Any, **options: Any) -> Any:
-        site.put({"k": ["a"], "v": [5]}, "1")
-        site.engine().run(site.job())
-        return commit(self, *args, **options)
-
-    monkeypatch.setattr(HeadOperations, "commit", slow)
-    with pytest.raises(StaleParentError):
-        engine.state_processor(job).transform_state("sums", "total", delete_keys=["a"])
-    assert site.state() == {"a": 6}
-    assert [r.kind for r in engine.checkpoints(job)] == ["checkpoint", "checkpoint"]
 
 
 @pytest.mark.long
