@@ -1,15 +1,21 @@
-"""The index of decisions lists all of them, and each name of one in code and guides leads somewhere."""
+"""Documents in a form of their own: the index of decisions, the changelog and the glossary."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections import Counter
+from datetime import date
+from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from docs.decisions.index import HERE, INDEX, index
+from state_engine.monitoring.job_status import State
 
-REPOSITORY = HERE.parents[1]
+REPOSITORY = Path(__file__).parents[1]
 RECORDS = {int(path.name[:4]): path for path in HERE.glob("[0-9]*.md")}
 READ_BY_PEOPLE = [
     *(REPOSITORY / "state_engine").rglob("*.py"),
@@ -47,3 +53,68 @@ def test_links_between_decisions_lead_somewhere() -> None:
     }
     assert len(links) > 0
     assert [link for path, link in links if not (path.parent / link).is_file()] == []
+
+
+TEXT = (REPOSITORY / "CHANGELOG.md").read_text()
+KINDS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+
+
+def test_versions_stand_newest_first_below_what_is_unreleased() -> None:
+    unreleased, *released = re.findall(r"^## (.*)$", TEXT, re.MULTILINE)
+    assert unreleased == "Unreleased"
+    parts = [re.fullmatch(r"(\d+)\.(\d+)\.(\d+) - (\d{4}-\d\d-\d\d)", title) for title in released]
+    versions = [tuple(int(n) for n in part.groups()[:3]) for part in parts if part is not None]
+    assert len(versions) == len(released) > 0
+    assert versions == sorted(set(versions), reverse=True)
+    assert all(date.fromisoformat(part[4]) for part in parts if part is not None)
+
+
+def test_each_kind_of_change_stands_once_a_version_in_one_order() -> None:
+    for section in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
+        kinds = re.findall(r"^### (.*)$", section, re.MULTILINE)
+        assert kinds == [kind for kind in KINDS if kind in kinds], section.partition("\n")[0]
+
+
+def test_the_version_of_the_package_has_a_section() -> None:
+    version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]
+    assert f"\n## {version} - " in TEXT
+
+
+GLOSSARY = REPOSITORY / "docs" / "glossary.md"
+TERMS = re.findall(r"^\* \*\*([^*]+)\*\*: \S", GLOSSARY.read_text(), re.MULTILINE)
+FIXED = {
+    "abandon", "attempt", "base", "changelog", "dead letters", "erase", "expire", "fold", "promote", "publish",
+    "rebatch", "slice", "stage", "vacuum", "withdraw", "write id",
+}  # fmt: skip
+
+
+@cache
+def written() -> str:
+    """The code of the engine and the guides, in lower case, names in words."""
+    files = [*(REPOSITORY / "state_engine").rglob("*.py"), *(REPOSITORY / "docs" / "guides").glob("*.md")]
+    return re.sub(r"[\s_]+", " ", " ".join(file.read_text() for file in files)).lower()
+
+
+def test_terms_stand_once_and_by_the_alphabet() -> None:
+    assert [term for term, times in Counter(TERMS).items() if times > 1] == []
+    assert sorted(TERMS) == TERMS
+    assert set(TERMS) >= FIXED
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_is_in_use(term: str) -> None:
+    assert re.search(rf"\b{term.rstrip('s')}", written())
+
+
+def test_the_states_of_health_are_all_there() -> None:
+    entry = GLOSSARY.read_text().partition("* **job health**")[2].partition("\n* ")[0]
+    assert set(re.findall(r"`(\w+)`", entry)) == set(get_args(State))
+
+
+def test_a_term_that_another_one_points_to_has_an_entry() -> None:
+    assert set(re.findall(r"see \*([^*]+)\*", GLOSSARY.read_text())) <= set(TERMS)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "CONTRIBUTING.md"])
+def test_pages_that_people_begin_with_lead_to_it(page: str) -> None:
+    assert "glossary.md)" in (REPOSITORY / page).read_text()

@@ -1,9 +1,10 @@
-"""The exported names: a name that goes, or comes, is a decision and not an accident."""
+"""The exported names, and their page: a name that goes, or comes, is a decision and not an accident."""
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import state_engine
+from docs import api
 from state_engine import errors
 from state_engine.core import errors as core_errors
 from tests.docs.test_english import public
@@ -217,3 +219,29 @@ def test_functions_port_by_their_imports() -> None:
     }.items():  # fmt: skip
         missing = [m for m in members if not hasattr(cls, m)]
         assert not missing, f"{cls}: {missing}"
+
+
+def test_the_page_is_written_from_the_code_of_today() -> None:
+    assert api.PAGE.read_text() == api.page(), "a public name changed; run: python -m docs.api"
+
+
+def test_every_exported_name_has_its_place() -> None:
+    placed = Counter(name for _, names in api.GROUPS.values() for name in names)
+    assert set(placed) == set(state_engine.__all__) - {"StatelakeError"}
+    assert set(placed.values()) == {1}
+
+
+@pytest.mark.parametrize("cls", CALLED, ids=lambda cls: cls.__name__)
+def test_errors_that_a_call_names_are_errors_of_ours(cls: type) -> None:
+    for name, function in inspect.getmembers(cls, inspect.isfunction):
+        named = set(re.findall(r"\b\w+Error\b", inspect.getdoc(function) or ""))
+        assert named <= set(errors.__all__), name
+
+
+def test_a_changed_signature_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(self: object, job: object, *, other: bool = False) -> None:
+        """Run."""
+
+    monkeypatch.setattr(state_engine.StateEngine, "run", run)
+    assert "run(job: object, *, other: bool = False) -> None" in api.page()
+    assert api.PAGE.read_text() != api.page()

@@ -159,11 +159,6 @@ def test_outputs_are_normalised_where_a_type_is_given() -> None:
         count(output_type="value bigint, seen bigint").process(["a"])
 
 
-def test_parallelism_is_checked() -> None:
-    with pytest.raises(ConfigurationError, match="parallelism 200 is greater than max parallelism 128"):
-        count(parallelism=200, max_parallelism=128)
-
-
 def test_what_is_no_backend_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="backend must be a StateBackend"):
         count(backend="rocksdb")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from state_engine import (
-    AggregateFunction,
     BroadcastProcessFunction,
     CoMapFunction,
     CoProcessFunction,
@@ -44,10 +43,6 @@ class Seen(FilterFunction):
 
 
 class Numbers(MapFunction, ListCheckpointed):
-    pass
-
-
-class Mean(AggregateFunction):
     pass
 
 
@@ -102,13 +97,6 @@ OPERATORS: dict[str, tuple[Callable[[StatefulJob], Any], str]] = {
     "a keyed process function": (lambda j: keyed(j).process(Keyed(), int, uid="op"), f"Keyed .*{OWN}"),
     "map_with_state": (
         lambda j: keyed(j).map_with_state(lambda v, s: (v, s), int, int, uid="op"), f"map_with_state .*{SHORTCUT}"),
-    "aggregate": (lambda j: keyed(j).aggregate(Mean(), int, int, uid="op"), f"aggregate .*{SHORTCUT}"),
-    "reduce": (lambda j: keyed(j).reduce(lambda a, b: a, uid="op"), f"reduce .*{SHORTCUT}"),
-    "sum": (lambda j: keyed(j).sum("amount", uid="op"), f"sum .*{SHORTCUT}"),
-    "min": (lambda j: keyed(j).min("amount", uid="op"), f"min .*{SHORTCUT}"),
-    "max": (lambda j: keyed(j).max("amount", uid="op"), f"max .*{SHORTCUT}"),
-    "min_by": (lambda j: keyed(j).min_by("amount", uid="op"), f"min_by .*{SHORTCUT}"),
-    "max_by": (lambda j: keyed(j).max_by("amount", uid="op"), f"max_by .*{SHORTCUT}"),
     "the first of two streams": (
         lambda j: changes(j).connect(inserts(j)).process(Both(), int, uid="op"), f"Both .*{OWN}"),
     "the second of two streams": (

@@ -18,14 +18,14 @@ A column of lists or maps is no key
   spark/test_key_columns::test_types_that_cannot_be_keys_are_refused_by_name
 Such a column is reported with its operator
   misuse/test_on_the_engine::test_a_column_that_cannot_be_a_key_is_reported_with_its_operator
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a list as key column]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a list as key column]
 A key column that is not there is refused while wiring, where code shows the columns
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key column that a collection lacks]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key column that files lack]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a key column that a collection lacks]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a key column that files lack]
 A key selector of a type that cannot be a key is refused while wiring, with its operator
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a list]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a key selector of a part that is a map]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a second key selector of a list]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a key selector of a list]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a key selector of a part that is a map]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a second key selector of a list]
 A key selector that raises is reported with job and operator
   job/test_streams::test_a_failing_key_selector_is_reported_or_set_aside
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a key selector that gives None]
@@ -38,7 +38,7 @@ Map keys follow the same rules
 Max parallelism is 1 to 32768, and parallelism is not above it
   core/keys/test_key_groups::test_bad_arguments_are_refused
   misuse/test_keys_and_timers::test_a_parallelism_above_the_number_of_key_groups_is_refused
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[set_parallelism above max]
+  misuse/test_wiring::test_a_refusal_and_its_advice[set_parallelism above max]
 Such numbers of a job are reported with its name
   misuse/test_wiring::test_numbers_of_a_job_that_cannot_be_are_refused_with_its_name
 Max parallelism is fixed for the life of the state
@@ -59,7 +59,7 @@ Advice for columns of a Delta table that changed helps
   misuse/test_advice::test_what_is_said_of_a_renamed_column_helps
   misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps
 The advice of each class of errors helps when it is followed; test_ways_out names the tests of all classes
-  misuse/test_ways_out_of_wiring::test_what_is_refused_is_taken_when_it_is_wired_as_advised
+  misuse/test_wiring::test_a_refusal_and_its_advice
   misuse/test_ways_out::test_the_example_of_a_name_is_one
   misuse/test_ways_out::test_the_extra_that_is_named_brings_the_package
   misuse/test_ways_out::test_a_word_that_is_not_known_is_replaced_by_one_that_is
@@ -104,7 +104,7 @@ Using it without a key is an error that says so
   misuse/test_operator_state::test_keyed_state_in_a_broadcast_element_is_refused
 Using it in a stream without keys is an error that says so
   misuse/test_states::test_keyed_state_on_a_stream_without_keys_is_refused
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a keyed function without keys]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a keyed function without keys]
 One name, two types is an error
   misuse/test_states::test_one_name_of_two_types_or_kinds_is_refused
 A descriptor of another kind is refused
@@ -189,10 +189,10 @@ Broadcast state is the same on all subtasks
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[broadcast state that differs]
   storage/test_operator_state_files::test_copies_of_broadcast_state_that_differ_are_refused
 An ordered broadcast stream is one with state, and it and the stream beside it have event time
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[connected streams that are to be ordered]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[ordered for a function of two]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[ordered rules without event time]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[ordered rules beside no event time]
+  misuse/test_wiring::test_a_refusal_and_its_advice[connected streams that are to be ordered]
+  misuse/test_wiring::test_a_refusal_and_its_advice[ordered for a function of two]
+  misuse/test_wiring::test_a_refusal_and_its_advice[ordered rules without event time]
+  misuse/test_wiring::test_a_refusal_and_its_advice[ordered rules beside no event time]
 Rows beside ordered broadcast ones are in the order of their event times
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[rules in another order than that of event time]
 State that cannot be redistributed refuses a rescale
@@ -241,7 +241,7 @@ Raw state is bytes, of an own key group, inside of snapshot_state
 Checkpointing
 
 What is no state backend is refused, and wrong options of one
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[the name of a backend]
+  misuse/test_wiring::test_a_refusal_and_its_advice[the name of a backend]
   test_testing::test_what_is_no_backend_is_refused
   state_backends/test_rocksdb_backend::test_wrong_options_are_refused
 
@@ -271,26 +271,26 @@ Event time is a column of times, declared at the source
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a missing event time]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a number as event time]
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[a source function that gives times]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[event time after an operator]
+  misuse/test_wiring::test_a_refusal_and_its_advice[event time after an operator]
 What ends time has event time, the clock has a delay, and time partitions end by themselves
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[an idle source without event time]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a watermark that is neither]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[the clock without a delay]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a delay without the clock]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a delay below zero]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[the clock in time partitions]
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[idle at once]
+  misuse/test_wiring::test_a_refusal_and_its_advice[an idle source without event time]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a watermark that is neither]
+  misuse/test_wiring::test_a_refusal_and_its_advice[the clock without a delay]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a delay without the clock]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a delay below zero]
+  misuse/test_wiring::test_a_refusal_and_its_advice[the clock in time partitions]
+  misuse/test_wiring::test_a_refusal_and_its_advice[idle at once]
 A span of time says its unit
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a span of time without a unit]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a span of time without a unit]
   core/time/test_time_plan::test_a_text_that_is_no_span_says_what_to_write
 Late rows go to a side output only where event time judges them, and once
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built[a name as late_to]
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to without event time]
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to of a broadcast stream]
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to of a stream that every subtask gets]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a name as late_to]
+  misuse/test_wiring::test_a_refusal_and_its_advice[late_to without event time]
+  misuse/test_wiring::test_a_refusal_and_its_advice[late_to of a broadcast stream]
+  misuse/test_wiring::test_a_refusal_and_its_advice[late_to of a stream that every subtask gets]
 Their side output has one type, which fits them, and is read where they go
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to of another type than is read]
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[late_to that is read too late]
+  misuse/test_wiring::test_a_refusal_and_its_advice[late_to of another type than is read]
+  misuse/test_wiring::test_a_refusal_and_its_advice[late_to that is read too late]
   microbatch/test_late_rows::test_late_elements_that_do_not_fit_the_tag_are_refused
 What event-time timers yield needs a place in the order
   microbatch/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
@@ -458,15 +458,15 @@ A view of a checkpoint that was collected fails, and names the file
 Jobs
 
 Names and uids are unique and well written, types are given, functions fit their streams
-  misuse/test_wiring::test_what_is_wired_wrongly_is_refused_while_it_is_built
+  misuse/test_wiring::test_a_refusal_and_its_advice
   job/test_streams::test_what_streams_refuse
   core/test_names::test_other_names_are_refused_with_the_rule
 Elements of a collection are reported with their source
   misuse/test_wiring::test_an_element_of_a_collection_of_the_wrong_type_is_reported_with_its_source
 A job does something, uses its sources, and its stateful operators have uids
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check
+  misuse/test_wiring::test_a_refusal_and_its_advice
 Functions with broadcast state need uids, too
-  misuse/test_wiring::test_a_job_that_cannot_run_is_refused_by_its_check[a broadcast function without uid]
+  misuse/test_wiring::test_a_refusal_and_its_advice[a broadcast function without uid]
 An operator, a sink function and connected streams that take inserts only are refused on a stream that changes
   misuse/test_changes::test_an_operator_that_takes_inserts_only_is_refused
   misuse/test_changes::test_the_message_names_the_operator_that_makes_a_stream_change

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,12 @@ from typer.testing import CliRunner
 
 from state_engine import DataStream, DeltaSink, FileSink, FileSource, SqlSink, StatefulJob
 from state_engine.cli.main import app
+from state_engine.cli.status import notes
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError
 from state_engine.monitoring import repairs
 from state_engine.monitoring.job_history import read_history
+from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.operations.damage import Damage
 from state_engine.operations.root_repair import check_transactions
 from state_engine.storage.root import MARKER, open_root, read_marker, write_marker
@@ -270,3 +274,34 @@ def test_a_lost_row_that_a_sink_shows_is_put_back_and_another_is_left_out(
     assert shown() == both
     with site.engine() as engine:
         assert [row.checkpoint_id for row in engine.checkpoints("tiny")] == [1, 2, 3, 4, 6]
+
+
+def status(site: Site) -> JobStatus:
+    history = read_history(str(site.directory / "root"), "tiny")
+    return status_of_history(
+        "tiny", history, job=None, now_ms=time.time_ns() // 1_000_000, stuck_after=timedelta(days=1)
+    )
+
+
+def test_files_that_are_gone_or_cut_are_named_with_the_way_back(tmp_path: Path, spark: SparkSession) -> None:
+    site = Site(tmp_path, spark)
+    with site.engine() as engine:
+        for number in range(3):
+            engine.run(site.put(ROWS, str(number)).job())
+        changelog = [row.operators[0].changelog for row in engine.checkpoints("tiny")]
+    assert (status(site).state, status(site).restorable_id, notes(status(site))) == ("ok", 3, [])
+
+    table = tmp_path / "root" / "tiny" / "operators" / "sums" / "changelog"
+    newest = table / changelog[2][0].path
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])
+    cut = status(site)
+    assert (cut.state, cut.exit_code, cut.restorable_id) == ("damaged", 1, 2)
+    assert [name.endswith(changelog[2][0].path) for name in cut.missing_files] == [True]
+    assert any("statelake restore tiny 2" in text for text in notes(cut))
+
+    newest.write_bytes(whole)
+    (table / changelog[0][0].path).unlink()
+    gone = status(site)
+    assert (gone.state, gone.restorable_id) == ("damaged", None)
+    assert any("restore a savepoint" in text for text in notes(gone))

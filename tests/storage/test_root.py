@@ -10,8 +10,6 @@ import pytest
 from state_engine.core.errors import RootError
 from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, open_root, write_marker
-from state_engine.storage.stores import file_systems
-from state_engine.storage.stores.file_systems import Mount
 from state_engine.storage.stores.files import normal_uri
 
 
@@ -131,19 +129,3 @@ def test_a_marker_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(OSError, match="out of power"):
             write_marker(uri, {"root_id": "other", "format": "6"})
     assert open_root(uri, create=False) == before
-
-
-@pytest.mark.parametrize(
-    ("kind", "refused"), [("nfs4", True), ("cifs", True), ("fuse.sshfs", True), ("ext4", False), ("", False)]
-)
-def test_network_file_systems_are_refused(
-    tmp_path: Path, kind: str, refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mounts = [Mount(path=Path("/"), type="ext4"), Mount(path=tmp_path, type=kind)]
-    monkeypatch.setattr(file_systems, "mounts", lambda: mounts)
-    uri = normal_uri(tmp_path / "root")
-    if refused:
-        with pytest.raises(RootError, match=f"network file system \\({kind}\\)"):
-            file_systems.refuse_network_root(uri)
-    else:
-        file_systems.refuse_network_root(uri)
