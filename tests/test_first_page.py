@@ -105,7 +105,6 @@ class Dagster:
         raise AssertionError("Dagster shows no assets")
 
     def run(self, job: str) -> str:
-        """Launch a job, and how it ended."""
         where = self.query(
             "{ repositoriesOrError { ... on RepositoryConnection { nodes { name location { name } } } } }"
         )

@@ -65,8 +65,6 @@ def jobs(settings: Settings) -> list[RegisteredJob]:
 
 
 class Days(DagsterSite):
-    """A job in time partitions of a day."""
-
     def __init__(self, directory: Path, instance: dg.DagsterInstance) -> None:
         super().__init__(directory, instance)
         self.factor, self.late = 1, "warn"
@@ -122,7 +120,6 @@ class Days(DagsterSite):
         return sorted(tuple(row.values()) for row in table.select(["v", "k", "total"]).to_pylist())
 
     def totals(self) -> dict[str, int]:
-        """The published table."""
         return dict(pl.read_delta(str(self.directory / "totals")).rows())
 
     def states(self, spark: SparkSession) -> list[str]:

@@ -23,8 +23,6 @@ COLUMNS = "key bigint, value bigint"
 
 
 class Total(KeyedProcessFunction):
-    """The sum of a key."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
 
@@ -45,17 +43,14 @@ def totals(name: str, source: FileSource | DeltaSource, directory: Path) -> Stat
 
 
 def from_files(name: str, directory: Path) -> StatefulJob:
-    """It reads the directory ``inbox``."""
     return totals(name, FileSource(str(directory / "inbox"), schema=COLUMNS), directory)
 
 
 def from_table(name: str, table: str, directory: Path) -> StatefulJob:
-    """It reads what another job writes."""
     return totals(name, DeltaSource(str(directory / table)), directory)
 
 
 def arrive(directory: Path, name: str, rows: Sequence[tuple[int, int]]) -> None:
-    """Rows come into the inbox."""
     (directory / "inbox").mkdir(exist_ok=True)
     keys, values = zip(*rows, strict=True)
     pq.write_table(pa.table({"key": keys, "value": values}), directory / "inbox" / f"{name}.parquet")

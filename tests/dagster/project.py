@@ -138,7 +138,6 @@ class Project:
         path.write_text(f"type: state_engine.dagster.JobComponent\nattributes:\n{attributes}")
 
     def run(self, *command: str) -> str:
-        """A command in the project's directory; its output."""
         done = subprocess.run(
             [str(BIN / command[0]), *command[1:]],
             cwd=self.directory,

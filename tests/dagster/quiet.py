@@ -56,8 +56,6 @@ def jobs(settings: Settings) -> list[RegisteredJob]:
 
 
 class Quiet(DagsterSite):
-    """The job on a root of its own."""
-
     @property
     def settings(self) -> Settings:
         given = {JOB: {"directory": str(self.directory)}}

@@ -41,7 +41,6 @@ class DagsterSite(ABC):
         return StateEngine(self.settings.root, spark)
 
     def events(self, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
-        """Materialisations of an asset, oldest first."""
         records = self.instance.fetch_materializations(key, limit=100, ascending=True).records
         return [r.asset_materialization for r in records if r.asset_materialization is not None]
 
@@ -99,12 +98,10 @@ class Site(DagsterSite):
         return [(event.tags or {})[DATA_VERSION_TAG] for event in self.events(key)]
 
     def shown(self, key: dg.AssetKey) -> dict[str, Any]:
-        """Metadata of the newest event."""
         return {name: value.value for name, value in self.events(key)[-1].metadata.items()}
 
 
 def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    """The text of the only failure of a run."""
     [event] = [e for e in result.all_events if e.is_step_failure]
     error = event.step_failure_data.error
     assert error is not None

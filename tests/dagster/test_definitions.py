@@ -147,7 +147,6 @@ def test_a_job_runs_its_whole_multi_asset_in_one_process(settings: Settings) -> 
 
 
 def links(of: dg.AssetSpec) -> list[str]:
-    """The code references that the UI shows."""
     references = of.metadata["dagster/code_references"].code_references
     return [f"{Path(one.file_path).relative_to(PROJECT)} {one.label}" for one in references]
 

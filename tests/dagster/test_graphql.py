@@ -106,8 +106,6 @@ mutation ($selector: RepositorySelector!, $name: String!, $key: String!) {
 
 
 class Page:
-    """The UI of a small job."""
-
     def __init__(self, context: WorkspaceRequestContext, job: str = JOB) -> None:
         self._context, self.job = context, job
         [repository] = self.ask(LOCATION)["repositoriesOrError"]["nodes"]
@@ -183,7 +181,6 @@ class Page:
 def opened(
     directory: Path, given: Settings, monkeypatch: pytest.MonkeyPatch, job: str, instance: dg.DagsterInstance
 ) -> Iterator[Page]:
-    """The UI of a job."""
     monkeypatch.setenv("PYTHONPATH", str(PROJECT))
     monkeypatch.setenv("STATELAKE__ROOT", given.root)
     monkeypatch.setenv("STATELAKE__JOBS__MODULES", json.dumps(given.jobs.modules))

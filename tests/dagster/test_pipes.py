@@ -152,7 +152,6 @@ def lines(instance: dg.DagsterInstance, run: dg.ExecuteInProcessResult) -> list[
 
 
 def everything(instance: dg.DagsterInstance) -> str:
-    """The event log as text."""
     return "".join(str(entry) for run in instance.get_runs() for entry in instance.all_logs(run.run_id))
 
 

@@ -39,8 +39,6 @@ OPTIONS = JobOptions(operations=["tables", "head"], checks=["tables", "moves_on"
 
 
 class Balance(KeyedProcessFunction):
-    """What is on an account."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.balance = runtime_context.get_state(ValueStateDescriptor("balance", int))
 

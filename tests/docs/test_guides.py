@@ -61,8 +61,6 @@ FLIGHT = "tailnum string, delay bigint, departed_at timestamp"
 
 
 class Delays(KeyedProcessFunction):
-    """Per plane the delay so far."""
-
     def __init__(self, factor: int = 1) -> None:
         self.factor = factor
 
@@ -82,7 +80,6 @@ class Site:
         (directory / "feed").mkdir()
 
     def arrive(self, day: int) -> None:
-        """One file with a flight."""
         flight = {"tailnum": "N1", "delay": day, "departed_at": datetime(2013, 1, day, 12, tzinfo=UTC)}
         schema = pa.schema(
             [("tailnum", pa.string()), ("delay", pa.int64()), ("departed_at", pa.timestamp("us", "UTC"))]
@@ -90,7 +87,6 @@ class Site:
         pq.write_table(pa.Table.from_pylist([flight], schema), self.directory / "feed" / f"{day}.parquet")
 
     def job(self, name: str = "plane_delays", *, factor: int = 1, **options: Any) -> StatefulJob:
-        """Delays of planes."""
         job = StatefulJob(name, **options)
         flights = job.source(
             "flights", FileSource(str(self.directory / "feed"), schema=FLIGHT, max_files_per_batch=1)

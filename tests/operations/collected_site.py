@@ -20,8 +20,6 @@ class Crash(Exception):
 
 
 class CollectedSite(Site):
-    """A job with a Delta sink and a directory of files."""
-
     def both(self, name: str = "tiny") -> StatefulJob:
         job = StatefulJob(name, parallelism=2, max_parallelism=8)
         events = job.source("events", FileSource(str(self.feed)))
@@ -31,7 +29,6 @@ class CollectedSite(Site):
         return job
 
     def run(self, i: int) -> None:
-        """A micro-batch of a few rows."""
         self.put({"k": ["a", "b", "abc"[i % 3]], "v": [1, 10, 100 + i]}, f"{i:04d}")
         self.engine().run(self.both())
 

@@ -322,7 +322,6 @@ class Everywhere:
         return sorted(tuple(r.values()) for r in rows)
 
     def states(self) -> dict[str, list[str]]:
-        """The state that readers see."""
         return {
             name: sorted(str(r) for r in self.engine.read_state("small", "sums", name).collect())
             for name in STATES

@@ -39,7 +39,6 @@ def site(saved: SavedSite) -> Site:
 
 
 def changes_of_state(site: Site) -> int:
-    """Rows of the changelog."""
     return DeltaTable(str(site.directory / "root" / "tiny" / "operators" / "sums" / "changelog")).count()
 
 

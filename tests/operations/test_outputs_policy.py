@@ -14,7 +14,6 @@ from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 
 
 def job() -> StatefulJob:
-    """Three numbers, one a micro-batch, into two sinks."""
     job = StatefulJob("two")
     numbers = job.from_collection([1, 2, 3], int, name="numbers", max_rows_per_batch=1)
     doubled = numbers.map(lambda n: n * 2, output_type=int, uid="doubled")

@@ -53,7 +53,6 @@ KEYS = [f"key{i}" for i in range(300)]
 
 
 def one_of_each(site: Site, name: str) -> None:
-    """A row for every key."""
     site.put({"k": KEYS, "v": [1] * len(KEYS)}, name)
 
 

@@ -9,7 +9,6 @@ from pyspark.sql import SparkSession
 
 
 def main(jars: str, directory: str, query: str) -> None:
-    """Print the answer to a query as JSON."""
     options = {
         "spark.jars": jars,
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

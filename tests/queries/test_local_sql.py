@@ -162,7 +162,6 @@ def test_python_and_files_cannot_be_reached() -> None:
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
-    """Two batches."""
     site = Memory(tmp_path_factory.mktemp("local"), spark)
     for batch in BATCHES[:2]:
         site.run(batch)

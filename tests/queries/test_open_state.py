@@ -30,8 +30,6 @@ from tests.support.remembering import STATES, Event, Memory, by_key, entries, mo
 
 
 class Remembers(KeyedProcessFunction):
-    """Keeps a number by key."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.n = runtime_context.get_state(ValueStateDescriptor("n", int))
 
@@ -56,7 +54,6 @@ def opened(memory: Memory, state: str, **options: Any) -> pa.Table:
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
-    """Three batches."""
     site = Memory(tmp_path_factory.mktemp("open"), spark)
     for batch in BATCHES[:3]:
         site.run(batch)

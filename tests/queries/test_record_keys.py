@@ -28,16 +28,12 @@ pytestmark = pytest.mark.spark
 
 @dataclass(frozen=True)
 class Seat:
-    """A part of a key that is a record itself."""
-
     row: int
     letter: str
 
 
 @dataclass(frozen=True)
 class Ticket:
-    """A key."""
-
     flight: str
     seat: Seat
 

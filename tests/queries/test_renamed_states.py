@@ -79,7 +79,6 @@ class New(KeyedProcessFunction):
 
 
 def changed_job(site: Site) -> StatefulJob:
-    """The job with today's names."""
     job = site.job(New())
     job.stream(job.operators["sums"]).drop_states("seen")
     return job

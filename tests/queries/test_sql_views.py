@@ -31,7 +31,6 @@ from tests.support.tiny import ROWS, Site, Sum
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
-    """Three batches."""
     site = Memory(tmp_path_factory.mktemp("sql"), spark)
     for batch in BATCHES[:3]:
         site.run(batch)

@@ -23,7 +23,6 @@ from tests.support.remembering import Memory, model
 
 @pytest.fixture(scope="module")
 def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Memory:
-    """Three batches."""
     site = Memory(tmp_path_factory.mktemp("diff"), spark)
     for batch in BATCHES[:3]:
         site.run(batch)
@@ -31,7 +30,6 @@ def memory(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Mem
 
 
 def changes(before: dict[Any, Any], after: dict[Any, Any]) -> dict[Any, tuple[str, Any, Any]]:
-    """By hand."""
     changed = {}
     for key in {*before, *after}:
         old, new = before.get(key), after.get(key)

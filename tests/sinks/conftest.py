@@ -13,7 +13,6 @@ from tests.support.postgres import PASSWORD_ENV, Server
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """A PostgreSQL server of its own."""
     with Server.started() as started:
         yield started
 

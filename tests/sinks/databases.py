@@ -61,5 +61,4 @@ class Database:
             return rows
 
     def connected(self) -> sa.Connection:
-        """A connection of the user."""
         return sa.create_engine(self._user_url, poolclass=sa.NullPool).connect()

@@ -87,7 +87,6 @@ class FileWorld:
         return FileSink(self.uri).prepare(asked(self.kernel, SCHEMA, write_id)).staged([])
 
     def stage(self, write_id: str, count: int) -> list[DataFile]:
-        """Files of an attempt."""
         files = []
         for subtask in range(count):
             path = f"_staged-{write_id}/{file_name(write_id, subtask, 0)}"
@@ -113,7 +112,6 @@ class FileWorld:
         self.check()
 
     def commit(self, row: StagedSink) -> None:
-        """It is the newest row now."""
         for file in row.files:
             self._staged.setdefault(base_name(file), file)
         self.rows.append(row)

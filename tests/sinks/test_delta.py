@@ -31,7 +31,6 @@ def table(tmp_path: Path) -> str:
 
 
 def staged(kernel: DeltaKernel, table: str, write_id: str, ids: list[int]) -> StagedSink:
-    """The staged file of one attempt."""
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
     return staged_files(DeltaSink(table), asked(kernel, SCHEMA, write_id), rows)
 

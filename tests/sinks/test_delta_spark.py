@@ -43,7 +43,6 @@ def create(spark: SparkSession, table: str, columns: str, rest: str = "") -> Non
 def staged(
     kernel: DeltaKernel, table: str, write_id: str, ids: list[int | None], *, lineage: bool = False
 ) -> StagedSink:
-    """The staged file of one attempt."""
     rows = pa.table({"id": ids, "text": [f"t{i}" for i in ids]}, schema=SCHEMA)
     outputs = staged_files(DeltaSink(table, lineage=lineage), asked(kernel, SCHEMA, write_id), rows)
     assert outputs.kind == "delta_spark"

@@ -129,7 +129,6 @@ def rows(directory: Path) -> list[int]:
 
 
 def published(directory: Path) -> tuple[StagedSink, StagedSink, StagedSink]:
-    """Three checkpoints."""
     sinks = tuple(staged(directory, f"w{i}", [i * 10, i * 10 + 1]) for i in (1, 2, 3))
     for checkpoint_id, one in enumerate(sinks, start=1):
         FilePublisher().publish(one, APP, checkpoint_id)

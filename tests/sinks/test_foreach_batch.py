@@ -34,8 +34,6 @@ KERNEL: Any = None
 
 
 class Recorder:
-    """A function that records its arguments."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[int, list[int]]] = []
         self.fails_with: BaseException | None = None

@@ -68,11 +68,9 @@ class SourceRun:
         return [json.loads(r["fields"]) for r in rows]
 
     def ids(self) -> list[int]:
-        """The column ``id`` of all rows."""
         return [r["id"] for r in self.rows()]
 
     def heads(self) -> int:
-        """The number of checkpoints."""
         return len(self.engine.checkpoints("numbered"))
 
 

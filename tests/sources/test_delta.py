@@ -25,7 +25,6 @@ from tests.sources.runs import SourceRun
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    """Path of the table that is read."""
     return str(tmp_path / "events ü")
 
 
@@ -398,7 +397,6 @@ def test_positions_are_contiguous_and_shown_as_a_table(
 
 
 def plans(spark: SparkSession, source: DeltaSource) -> list[Slice]:
-    """Slices until there is nothing new."""
     slices: list[Slice] = []
     while (part := source.plan(spark, [e for s in slices for e in s.elements])) is not None:
         slices.append(part)

@@ -39,7 +39,6 @@ TYPES = {"insert": 0, "update_preimage": 1, "update_postimage": 2, "delete": 3}
 
 @pytest.fixture
 def table(tmp_path: Path) -> str:
-    """Path of the table that is read."""
     return str(tmp_path / "events ü")
 
 
@@ -53,7 +52,6 @@ def create(spark: SparkSession, table: str, *, vectors: bool = False, mapping: s
 
 
 def slices(spark: SparkSession, source: DeltaSource, before: list[Element] | None = None) -> Iterator[Slice]:
-    """Slices until there is nothing new."""
     elements = list(before or [])
     while (part := source.plan(spark, elements)) is not None:
         yield part

@@ -340,7 +340,6 @@ def history(source: FileSource) -> list[list[Element]]:
 
 
 def rebatched_slices(source: FileSource, batches: Sequence[Sequence[Element]]) -> list[Slice]:
-    """What was recorded, cut anew."""
     slices: list[Slice] = []
     recorded = [e for b in batches for e in b]
     while (part := source.rebatch(NO_SPARK, [e for s in slices for e in s.elements], recorded)) is not None:
@@ -376,7 +375,6 @@ def test_a_recorded_slice_is_planned_again_and_may_be_cut_anew(
 
 
 def rows_in(parts: Sequence[Slice], sizes: Sequence[int]) -> list[tuple[str, int]]:
-    """Every row of slices: file and number."""
     return [
         (name, row)
         for part in parts

@@ -30,8 +30,6 @@ NO_SPARK: Any = None
 
 
 class Six(SourceFunction):
-    """Six numbers and no state; counts its calls."""
-
     calls: ClassVar[list[int]] = []
 
     def run(self, ctx: Any) -> None:

@@ -45,7 +45,6 @@ def many(limits: SetLimits) -> None:
 
 
 def in_turn(rows: TaskRows, columns: Sequence[str]) -> pa.Table:
-    """The rows of all tasks."""
     kinds = pa.schema([rows.schema.field(name) for name in columns])
     return pa.Table.from_batches([b for task in range(rows.tasks) for b in rows.read(task, columns)], kinds)
 
@@ -229,7 +228,6 @@ class Untouched(SourceRun):
         out.sink("numbered", DeltaSink(str(self.sink)))
 
     def keyed(self, rows: DataStream) -> DataStream:
-        """The rows, all with one key."""
         return rows.key_by(one_key, key_type=int)
 
 

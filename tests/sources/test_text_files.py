@@ -448,7 +448,6 @@ def test_bytes_that_are_not_of_the_encoding_are_an_error_of_the_file(tmp_path: P
     [("csv", "k, v\n1,2\n"), ("csv", "k,V\u00a0\n1,2\n"), ("csv", "\ufeff\ufeffv,k\n1,2\n")],
 )
 def test_a_column_that_differs_in_blanks_only_is_not_null(tmp_path: Path, form: str, content: str) -> None:
-    """It was, without a word."""
     with pytest.raises(UnreadFileError, match="differs from 'v' in blanks only: rename it there"):
         read(tmp_path, content, "k int, v int", format=form, options=HEADER)
 

@@ -95,8 +95,6 @@ def test_what_the_engine_would_not_store_is_refused(
 
 
 class Narrow(Sum):
-    """Keeps its sum in 16 bits."""
-
     def __init__(self) -> None:
         super().__init__(kind="smallint")
 

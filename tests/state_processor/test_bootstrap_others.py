@@ -35,8 +35,6 @@ from tests.support.tiny import Site
 
 
 class Alarm(KeyedProcessFunction):
-    """Counts, and emits a row when a timer fires."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.count = runtime_context.get_state(ValueStateDescriptor("count", int))
 
@@ -163,8 +161,6 @@ class Lists(ProcessFunction, CheckpointedFunction):
 
 
 class Counted(ProcessFunction, ListCheckpointed):
-    """Continues a count."""
-
     count = 0
 
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
@@ -182,8 +178,6 @@ RULES = MapStateDescriptor("rules", Types.STRING(), Types.INT())
 
 
 class Ruled(KeyedBroadcastProcessFunction):
-    """Reads the rule of its key."""
-
     def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
         yield value.k, value.v, ctx.get_broadcast_state(RULES).get(value.k)
 

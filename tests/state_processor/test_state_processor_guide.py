@@ -103,7 +103,6 @@ def site(tmp_path: Path, spark: SparkSession) -> Site:
 
 
 def block(part: str, language: str = "python") -> str:
-    """The code block of the guide that holds a text."""
     (text,) = (text for text in code_blocks(GUIDE, language) if part in text)
     return text
 
@@ -139,8 +138,6 @@ def test_a_job_begins_with_state(site: Site, spark: SparkSession) -> None:
 
 
 class Export(ProcessFunction, CheckpointedFunction):
-    """Emits its buffered elements."""
-
     def initialize_state(self, context: Any) -> None:
         store = context.get_operator_state_store()
         self.buffered = store.get_list_state(ListStateDescriptor("buffered", int))

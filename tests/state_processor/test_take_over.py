@@ -55,8 +55,6 @@ class Everything(StatefulProcessor):
 
 
 class Ours(KeyedProcessFunction):
-    """The same states."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
         self.recent = runtime_context.get_list_state(ListStateDescriptor("recent", int))

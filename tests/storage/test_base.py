@@ -53,7 +53,6 @@ def base(
     clock_ms: int = 0,
     watermark_ms: int | None = None,
 ) -> list[BaseFile]:
-    """Write a base into a directory of its own."""
     spec = BaseSpec(
         uri=f"file://{directory}",
         base_id="b" * 32,
@@ -84,7 +83,6 @@ def fold(files: Sequence[ListedFile], *descriptors: StateDescriptor) -> Entries:
 
 
 def write_log(directory: Path, batches_of_states: list[dict[str, dict[Any, Any]]], hash_of: Any) -> Log:
-    """Run batches through files."""
     log = Log(directory, hash_of)
     for batch in batches_of_states:
         loaded, changes = log.load({k for wanted in batch.values() for k in wanted}), []

@@ -229,7 +229,6 @@ def test_a_row_with_any_other_value_is_refused(data: st.DataObject) -> None:
 
 
 def other(value: Any) -> Any:
-    """Another value of the same type."""
     match value:
         case bool():
             return not value

@@ -179,8 +179,6 @@ URI = "file:///state/totals/checkpoints"
 
 @dataclass
 class Java:
-    """A Java exception."""
-
     name: str
     message: str
     cause: Java | None = None

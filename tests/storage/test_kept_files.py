@@ -31,8 +31,6 @@ def decoded(file: WrittenFile) -> int:
 
 
 class Opening:
-    """Opens a file, and counts."""
-
     def __init__(self, file: WrittenFile) -> None:
         self.file, self.times = file, 0
 

@@ -42,7 +42,6 @@ def uri(tmp_path: Path) -> str:
 
 
 def file(uri: str, who: str, n: int) -> DataFile:
-    """A file with one row."""
     name = f"{who}-{n}.parquet"
     size = write_parquet(pa.table({"who": [who], "n": [n]}, schema=SCHEMA), f"{uri}/{name}").bytes
     return DataFile(path=name, bytes=size, rows=1, subtask=0)

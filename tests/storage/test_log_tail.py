@@ -18,7 +18,6 @@ ENTRY = '{"commitInfo":{}}\n{"add":{"path":"a.parquet"}}\n'
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A table of three entries."""
     log = tmp_path / "table" / "_delta_log"
     log.mkdir(parents=True)
     for version in range(3):

@@ -32,7 +32,6 @@ def ran(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> tuple[
 
 
 def tables(directory: Path) -> dict[str, Path]:
-    """Every Delta table below a directory, by name."""
     return {str(log.parent.relative_to(directory)): log.parent for log in directory.rglob("_delta_log")}
 
 

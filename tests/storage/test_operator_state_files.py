@@ -90,7 +90,6 @@ class Job:
         ]  # fmt: skip
 
     def rows(self) -> list[dict[str, Any]]:
-        """All rows of the table, attempt by attempt."""
         files = sorted(self.directory.rglob("*.parquet"))
         return [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
 

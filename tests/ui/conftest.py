@@ -52,14 +52,12 @@ def tables(site: Site) -> Tables:
 
 @pytest.fixture(scope="module")
 def page(chromium: str) -> Iterator[Page]:
-    """Of a browser of its own."""
     with opened(chromium) as page:
         yield page
 
 
 @pytest.fixture(scope="module")
 def ui(page: Page, album: Album, site: Site) -> Iterator[Ui]:
-    """The pages of a server."""
     with serving(site) as address:
         yield Ui(page, address, album)
 

@@ -94,7 +94,6 @@ def record(name: str) -> tuple[str, list[str]]:
 
 
 def digest_of(picture: Path) -> str:
-    """SHA-256 of a picture."""
     return hashlib.sha256(picture.read_bytes()).hexdigest()
 
 

@@ -97,12 +97,10 @@ class Tables:
         return self._statelake("checkpoints", job)
 
     def rows(self, job: str = "flights") -> list[CheckpointRow]:
-        """All rows of ``checkpoints``, oldest first."""
         history = self.history(job)
         return [history.checkpoints[i] for i in sorted(history.checkpoints)] if history else []
 
     def head(self, job: str = "flights") -> CheckpointRow:
-        """The newest row; there must be one."""
         return self.rows(job)[-1]
 
     def history(self, job: str = "flights") -> JobHistory | None:

@@ -43,7 +43,6 @@ class Shell:
         self.variables: Mapping[str, str] = clean | terminal | {"DAGSTER_HOME": str(home)}
 
     def run(self, command: str) -> str:
-        """What a command prints."""
         program, *arguments = shlex.split(command)
         done = subprocess.run(
             [beside_python(program), *arguments], cwd=self.directory, env=dict(self.variables),
@@ -53,7 +52,6 @@ class Shell:
         return done.stdout.replace(str(self.directory), READERS_DIRECTORY)
 
     def dagster(self) -> AbstractContextManager[str]:
-        """``dagster dev`` in this directory."""
         log = self.directory / "dagster.log"
         return server(["dagster", "dev"], directory=self.directory, variables=self.variables, log=log)
 

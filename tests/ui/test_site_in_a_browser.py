@@ -69,11 +69,9 @@ class Site:
         self.page.wait_for_load_state("networkidle")
 
     def heading(self) -> str:
-        """The heading of the page in sight."""
         return self.page.locator("h1").inner_text().removesuffix("¶").strip()
 
     def undrawn(self) -> list[str]:
-        """Pictures of the page that are not drawn."""
         broken = "all => all.filter(one => !(one.complete && one.naturalWidth > 0)).map(one => one.src)"
         return list(self.page.locator("img").evaluate_all(broken))
 
