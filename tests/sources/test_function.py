@@ -143,9 +143,6 @@ def test_a_finished_source_and_a_drained_job_go_on_where_they_were(
         assert {r.sources[0].position_to for r in rows} == {rows[0].sources[0].position_to}
 
 
-NO_SPARK: Any = None
-
-
 def collection(size: int, bound: int | None = None) -> CollectionSource:
     return CollectionSource("numbers", range(size), OutputType.of(Types.LONG()), max_rows_per_batch=bound)
 
