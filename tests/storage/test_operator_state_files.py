@@ -275,6 +275,14 @@ def test_the_files_to_read_are_those_that_hold_elements_of_the_operator(job: Job
     assert len(last) == 1
 
 
+def test_union_acts_at_a_restore_and_not_again(job: Job) -> None:
+    job.batch(left(e=[1], u=[1]), left(e=[2], u=[2]))
+    job.row("restore", 1)
+    assert job.start(2) == [left(e=[1], u=[1, 2]), left(e=[2], u=[1, 2])]
+    assert job.batch(left(e=[1], u=[1]), left(e=[2], u=[2])) == []  # each took its own again
+    assert job.start(2) == [left(e=[1], u=[1]), left(e=[2], u=[2])]
+
+
 def test_raw_keyed_state_moves_and_raw_operator_state_does_not(job: Job) -> None:
     job.batch(left(by_group={0: b"a", 3: b"b"}), left(by_group={4: b"c"}))
     check_rescale(job.ref, 4)  # type: ignore[arg-type]
