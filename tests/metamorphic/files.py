@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from state_engine import (
     DeltaSink,
@@ -23,19 +23,28 @@ from state_engine import (
     DeltaStateTable,
     FileSink,
     FileSource,
+    ForeachBatchSink,
+    PythonDataSource,
     StateEngine,
     StatefulJob,
     open_state,
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.types.type_parsing import to_type
+from tests.faults.workloads import RowsAsJson
 from tests.metamorphic.jobs import EVENT, Case, Rows, Values
+from tests.support.changes import ACCOUNT
 
 Results = dict[str, Any]
 
 
-def cut(case: Case, rows: Rows, rng: random.Random, batches: int) -> list[Rows]:
-    """The rows in micro-batches, some of which may bring nothing of a source."""
+def cut(case: Case, rows: Rows, rng: random.Random, clocks: list[datetime]) -> list[Rows]:
+    """The rows in a micro-batch for each clock, some of which may bring nothing of a source."""
+    if not case.cut:
+        return [rows, *[{}] * (len(clocks) - 1)]
+    if case.span:
+        return _cut_by_clock(case, rows, rng, clocks)
+    batches = len(clocks)
     cut_rows: list[Rows] = [{} for _ in range(batches)]
     if case.in_order and len(rows) > 1:
         for source, of_source in rows.items():
@@ -59,16 +68,37 @@ def cut(case: Case, rows: Rows, rng: random.Random, batches: int) -> list[Rows]:
     return cut_rows
 
 
+def _cut_by_clock(case: Case, rows: Rows, rng: random.Random, clocks: list[datetime]) -> list[Rows]:
+    """What has come since the clock before; the rows of an outage come with its end."""
+    down, up = sorted(rng.choices(range(len(clocks)), k=2))
+    cut_rows: list[Rows] = []
+    begins = dict.fromkeys(rows, 0)
+    for number, clock in enumerate(clocks):
+        batch: Rows = {}
+        for source, of_source in rows.items():
+            until = clocks[down] if source in case.outages and down < number < up else clock
+            later = (n for n, row in enumerate(of_source) if row[case.time] > until)
+            came = next(later, len(of_source))
+            batch[source], begins[source] = of_source[begins[source] : came], came
+        cut_rows.append(batch)
+    return cut_rows
+
+
 class Feed:
     """Writes rows as files of the sources of a job, each file behind those before it."""
 
     def __init__(self, job: StatefulJob) -> None:
         inputs = {name: node.source.inner for name, node in job.sources.items()}
-        self._sources = {n: s for n, s in inputs.items() if isinstance(s, FileSource | DeltaSource)}
+        self._sources = {
+            n: s for n, s in inputs.items() if isinstance(s, FileSource | DeltaSource | PythonDataSource)
+        }
         self._number = 0
         for source in self._sources.values():  # there before its first row
             if isinstance(source, DeltaSource):
-                write_deltalake(_path(source), as_arrow([], EVENT), mode="append")
+                _create(source)
+            elif isinstance(source, PythonDataSource):
+                Path(source.options["file"]).parent.mkdir(parents=True)
+                Path(source.options["file"]).touch()
             else:
                 _path(source).mkdir(parents=True)
 
@@ -80,7 +110,14 @@ class Feed:
 
     def _write(self, name: str, rows: list[Values]) -> None:
         source, self._number = self._sources[name], self._number + 1
+        if isinstance(source, PythonDataSource):
+            with Path(source.options["file"]).open("a") as opened:
+                opened.writelines(json.dumps(row, default=_text) + "\n" for row in rows)
+            return
         directory = _path(source)
+        if isinstance(source, DeltaSource) and source.changes:
+            _change(DeltaTable(directory), rows)
+            return
         if isinstance(source, DeltaSource):
             write_deltalake(directory, as_arrow(rows, EVENT), mode="append")
             return
@@ -97,6 +134,25 @@ class Feed:
                     writer.writeheader()
                 writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
         aside.rename(file)
+
+
+def _create(source: DeltaSource) -> None:
+    feed = {"delta.enableChangeDataFeed": str(source.changes).lower()}
+    write_deltalake(_path(source), as_arrow([], ACCOUNT if source.changes else EVENT), configuration=feed)
+
+
+def _change(table: DeltaTable, changes: list[Values]) -> None:
+    """Do to a table what is to be done, in a commit for each row; an update comes as two."""
+    for change in changes:
+        kind, row = change["kind"], {name: value for name, value in change.items() if name != "kind"}
+        here = f"id = {row['id']}"
+        if kind == "INSERT":
+            write_deltalake(table, as_arrow([row], ACCOUNT), mode="append")
+        elif kind == "DELETE":
+            table.delete(here)
+        elif kind == "UPDATE_AFTER":
+            new = {"owner": f"'{row['owner']}'", "amount": str(row["amount"])}
+            table.update(predicate=here, updates=new)
 
 
 def _path(of: Any) -> Path:
@@ -149,7 +205,11 @@ def tables(case: Case, job: StatefulJob) -> dict[str, list[Any]]:
     for name, sink in places.items():
         if name in case.by_cut:
             continue
-        if isinstance(sink, FileSink):
+        if isinstance(sink, ForeachBatchSink):
+            assert isinstance(sink.function, RowsAsJson)
+            files = sorted(sink.function.directory.glob("*.json"), key=lambda file: int(file.stem))
+            shown[name] = [row for file in files for row in json.loads(file.read_text())]
+        elif isinstance(sink, FileSink):
             shown[name] = list(_of_files(_path(sink), sink.format))
         elif isinstance(sink, DeltaSink | DeltaStateTable):
             there = (_path(sink) / "_delta_log").exists()

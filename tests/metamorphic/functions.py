@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Iterator
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from state_engine import (
+    CheckpointedFunction,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -26,6 +30,7 @@ from state_engine import (
     VectorizedKeyedFunction,
     VectorizedResult,
 )
+from state_engine.core.keys.key_groups import assign_to_key_group
 
 HOUR_MS = 3_600_000
 JOIN_MS = 20 * 60_000
@@ -200,6 +205,77 @@ class UpTo(SourceFunction, ListCheckpointed):
 
     def restore_state(self, state: list[int]) -> None:
         (self.at,) = state
+
+
+class Raw(KeyedProcessFunction, CheckpointedFunction):
+    """Keeps its rows in bytes of its own: of each key group or, where ``of_subtask``, of its subtask."""
+
+    def __init__(self, *, of_subtask: bool) -> None:
+        self.of_subtask = of_subtask
+
+    def initialize_state(self, context: Any) -> None:
+        groups = {n: json.loads(stored) for n, stored in context.raw_keyed_state}
+        self.groups: dict[int, dict[str, list[int]]] = groups
+        self.seen = json.loads(context.raw_operator_state.read() or b"[]") if self.of_subtask else []
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.max_parallelism = runtime_context.get_max_number_of_parallel_subtasks()
+
+    def process_element(self, value: Any, ctx: Any) -> Iterable[Any]:
+        group = self.groups.setdefault(assign_to_key_group(value.k, self.max_parallelism), {})
+        came = group.setdefault(value.k, [])
+        came.append(value.n)
+        self.seen.append(value.n)
+        yield value.k, len(came), sum(self.seen) if self.of_subtask else sum(came)
+
+    def snapshot_state(self, context: Any) -> None:
+        for group, by_key in self.groups.items():
+            context.raw_keyed_state.start_key_group(group)
+            context.raw_keyed_state.write(json.dumps(by_key, sort_keys=True).encode())
+        if self.of_subtask:
+            context.raw_operator_state.write(json.dumps(self.seen).encode())
+
+
+class LinesRead(InputPartition):
+    def __init__(self, first: int, end: int) -> None:
+        self.first, self.end = first, end
+
+
+class LinesReader(DataSourceStreamReader):
+    """Rows of a file that grows, as far as a limit lets it, in two partitions."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def initialOffset(self) -> dict[str, int]:
+        return {"line": 0}
+
+    def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
+        there = len(self.file.read_text().splitlines())
+        most = getattr(limit, "max_rows", there)
+        return {"line": min(there, start["line"] + most)}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[LinesRead]:
+        middle = (start["line"] + end["line"]) // 2
+        return [LinesRead(start["line"], middle), LinesRead(middle, end["line"])]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        for line in self.file.read_text().splitlines()[partition.first : partition.end]:
+            at, *others = json.loads(line).values()
+            yield datetime.fromisoformat(at), *others
+
+    def commit(self, end: dict[str, int]) -> None:
+        pass
+
+
+class Lines(DataSource):
+    """One of Spark's Python data sources: the rows of a file, which is an option."""
+
+    def schema(self) -> str:
+        return "at timestamp, k string, what string, n bigint"
+
+    def streamReader(self, schema: Any) -> LinesReader:
+        return LinesReader(Path(self.options["file"]))
 
 
 def by_zone(rows: DataFrame) -> DataFrame:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from importlib.util import module_from_spec, spec_from_file_location
+from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,7 +29,9 @@ from state_engine import (
     DeltaStateTable,
     FileSink,
     FileSource,
+    ForeachBatchSink,
     OutputTag,
+    PythonDataSource,
     SqlSink,
     SqlStateTable,
     StatefulJob,
@@ -40,12 +43,14 @@ from state_engine import (
     sum_,
 )
 from state_engine.cli import init
-from tests.faults.workloads import Kept
+from tests.faults.workloads import Kept, RowsAsJson
 from tests.metamorphic.functions import (
     Hours,
     Judged,
+    Lines,
     Lists,
     Paid,
+    Raw,
     Reminds,
     Running,
     Types_,
@@ -54,6 +59,8 @@ from tests.metamorphic.functions import (
     running_sum,
 )
 from tests.microbatch.ttl_jobs import OPERATIONS, SEEN, Keeps, TtlSettings
+from tests.support.changes import TOTAL, Totals
+from tests.support.changes import history as changes_of
 
 Values = dict[str, Any]
 Rows = dict[str, list[Values]]
@@ -63,6 +70,7 @@ BOUND, SHORT_BOUND = timedelta(minutes=1), timedelta(milliseconds=20)
 """How late rows come; the second one beside times to live of ``TTL_MS``."""
 EVENT = "at timestamp, k string, what string, n bigint"
 TIMED: dict[str, Any] = {"event_time": "at", "max_out_of_orderness": BOUND}
+SPAN = timedelta(minutes=70)
 DEFAULT = "default"
 """The clean-up of expired entries that an engine has by itself."""
 
@@ -82,6 +90,10 @@ class Case:
         by_cut: sinks that depend on cuts, as the guide says, and why.
         cut: whether the rows may come in several steps.
         start: the first clock; the last one is ``days`` later.
+        span: so long rows come by the clock, which stands for each step as far behind the step before; None: the clock
+            stands while rows come.
+        outages: sources that may be down while rows come; what they owe comes afterwards.
+        parallelism: of all runs; None: of each another.
     """
 
     build: Callable[[Path, str], StatefulJob]
@@ -96,6 +108,9 @@ class Case:
     start: datetime = START
     days: int = 3
     drain: bool = True
+    span: timedelta | None = None
+    outages: tuple[str, ...] = ()
+    parallelism: int | None = None
 
 
 def arrivals(case: Case, rows: Rows, rng: random.Random) -> Rows:
@@ -125,6 +140,31 @@ def events(rng: random.Random, steps_ms: tuple[int, ...] = (1_000, 9_000, 50_000
 
 def of_events(*sources: str, **options: Any) -> Callable[[random.Random], Rows]:
     return lambda rng: {name: events(rng, **options) for name in sources or ("events",)}
+
+
+def quiet_events(*sources: str, steps_s: tuple[int, ...]) -> Callable[[random.Random], Rows]:
+    """Rows of ``EVENT`` for ``SPAN``, with long gaps; the last one of each source comes at its end."""
+
+    def rows(rng: random.Random) -> Rows:
+        made: Rows = {}
+        for source in sources:
+            seconds = list(accumulate(rng.choices(steps_s, k=200)))
+            times = [START + timedelta(seconds=s) for s in seconds if s < SPAN.total_seconds() - 60] + [
+                START + SPAN
+            ]
+            made[source] = [
+                {"at": at, "k": rng.choice("abcd"), "what": source, "n": rng.randrange(20)} for at in times
+            ]
+        return made
+
+    return rows
+
+
+def accounts(rng: random.Random) -> Rows:
+    """What is done to a table: an update has the row before it, too."""
+    names = ("id", "owner", "amount")
+    changes = changes_of(rng.randrange(10**6), 30)
+    return {"accounts": [{"kind": kind.name, **dict(zip(names, row, strict=True))} for kind, row in changes]}
 
 
 def typed(rng: random.Random) -> Rows:
@@ -291,6 +331,27 @@ def hours(*order_by: str) -> Callable[[Path, str], StatefulJob]:
     return build
 
 
+def silent(**time: Any) -> Callable[[Path, str], StatefulJob]:
+    """Two sources, of which one may be silent while the other is not; joined, and in windows of both."""
+
+    def build(directory: Path, cleanup: str) -> StatefulJob:
+        job = StatefulJob("silent")
+        orders = job.source("orders", read(directory, "orders"), **TIMED, **time)
+        paid = job.source("payments", read(directory, "payments", files="parquet"), **TIMED, **time)
+        met = (
+            orders.connect(paid)
+            .key_by("k", "k")
+            .process(Paid(), uid="paid", output_type="k string, ordered bigint, paid bigint")
+        )
+        met.sink("met", delta(directory, "met"))
+        columns_ = "k string, at bigint, sum bigint"
+        sums = orders.union(paid).key_by("k").process(Hours(), uid="hours", output_type=columns_)
+        sums.sink("sums", FileSink(str(directory / "out" / "sums")))
+        return job
+
+    return build
+
+
 def joined(directory: Path, cleanup: str) -> StatefulJob:
     job = StatefulJob("joined")
     orders = job.source("orders", DeltaSource(str(directory / "in" / "orders")), **TIMED)
@@ -340,6 +401,31 @@ def operator_state(directory: Path, cleanup: str) -> StatefulJob:
     rows.process(Kept(), uid="kept", output_type="k string, n bigint").sink(
         "kept_rows", delta(directory, "kept")
     )
+    return job
+
+
+def raw_state(*, of_subtask: bool) -> Callable[[Path, str], StatefulJob]:
+    """A data source in Python, states in bytes, and a function as the sink."""
+
+    def build(directory: Path, cleanup: str) -> StatefulJob:
+        job, file = StatefulJob("raw_state"), directory / "in" / "events" / "rows.json"
+        rows = job.source("events", PythonDataSource(Lines, {"file": str(file)}), **TIMED)
+        kept = rows.key_by("k").process(
+            Raw(of_subtask=of_subtask), uid="raw", output_type="k string, n bigint, sum bigint"
+        )
+        kept.sink("kept", ForeachBatchSink(RowsAsJson(directory / "out" / "kept"), name="as_json"))
+        return job
+
+    return build
+
+
+def changed_table(directory: Path, cleanup: str) -> StatefulJob:
+    """The change data feed of a table, summed up, in a table of last rows and one of another program."""
+    job = StatefulJob("changed_table")
+    source = DeltaSource(str(directory / "in" / "accounts"), changes=True, starting_version=0)
+    totals = job.source("accounts", source).key_by("owner").process(Totals(), uid="totals", output_type=TOTAL)
+    totals.sink("totals", delta(directory, "totals", key=["owner"]))
+    totals.sink("totals_sql", SqlSink(database(directory), "totals", key=["owner"]))
     return job
 
 
@@ -507,6 +593,18 @@ CASES: dict[str, Case] = {
     "history": Case(history, versions, time="changed", any_arrival=True),
     "top": Case(top, scores, any_arrival=True),
     "elements": Case(elements, lambda rng: {}, time=""),
+    "raw state of key groups": Case(raw_state(of_subtask=False), of_events()),
+    "raw state of subtasks": Case(raw_state(of_subtask=True), of_events(), parallelism=3),
+    "changed table": Case(changed_table, accounts, time=""),
+    "idle sources": Case(
+        silent(idle_after="12 min"),
+        quiet_events("orders", "payments", steps_s=(20, 100, 1500)), any_arrival=True, span=SPAN,
+    ),
+    "outages": Case(
+        silent(watermark="clock", clock_delay="30 min", stale_after="10 min"),
+        quiet_events("orders", "payments", steps_s=(20, 100, 400)), any_arrival=True, span=SPAN,
+        outages=("payments",),
+    ),
     "template dedup": Case(template("dedup", "dedup", "orders", "late"), orders_again, any_arrival=True, days=4),
     "template sessions": Case(template("sessions", "sessions", "sessions", "late"), clicks, any_arrival=True),
     "template ledger": Case(template("ledger", "ledger", "booked", "refused"), payments, in_order=True),

@@ -14,8 +14,10 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from state_engine import (
+    DeltaSource,
     EmbeddedRocksDBStateBackend,
     KeyedProcessFunction,
+    PythonDataSource,
     StateEngine,
     StatefulJob,
     StateTtlConfig,
@@ -91,7 +93,8 @@ def by_chance(case: Case, seed: int, options: Callable[[random.Random], dict[str
             options=options(rng),
         )
 
-    steps = [step() for _ in range(rng.randrange(2, 6) if case.cut else 2)]
+    most = (4, 9) if case.span else (2, 6) if case.cut else (2, 3)
+    steps = [step() for _ in range(rng.randrange(*most))]
     neighbour = rng.choice((None, rng.choice(ZONES)))
     return Variation(seed, steps, lasting=rng.random() < 0.4, tasks=rng.random() < 0.3, neighbour=neighbour)
 
@@ -106,31 +109,37 @@ def performed(case: Case, variation: Variation, rows: Rows, directory: Path, spa
     rng = random.Random(variation.seed)
     if case.any_arrival:
         rows = arrivals(case, rows, rng)
-    batches = (
-        cut(case, rows, rng, len(variation.steps)) if case.cut else [rows, *[{}] * (len(variation.steps) - 1)]
-    )
+    clocks = _clocks(case, len(variation.steps))
+    batches = cut(case, rows, rng, clocks)
     with ExitStack() as stack:
         if variation.neighbour:
             neighbour = stack.enter_context(Neighbour(directory / "beside", spark, variation.neighbour))
         feed = Feed(case.build(directory, DEFAULT))
-        for number, (step, batch) in enumerate(zip(variation.steps, batches, strict=True)):
+        for clock, step, batch in zip(clocks, variation.steps, batches, strict=True):
             feed.write(batch, rng)
-            last = number == len(variation.steps) - 1
-            left = _run(case, variation, step, directory, spark, last=last)
+            last = step is variation.steps[-1]
+            left = _run(case, variation, step, directory, spark, clock=clock, last=last)
     if variation.neighbour:
         assert not neighbour.wrong, neighbour.wrong
     return left
 
 
 def _run(
-    case: Case, variation: Variation, step: Step, directory: Path, spark: SparkSession, *, last: bool
+    case: Case,
+    variation: Variation,
+    step: Step,
+    directory: Path,
+    spark: SparkSession,
+    *,
+    clock: datetime,
+    last: bool,
 ) -> Results:
     with a_user(spark, step.options) as session, ExitStack() as stack:
         if not variation.tasks:
             stack.enter_context(subtasks_in_process(session))
         before, left = belongings(session), Results()
         with Watcher(session) as watcher, StateEngine(directory / "root", session) as engine:
-            for options in _runs(case, last=last):
+            for options in _runs(case, clock, last=last):
                 job = job_of(case, variation, step, directory)
                 _interrupted(partial(engine.run, job, **options), step)
                 job = job_of(case, variation, step, directory)
@@ -148,9 +157,14 @@ def _run(
     return left
 
 
-def _runs(case: Case, *, last: bool) -> Iterator[dict[str, Any]]:
-    """Options of the runs of a step: the clock stands, and goes on when all rows are there."""
-    yield {"clock": _ms(case.start)}
+def _clocks(case: Case, steps: int) -> list[datetime]:
+    """The clock of each step: it stands, or goes on by as much each time."""
+    return [case.start + (case.span or timedelta(0)) * n / steps for n in range(1, steps + 1)]
+
+
+def _runs(case: Case, clock: datetime, *, last: bool) -> Iterator[dict[str, Any]]:
+    """Options of the runs of a step: the clock goes on when all rows are there."""
+    yield {"clock": _ms(clock)}
     if last:
         yield {"clock": _ms(case.start + timedelta(days=case.days))}
         if case.drain:
@@ -185,7 +199,8 @@ def _asked_by_sql(job: StatefulJob, engine: StateEngine, left: Results) -> None:
 def job_of(case: Case, variation: Variation, step: Step, directory: Path) -> StatefulJob:
     """The job, built anew, as a step has it."""
     job = case.build(directory, step.cleanup)
-    job.parallelism, job.state_backend = step.parallelism, BACKENDS_OF_RUNS[step.backend]()
+    job.parallelism = case.parallelism or step.parallelism
+    job.state_backend = BACKENDS_OF_RUNS[step.backend]()
     if step.bound and not (case.in_order and len(job.sources) > 1) and job.partitions is None:
         for node in job.sources.values():
             node.source = _bounded(node.source, step.bound, first=case.first)
@@ -199,7 +214,7 @@ def job_of(case: Case, variation: Variation, step: Step, directory: Path) -> Sta
 def _bounded(source: Any, bound: int, first: tuple[str, ...]) -> Any:
     if isinstance(source, FileSource) and not first:
         return replace(source, max_files_per_batch=bound)
-    bounds_rows = isinstance(source, CollectionSource | FunctionSource)
+    bounds_rows = isinstance(source, CollectionSource | FunctionSource | PythonDataSource | DeltaSource)
     return replace(source, max_rows_per_batch=bound) if bounds_rows else source
 
 
