@@ -125,6 +125,7 @@ SIGNATURES = {
         "clock",
         "parameters",
         "requested_by",
+        "accept_clock",
         "dry_run",
         "on_progress",
     ],

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
-from state_engine.cli.options import DryRun, Job
+from state_engine.cli.options import AcceptClock, DryRun, Job
 from state_engine.cli.output import report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import declared, loaded_settings, opened, say
@@ -56,6 +56,7 @@ def replay_letters(
     max_rows: Annotated[
         int, typer.Option(min=1, help="How many letters to send in one micro-batch.")
     ] = 10_000,
+    accept_clock: AcceptClock = False,
     dry_run: DryRun = False,
 ) -> None:
     """Send dead letters through today's code, each exactly once."""
@@ -67,6 +68,7 @@ def replay_letters(
             ids=ids or None,
             operator=operator,
             max_rows=max_rows,
+            accept_clock=accept_clock,
             dry_run=dry_run,
             on_progress=on_progress,
         )

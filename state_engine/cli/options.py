@@ -13,6 +13,9 @@ from state_engine.operations.outputs_policy import OutputsPolicy
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
 Branch = Annotated[str, typer.Argument(help="Name of the branch.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
+AcceptClock = Annotated[
+    bool, typer.Option("--accept-clock", help="The clock is right, however far ahead of the last checkpoint.")
+]
 Operators = Annotated[
     list[str] | None,
     typer.Option("--operator", metavar="UID", help="Only this operator; may be repeated."),

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from state_engine.cli.operations import moved
-from state_engine.cli.options import DryRun, Job, OutputOptions, Rebatch, outputs_policy
+from state_engine.cli.options import AcceptClock, DryRun, Job, OutputOptions, Rebatch, outputs_policy
 from state_engine.cli.output import plain, report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import (
@@ -34,10 +34,6 @@ from state_engine.pipes.engine_calls import EngineCall
 from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
 from state_engine.spark.catalog import check_lasting, place_of
-
-AcceptClock = Annotated[
-    bool, typer.Option("--accept-clock", help="The clock is right, however far ahead of the last checkpoint.")
-]
 
 
 def jobs() -> None:

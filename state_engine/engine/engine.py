@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -176,8 +175,7 @@ class StateEngine:
                 nothing of the failing batch is visible, and what was committed before stays.
         """
         code_of(job, "run").check()
-        options = self._options(clock, parameters, requested_by, drain=drain)
-        options = replace(options, accept_clock=accept_clock)
+        options = self._options(clock, parameters, requested_by, accept_clock, drain=drain)
         place = place_of(register) if register else None
         done = running.run(
             self.context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
@@ -429,6 +427,7 @@ class StateEngine:
         clock: Clock = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         dry_run: bool = False,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> DeadLetterReport:
@@ -442,15 +441,16 @@ class StateEngine:
             ids: of letters; all that wait and can be sent by default.
             operator: only those that it refused.
             max_rows: letters of a micro-batch.
-            clock, parameters, requested_by, on_progress: as for ``run``.
+            clock, parameters, requested_by, accept_clock, on_progress: as for ``run``.
             dry_run: only report what would be sent.
 
         Raises:
             ConfigurationError: a letter was sent before, or cannot be.
+            SetupError: the clock jumps, see ``run``.
             UserFunctionError, …: as for ``run``; what was committed before stays, and the others wait.
         """
         code_of(job, "replay_dead_letters").check()
-        options = self._options(clock_of(clock)(), parameters, requested_by)
+        options = self._options(clock_of(clock)(), parameters, requested_by, accept_clock)
         return dead_letters.replay_dead_letters(
             self.context,
             job,
@@ -566,6 +566,7 @@ class StateEngine:
         clock: Clock = None,
         parameters: Mapping[str, str] | None = None,
         requested_by: str | None = None,
+        accept_clock: bool = False,
         on_progress: Callable[[BatchReport], object] | None = None,
     ) -> ReplayReport:
         """Run the recorded micro-batches after a checkpoint again, on a branch that publishes nothing.
@@ -581,10 +582,12 @@ class StateEngine:
             rebatch: let the sources cut the recorded input again, by their own bounds, at the recorded last clock.
             clock: processing time instead of the recorded one.
             parameters: for ``RuntimeContext.get_job_parameter``; those of the recorded runs are not known.
+            accept_clock: as for ``run``; recorded times are right.
             on_progress: called after every committed batch.
 
         Raises:
             ConfigurationError: no such checkpoint or branch, or the job has another name.
+            SetupError: the clock jumps, see ``run``.
             SourceError: a source's input is not there unchanged, or cannot be read again.
             StateMigrationError, UserFunctionError, …: as for ``run``.
         """
@@ -602,7 +605,7 @@ class StateEngine:
             self.context,
             code,
             recorded,
-            self._options(clock, parameters, requested_by),
+            self._options(clock, parameters, requested_by, accept_clock or clock is None),
             rebatch=rebatch,
             repeats_times=clock is None,
             on_progress=on_progress,
@@ -659,14 +662,14 @@ class StateEngine:
         code = code or code_of(job, "backfill")
         request = backfill_request(job, code, start, end, mode, rebatch=rebatch, branch=branch)
         check_outputs(outputs, request.mode)
-        options = self._options(clock, parameters, requested_by, backfill=request.text)
+        options = self._options(clock, parameters, requested_by, accept_clock, backfill=request.text)
         work = JobBackfill(
             self.context,
             job,
             code,
             request,
             outputs,
-            replace(options, accept_clock=accept_clock),
+            options,
             repeats_times=clock is None,
             on_progress=on_progress,
         )
@@ -893,6 +896,7 @@ class StateEngine:
         clock: Clock,
         parameters: Mapping[str, str] | None,
         requested_by: str | None,
+        accept_clock: bool,
         *,
         drain: bool = False,
         backfill: str = "",
@@ -901,6 +905,7 @@ class StateEngine:
             clock_of(clock),
             dict(parameters or {}),
             requested_by or requester(),
+            accept_clock=accept_clock,
             drain=drain,
             backfill=backfill,
             local_copies=self.context.local_copies,

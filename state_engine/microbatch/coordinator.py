@@ -42,7 +42,7 @@ from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Spent, Staged
 from state_engine.microbatch.attempt_outputs import OutputsOfJob
-from state_engine.microbatch.batch import BatchContext, PlannedInput, Script
+from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.clock_check import check_clock
@@ -259,7 +259,8 @@ class CheckpointCoordinator:
             if path and planned.rescaled is not None:
                 path = [*path[:-1], replace(path[-1], rescaled=planned.rescaled)]
             parent = path[-1] if path else None
-            self._check_clock(planned, parent)
+            if not (planned.recorded_clock or self._options.accept_clock):
+                check_clock(self._job, planned.clock_ms, parent)
             known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
             timed = [n for n, node in self._job.sources.items() if node.timed]
             cut = cut_of(planned.slices, parent)
@@ -283,12 +284,6 @@ class CheckpointCoordinator:
                 local_copies=self._options.local_copies,
             )
             return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id), spent)
-
-    def _check_clock(self, planned: PlannedInput, parent: CheckpointRow | None) -> None:
-        """Refuse a jump of the clock, where the job's head may come to have it."""
-        comes_to_main = self._options.branch == MAIN or bool(self._options.backfill)
-        if comes_to_main and not (planned.recorded_clock or self._options.accept_clock):
-            check_clock(self._job, planned.clock_ms, parent)
 
     def _positions_before(self, parent: CheckpointRow | None) -> dict[str, str]:
         """Where every source stands before the batch."""

@@ -117,8 +117,8 @@ MOVE = {"outputs": "withdraw", "leave_alone": (), "dry_run": False}
           "drop_branches": ["b"]}),
         ("drop-operators sums --operator a --operator b --dry-run", f"state_processor({JOB}).drop_operators",
          {"operators": ("a", "b"), "dry_run": True}),
-        ("dead-letters replay sums --id x --max-rows 5 --dry-run", "replay_dead_letters",
-         {"ids": ["x"], "operator": None, "max_rows": 5, "dry_run": True}),
+        ("dead-letters replay sums --id x --max-rows 5 --accept-clock --dry-run", "replay_dead_letters",
+         {"ids": ["x"], "operator": None, "max_rows": 5, "accept_clock": True, "dry_run": True}),
     ],
 )  # fmt: skip
 def test_a_command_calls_the_engine_as_its_options_say(line: str, call: str, options: dict[str, Any]) -> None:

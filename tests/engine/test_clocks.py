@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import SetupError
 from state_engine.monitoring.job_status import JobStatus, status_of
-from tests.support.tiny import Site
+from tests.support.tiny import Site, Sum
 
 DAY_MS = 86_400_000
 
@@ -48,6 +48,25 @@ def test_ten_years_ahead_and_back(
         assert engine.checkpoints(job)[-1].clock_ms == now_ms + 9
         assert site.state() == {"a": 6}
     assert status(site, now_ms).clock_ahead_s is None
+
+
+def test_replays_and_letters_are_checked_as_runs_are(tmp_path: Path, spark: SparkSession) -> None:
+    site, now_ms = Site(tmp_path, spark), time.time_ns() // 1_000_000
+    ahead_ms = now_ms + 3650 * DAY_MS
+    job = site.put({"k": ["a"], "v": [1]}, "0").job(on_error="dead_letter")
+    with site.engine() as engine:
+        engine.run(site.job(Sum(lambda *_: 1 / 0), on_error="dead_letter"), clock=now_ms)
+        with pytest.raises(SetupError, match=r"checkpoint 1 was .*max_clock_jump .*accept_clock=True"):
+            engine.replay_dead_letters(job, clock=ahead_ms)
+        with pytest.raises(SetupError, match=r"the clock of this machine says .*accept_clock=True"):
+            engine.replay(job, clock=ahead_ms)
+        assert len(engine.checkpoints(job)) == 1
+
+        assert engine.replay_dead_letters(job, clock=ahead_ms, accept_clock=True).refused == 0
+        assert engine.replay(job, to_checkpoint=2).remaining == 0  # as recorded, ten years ahead
+        engine.replay(job, clock=ahead_ms, accept_clock=True)
+        assert {row.clock_ms for row in engine.checkpoints(job)[2:]} == {now_ms, ahead_ms}
+    assert site.state() == {"a": 1}
 
 
 def test_a_bootstrap_is_checked_as_a_run_is(tmp_path: Path, spark: SparkSession) -> None:

@@ -31,7 +31,7 @@ def check_jump(
         f"job '{job}': the clock of this run says {shown_time(clock_ms)}, and {before} {shown_time(known_ms)}: that is "
         f"{(clock_ms - known_ms) // _DAY_MS:,} days later, and max_clock_jump of the job is "
         f"{bound_ms // _DAY_MS:,}. Nothing was run, because processing time could never go back. "
-        "Correct the clock; or, if it is right, run once with accept_clock=True (statelake run --accept-clock; in "
+        "Correct the clock; or, if it is right, do this once with accept_clock=True (in statelake --accept-clock; in "
         "Dagster accept_clock: true in the configuration of the run), or give the job a larger max_clock_jump"
     )
 
