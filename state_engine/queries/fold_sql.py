@@ -16,6 +16,8 @@ from state_engine.core.checkpoints.time_travel import METADATA, DeclaredState, E
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import APPEND, CLEAR, PUT
 from state_engine.core.types.ddl import ddl_text, list_text, map_text, quoted, record_text
+from state_engine.core.types.every_type import DictType, ListType, StructType, TypeInformation
+from state_engine.core.types.type_text import type_from_text
 from state_engine.core.types.walk import walked
 from state_engine.storage.layout import state_column
 from state_engine.storage.state.located_files import StateFile
@@ -77,6 +79,7 @@ def _changes(
     column = quoted(state_column(declared.schema.column_name))
     want = shown or declared.shown_type
     stored = column if declared.column_type == want else f"CAST({column} AS {_type_text(want)})"
+    stored = with_defaults_sql(stored, type_from_text(declared.schema.type), want)
     rows = (
         f"SELECT key_hash, key, updated_at, {stored} AS stored, coalesce(op, '{op_of_entry(declared.shape)}') AS op, "
         f"if(op IS NULL, 0, {ORDER}) AS place FROM {source} WHERE state = '{declared.schema.column_name}'"
@@ -86,6 +89,30 @@ def _changes(
         return rows
     conditions = (f"(place <> {at} OR {_counts([f for f in files if f.order == at])})" for at in partly)
     return f"SELECT * FROM ({rows}) WHERE {' AND '.join(conditions)}"
+
+
+def with_defaults_sql(value: str, kind: TypeInformation, shown: pa.DataType, depth: int = 0) -> str:
+    """A value in which fields that were added with a default have it; the twin of ``column_forms.with_defaults``.
+
+    Args:
+        shown: the type of the value, which has other names of fields than are stored.
+    """
+    part = f"e{depth}"
+    if not kind.completes:
+        return value
+    if isinstance(kind, ListType):
+        return f"transform({value}, {part} -> {with_defaults_sql(part, kind.element, shown.value_type, depth + 1)})"
+    if isinstance(kind, DictType):
+        item = with_defaults_sql(part, kind.value, shown.item_type, depth + 1)
+        return f"transform_values({value}, (k{depth}, {part}) -> {item})"
+    assert isinstance(kind, StructType)
+    fields = []
+    for place, (field, inner) in enumerate(zip(shown, kind.types, strict=True)):
+        text = with_defaults_sql(f"{value}.{quoted(field.name)}", inner, field.type, depth + 1)
+        if (default := kind.stored_defaults.get(place)) is not None:
+            text = f"coalesce({text}, {literal(default.view(field.type)[0])})"
+        fields.append(f"{text} AS {quoted(field.name)}")
+    return f"if({value} IS NULL, NULL, struct({', '.join(fields)}))"
 
 
 def _counts(files: Sequence[StateFile]) -> str:
@@ -185,6 +212,34 @@ _FOLDS: dict[str, Callable[[str, Alive], str]] = {
 def _long(number: int) -> str:
     """A number of 64 bits: SQL reads the smallest one as no number of 64 bits without its sign."""
     return f"CAST('{number}' AS BIGINT)"
+
+
+def literal(value: pa.Scalar) -> str:
+    """A stored value as SQL, the same whatever a session is set to.
+
+    Example:
+        >>> literal(pa.scalar("it's")), literal(pa.scalar(None, pa.int64()))
+        ("CAST(X'69742773' AS string)", 'CAST(NULL AS bigint)')
+    """
+    return f"CAST({_plain_literal(value)} AS {_type_text(value.type)})"
+
+
+def _plain_literal(value: pa.Scalar) -> str:
+    kind = value.type
+    if not value.is_valid:
+        return "NULL"
+    if pa.types.is_struct(kind):
+        return f"struct({', '.join(literal(value[n]) for n in range(kind.num_fields))})"
+    if pa.types.is_map(kind):
+        entries = pa.array([value], kind)
+        pairs = zip(entries.keys, entries.items, strict=True)
+        return f"map({', '.join(literal(part) for pair in pairs for part in pair)})"
+    if pa.types.is_list(kind):
+        return f"array({', '.join(map(literal, value.values))})"
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        data = value.as_py()
+        return f"X'{(data.encode() if isinstance(data, str) else data).hex()}'"
+    return f"'{value.cast(pa.string()).as_py()}'"
 
 
 def _type_text(kind: pa.DataType) -> str:

@@ -28,7 +28,7 @@ from tests.support.guides import DOCS, GUIDES, blocks_of, code_blocks, run_examp
 
 EXAMPLES = {
     "aggregates": 3, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 4,
-    "changing_inputs": 4, "clusters": 2, "columns": 2, "dagster": 6, "event_time": 4, "evolution": 3, "flights": 1,
+    "changing_inputs": 4, "clusters": 2, "columns": 2, "dagster": 6, "event_time": 4, "evolution": 2, "flights": 1,
     "history_tables": 4, "kafka": 5, "late_rows": 1, "object_stores": 2, "operations": 1, "published_sql": 1,
     "published_tables": 2, "queries": 7, "reading_files": 1, "replays": 1, "sinks": 6, "state_processor": 6,
     "testing": 6,
@@ -127,9 +127,7 @@ def test_backfills(site: Site, spark: SparkSession) -> None:
 
 
 def test_evolution() -> None:
-    _, states, drop = code_blocks(
-        GUIDES / "evolution.md", "python"
-    )  # engine/test_evolution_on_spark runs the first
+    states, drop = code_blocks(GUIDES / "evolution.md", "python")
     names: dict[str, Any] = vars(state_engine) | {
         "ValueStateDescriptor": ValueStateDescriptor, "dataclass": dataclass, "field": field,
     }  # fmt: skip

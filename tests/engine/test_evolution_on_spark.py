@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields, make_dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,6 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from state_engine import (
     DataStream,
@@ -27,14 +28,18 @@ from state_engine import (
     ValueStateDescriptor,
     VectorizedKeyedFunction,
     VectorizedResult,
+    open_state,
 )
 from state_engine.core.errors import StateMigrationError
-from tests.support.guides import GUIDES, code_blocks
+from state_engine.core.state.evolution import evolve
+from state_engine.core.types.column_forms import with_defaults
+from state_engine.core.types.type_parsing import to_type
+from state_engine.queries.fold_sql import with_defaults_sql
+from tests.core.state.test_evolution import DEFAULTS
+from tests.support.catalogs import new_schema
 from tests.support.pipelines import Pipeline
 
 pytestmark = pytest.mark.spark
-CALLED = {'"unknown"': "7", "runway": "late", '"planes"': '"records"', "(job)": '("pipeline")'}
-"""What the guide's example of a default is called here."""
 STATES = ["one", "many", "by_number"]
 ELEMENTS = [("a", 1), ("b", 2), ("a", 3), ("b", 4), ("a", 5)]
 
@@ -212,47 +217,59 @@ def test_what_was_stored_before_a_field_was_added_has_the_default_of_then(
         "None", "None", "{'number': 1, 'many': [1], 'late': 7}", "{'number': 2, 'many': [2], 'late': 7}",
         "{'number': 3, 'many': [3], 'late': 7}",
     ]  # fmt: skip
-    assert [r.late for r in dict(pipeline.state("records", "many"))["a"]] == [None, 7, 8]
+    assert [r.late for r in dict(pipeline.state("records", "many"))["a"]] == [7, 7, 8]
 
 
-def test_old_records_are_written_with_the_default_as_the_guide_says(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    def built(job: StatefulJob) -> dict[str, DataStream]:
-        streams = keeping(WithDefault)(job)
-        streams["out"].publish_state("one", DeltaStateTable(str(tmp_path / "one"), deletion_vectors=False))
-        return streams
+def test_everybody_reads_the_default_in_old_records(tmp_path: Path, spark: SparkSession) -> None:
+    """DataFrames, SQL with and without Spark, a view of a catalog, and a table that was published before."""
 
-    def shown() -> dict[str, list[Any]]:
-        late = {state: [row[-1] for row in pipeline.state("records", state)] for state in STATES}
-        late["many"] = [record for records in late["many"] for record in records]
-        return {state: [one.late for one in records] for state, records in late.items()} | {
-            "table": DeltaTable(str(tmp_path / "one")).to_pyarrow_table()["late"].to_pylist()
-        }
+    def built(kind: type) -> Any:
+        def streams_of(job: StatefulJob) -> dict[str, DataStream]:
+            streams = keeping(kind)(job)
+            table = DeltaStateTable(str(tmp_path / "one"), deletion_vectors=False)
+            streams["out"].publish_state("one", table, name="shown")
+            return streams
 
-    Pipeline(tmp_path, spark, keeping(Before)).run(max_batches=2)
-    pipeline = Pipeline(tmp_path, spark, built)
+        return streams_of
+
+    Pipeline(tmp_path, spark, built(Before)).run(max_batches=2)
+    pipeline = Pipeline(tmp_path, spark, built(WithDefault))
     pipeline.run(max_batches=1)
-    assert {state: late.count(None) for state, late in shown().items()} == {
-        "one": 1, "many": 2, "by_number": 2, "table": 1,
-    }  # fmt: skip
-    example, *_ = code_blocks(GUIDES / "evolution.md", "python")
-    for there, here in {
-        '"unknown"': "7",
-        "runway": "late",
-        '"planes"': '"records"',
-        "job": '"pipeline"',
-    }.items():
-        assert there in example
-        example = example.replace(there, here)
-    by_state = {state: example.replace('"last"', f'"{state}"') for state in STATES}
-    by_state["many"] = by_state["many"].replace('filled(F.col("value"))', 'F.transform("value", filled)')
-    for state in STATES:
-        with pipeline.engine() as engine:
-            exec(by_state[state], {"F": F, "engine": engine})
-    assert {late for lates in shown().values() for late in lates} == {7}
-    pipeline.run()
-    assert pipeline.outputs()["out"][-1][1] == "{'number': 3, 'many': [3], 'late': 7}"
+    with pipeline.engine() as engine, new_schema(spark) as lake:
+        engine.register("spark_catalog", lake)
+        for state in STATES:
+            value = "explode(value)" if state == "many" else "value"
+            frames = [
+                engine.read_state("pipeline", "records", state),
+                engine.sql("pipeline", f"SELECT * FROM {state}"),
+                spark.createDataFrame(open_state.read_state(engine.root, "pipeline", "records", state)),
+                *([] if state == "one" else [spark.table(f"{lake}.records__{state}")]),
+            ]
+            for frame in frames:
+                lates = [row.record.late for row in frame.selectExpr(f"{value} AS record").collect()]
+                assert sorted(lates) == ([7, 7] if state == "one" else [7, 7, 7])
+    assert set(DeltaTable(str(tmp_path / "one")).to_pyarrow_table()["late"].to_pylist()) == {7}
+
+
+def test_a_query_reads_each_type_of_default(spark: SparkSession) -> None:
+    """As columns without Spark have it, whatever the session is set to."""
+    given = [
+        (f"f{n}", kind, field(default_factory=partial(copy, default)))
+        for n, (kind, default) in enumerate(DEFAULTS.values())
+    ]
+    evolution = evolve(
+        "struct<`a`: bigint>", to_type(make_dataclass("Made", [("a", int), *given]), parameter="p")
+    )
+    stored = evolution.read(pa.array([{"a": 1}, None]))
+    session = spark.newSession()
+    for name, value in (("session.timeZone", "Asia/Kolkata"), ("parser.escapedStringLiterals", "true")):
+        session.conf.set(f"spark.sql.{name}", value)
+    frame = session.createDataFrame(pa.table({"v": stored}))
+    text = with_defaults_sql("v", evolution.type, evolution.storage)
+    answer = frame.selectExpr(f"{text} AS v").toArrow()["v"].combine_chunks()
+    wanted = with_defaults(stored, evolution.type).to_pylist()
+    assert answer.to_pylist() == wanted
+    assert None not in wanted[0].values()
 
 
 class Columns(VectorizedKeyedFunction):

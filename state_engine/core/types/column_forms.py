@@ -84,6 +84,32 @@ def in_form(
     return _single(array, kind, wanted, stored=stored)
 
 
+def with_defaults(array: pa.Array, kind: TypeInformation) -> pa.Array:
+    """A stored column of a type, in which fields that were added with a default have it instead of null.
+
+    Example:
+        >>> kind = StructType(["n"], [IntegerType(pa.int32())], fills={"n": "7"})
+        >>> with_defaults(pa.array([{"n": 1}, {"n": None}, None], kind.storage), kind).to_pylist()
+        [{'n': 1}, {'n': 7}, None]
+    """
+    if not kind.completes:
+        return array
+    if isinstance(kind, StructType):
+        parts = [with_defaults(array.field(n), part) for n, part in enumerate(kind.types)]
+        for n, default in kind.stored_defaults.items():
+            rows = np.where(parts[n].is_null(), len(array), np.arange(len(array)))
+            parts[n] = pa.concat_arrays([parts[n], default]).take(pa.array(rows))
+        return pa.StructArray.from_arrays(parts, fields=list(kind.storage), mask=_nulls(array))
+    if isinstance(kind, ListType):
+        offsets, values = _parts(array, array.values)
+        values = with_defaults(values, kind.element)
+        return pa.ListArray.from_arrays(offsets, values, type=kind.storage, mask=_nulls(array))
+    assert isinstance(kind, DictType)
+    offsets, keys = _parts(array, array.keys)
+    items = with_defaults(_parts(array, array.items)[1], kind.value)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=kind.storage, mask=_nulls(array))
+
+
 def _record(array: pa.Array, kind: StructType, *, stored: bool, by_name: bool) -> pa.Array:
     names = [field.name for field in array.type]
     if len(names) != len(kind.names):

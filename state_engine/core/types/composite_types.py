@@ -161,6 +161,11 @@ class StructType(TypeInformation):
         places = {name: self.names.index(name) for name in self.fills}
         return {at: from_json(self.types[at], [self.fills[name]])[0] for name, at in places.items()}
 
+    @property
+    def stored_defaults(self) -> dict[int, pa.Array]:
+        """What stands for null, by the place of a field, as an array of one stored value."""
+        return {at: self.types[at].to_arrow([value], storage=True) for at, value in self._filled.items()}
+
     def check(self, var: str, names: dict[str, Any]) -> str | None:
         if self._dataclass or self.mutable or self.fills:
             return None

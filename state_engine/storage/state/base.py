@@ -22,6 +22,7 @@ from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT
 from state_engine.core.state.ttl import cleaned_until_us
+from state_engine.core.types.column_forms import with_defaults
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
@@ -173,7 +174,7 @@ def read_entries(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) 
 
 def read_changes(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
     """The rows of these keys in path order, in the recorded form; ``op`` is null in entries of a base."""
-    return _table_of(parts_of(files, groups), _read_schema(spec))
+    return _table_of(spec, parts_of(files, groups), _read_schema(spec))
 
 
 def read_latest(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -> pa.Table:
@@ -185,11 +186,17 @@ def read_latest(spec: BaseSpec, files: Sequence[ListedFile], groups: SomeKeys) -
     single = {s.column_name for s in spec.states if SHAPES[s.kind] == "value"}
     if single and len(parts) > 1:
         parts = list(_latest(parts, single, schema))
-    return _table_of(parts, schema)
+    return _table_of(spec, parts, schema)
 
 
-def _table_of(parts: Iterable[Part], schema: pa.Schema) -> pa.Table:
-    return pa.concat_tables([schema.empty_table(), *(_in_schema(part, schema) for part in parts)])
+def _table_of(spec: BaseSpec, parts: Iterable[Part], schema: pa.Schema) -> pa.Table:
+    table = pa.concat_tables([schema.empty_table(), *(_in_schema(part, schema) for part in parts)])
+    for state in spec.states:
+        if (kind := type_from_text(state.type)).completes:
+            place = table.schema.get_field_index(state_column(state.column_name))
+            column = with_defaults(one_chunk(table.column(place)), kind)
+            table = table.set_column(place, schema.field(place), column)
+    return table
 
 
 def _latest(parts: Sequence[Part], single: Set[str], schema: pa.Schema) -> Iterator[Part]:

@@ -25,7 +25,7 @@ from state_engine.core.state.descriptors import (
 from state_engine.core.state.evolution import column_type_of, evolve, evolve_state, recorded_schema
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import StateTtlConfig
-from state_engine.core.types.column_forms import in_form
+from state_engine.core.types.column_forms import in_form, with_defaults
 from state_engine.core.types.durations import Instant, Time
 from state_engine.core.types.json_values import from_json
 from state_engine.core.types.stored_form import added_fields
@@ -232,6 +232,10 @@ def test_what_was_stored_before_a_field_was_added_has_its_default(what: str) -> 
     assert change.startswith("'b' is added, as ")
     kind = evolution.type
     assert kind.from_arrow(evolution.read(old)) == [record(1, default), None]
+    filled = with_defaults(evolution.read(old), kind)
+    assert filled.type == kind.storage
+    assert filled.field("b").null_count == 0
+    assert kind.from_arrow(filled) == [record(1, default), None]
     # what is written later is what it is, and a compaction or a wider table changes nothing
     written = kind.to_arrow([kind.normalise(record(2, default))], storage=True)
     both = evolution.write(pa.concat_arrays([evolution.read(old), written]), evolution.table_type(old.type))
@@ -265,6 +269,8 @@ def test_a_default_holds_at_any_depth_and_under_another_name() -> None:
     again = evolve(evolution.declared, to_type(wider, parameter="p"))
     (read,) = again.type.from_arrow(again.read(stored))
     assert read.many == [renamed(1, 3), None]
+    (filled,) = with_defaults(again.read(stored), again.type).to_pylist()
+    assert filled == {"many": [{"x": 1, "n": 3}, None], "by_key": [("k", {"x": 2, "n": 3})]}
 
 
 def test_a_field_without_default_or_with_none_is_none_and_one_of_another_type_is_refused() -> None:
