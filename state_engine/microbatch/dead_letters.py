@@ -332,7 +332,7 @@ def _unreadable(letter: DeadLetter) -> str:
     try:
         table = _table(letter)
         table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         return str(error)
     return "" if table.num_rows == 1 else f"it holds {counted(table.num_rows, 'row')}"
 

@@ -183,10 +183,10 @@ class InputPlanner:
         Args:
             path: to the checkpoint after which it is to be read.
         """
-        appended = self._positions.elements(list(reads.batches), name)
+        appended = self._positions.elements(list(reads.batches), name, source)
         if not appended:
             return None
-        before = self._positions.elements(path, name)
+        before = self._positions.elements(path, name, source)
         with self._naming(name, f"replay of checkpoint {reads.batches[-1].checkpoint_id}"):
             if reads.anew:
                 return source.rebatch(self._spark, before, appended)
@@ -212,7 +212,7 @@ class InputPlanner:
     def _new(self, name: str, source: Source, path: list[CheckpointRow], reads: NewInput) -> Slice | None:
         if name in self._exhausted:
             return None
-        elements = self._positions.elements(path, name)
+        elements = self._positions.elements(path, name, source)
         with self._naming(name):
             part = source.plan(self._spark, elements)
         if part is not None and part.endless and not reads.bounded:
@@ -227,7 +227,7 @@ class InputPlanner:
             part = self.recorded(name, source, path, RecordedInput([row]))
             if part is not None:
                 return part
-        elements = self._positions.elements(path, name)
+        elements = self._positions.elements(path, name, source)
         with self._naming(name):
             return cast(PartitionedSource, source).plan_partition(self._spark, elements, reads.partition)
 

@@ -88,7 +88,7 @@ class JobHistory:
         """Whether each source has data that no checkpoint consumed; None where only running it would show that."""
         positions = SourcePositions(self.layout.operator_state)
         return {
-            name: has_new_data(node.source, positions.elements(self.path, name))
+            name: has_new_data(node.source, positions.elements(self.path, name, node.source))
             for name, node in job.sources.items()
         }
 

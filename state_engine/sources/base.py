@@ -185,6 +185,10 @@ class Source(ABC):
             "beginning, or let the job read a FileSource or a DeltaSource"
         )
 
+    def is_element(self, element: Element) -> bool:
+        """Whether what is recorded is an element of such a source's position: a savepoint may come from anywhere."""
+        return True
+
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         """What is there after a position and waits for a later batch, each with the reason."""
         return []

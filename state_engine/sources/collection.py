@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.json_text import has_form
 from state_engine.core.types.row import RowKind
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.local_rows import local_frame, normal_elements
@@ -93,6 +94,9 @@ class CollectionSource(Source):
             bytes=_BYTES_A_ROW * len(new),
             more=more,
         )
+
+    def is_element(self, element: Element) -> bool:
+        return has_form(element["position"], int)
 
     def read(self, spark: SparkSession, part: Slice, *, keep_refused: bool) -> SourceFrame:
         start, end = part.detail

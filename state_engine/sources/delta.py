@@ -30,6 +30,7 @@ from state_engine.sources.delta_position import (
     check_read_once,
     check_recorded_alike,
     goes_on,
+    is_position,
     positions_in,
     schemas_up_to,
     stops,
@@ -196,6 +197,9 @@ class DeltaSource(Source):
         begin = Position(log.table_id, version, None)
         check_begin(log, begin)
         return [self._element(log, begin), {"split": log.uri + SCHEMA, "position": at}]
+
+    def is_element(self, element: Element) -> bool:
+        return is_position(element)
 
     def position_text(self, elements: Sequence[Element]) -> str:
         return _summary(elements)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from state_engine.core.errors import SourceError
+from state_engine.core.json_text import has_form
 from state_engine.sources.base import Element
 from state_engine.sources.delta_table import SourceTable, TableFile
 
@@ -13,6 +14,10 @@ SCHEMA = "#schema"
 """Ends the name of the element that holds a schema of the table."""
 CHANGES = "#changes"
 """Ends the name of the element that holds a position among changes: files of a commit are then others."""
+
+
+_FORM = {"table": str, "version": int, "files": (int, None), "snapshot?": bool}
+_SCHEMA_FORM = {"version": int, "schema": (str, None)}
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,12 @@ class Stop:
     file: TableFile | None
     position: Position
     new_schema: bool = False
+
+
+def is_position(element: Element) -> bool:
+    """Whether an element is a position in a table, or a schema of it."""
+    schema = element["split"].endswith(SCHEMA)
+    return has_form(element["position"], _SCHEMA_FORM if schema else _FORM)
 
 
 def positions_in(elements: Sequence[Element]) -> list[Position]:

@@ -41,6 +41,7 @@ from state_engine.sources.file_ranges import (
     check_unchanged,
     chosen,
     cut,
+    is_range,
     is_schema,
     last_ranges,
     left_over,
@@ -361,6 +362,9 @@ class FileSource(Source):
             return "" if one.uri.endswith(".parquet") else "is not a Parquet file: leave it out with pattern="
         return "has no Parquet footer yet"
 
+    def is_element(self, element: Element) -> bool:
+        return is_range(element) or (element["split"].endswith(SCHEMA) and _is_schema(element["position"]))
+
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         """The new files that wait for a later batch, each with the reason; in path order."""
         consumed = last_ranges(elements)
@@ -475,6 +479,14 @@ class FileSource(Source):
         if isinstance(self.schema, str):
             return _parsed(self.schema)
         return self.schema
+
+
+def _is_schema(value: Any) -> bool:
+    """Whether a value of JSON is a schema, as Spark writes it."""
+    try:
+        return bool(value == T.StructType.fromJson(value).jsonValue())
+    except Exception:  # PySpark takes it on trust, so it may raise anything
+        return False
 
 
 @lru_cache

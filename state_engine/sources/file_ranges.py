@@ -13,6 +13,7 @@ import pyarrow.fs as pafs
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.incremental_fold import IncrementalFold
+from state_engine.core.json_text import has_form, is_long
 from state_engine.sources.base import Element, summary
 from state_engine.sources.files.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
@@ -22,6 +23,11 @@ from state_engine.storage.stores.in_threads import in_threads
 
 SCHEMA = "#schema"
 """Ends the name of the element that holds a schema taken from a file."""
+
+
+_FORM = {
+    "size": int, "mtime_ms": is_long, "start": int, "end": (int, None), "digest?": str, "nameless?": bool,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,11 @@ def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
         [FileRange(uri='file:///a', size=9, mtime_ms=1, start=0, end=None, digest='', nameless=False)]
     """
     return [FileRange(e["split"], **e["position"]) for e in elements if not is_schema(e)]
+
+
+def is_range(element: Element) -> bool:
+    """Whether an element is a range of a file."""
+    return has_form(element["position"], _FORM)
 
 
 def is_schema(element: Element) -> bool:

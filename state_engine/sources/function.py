@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.source_function import SourceFunction
+from state_engine.core.json_text import has_form
 from state_engine.core.operator.operator_lifecycle import Resumption
 from state_engine.core.operator.source_operator import SourceOperator
 from state_engine.core.operator_state.operator_snapshot import StateElements, SubtaskSnapshot
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 
 
 FINISHED = "finished"
+_FORM = {
+    "rows": int,
+    "states": [{"name": str, "scheme": str, "type": str, "elements": [str]}],
+    f"{FINISHED}?": bool,
+}
 """In a position: the function returned by itself."""
 
 
@@ -97,6 +103,9 @@ class FunctionSource(Source):
             (read, collected.values),
             endless=collected.full and not collected.finished,
         )
+
+    def is_element(self, element: Element) -> bool:
+        return has_form(element["position"], _FORM)
 
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         raise SourceError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.core.json_text import has_form, is_long
 from state_engine.core.time.partitions import Partition, TimePartitions
 from state_engine.sources.base import (
     FILE_COLUMN,
@@ -38,6 +39,16 @@ if TYPE_CHECKING:
 
 SEEN, MARK = "#seen", "#partition"
 """Splits of the elements that record what is new in the source, and which partition was read."""
+_MARK_FORM = {
+    "key": str, "start_ms": is_long, "end_ms": is_long, "new_from_ms": is_long, "late_rows": int,
+}  # fmt: skip
+_SEEN_FORM = {
+    "elements": [{"split": str, "position": lambda _: True}],
+    "files": [
+        lambda times: has_form(times, [(is_long, None)]) and len(times) == 3 and has_form(times[2], int)
+    ],
+    "late_rows": int,
+}
 
 
 @dataclass(frozen=True)
@@ -154,6 +165,15 @@ class PartitionedSource(Source):
 
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         return self.source.waiting(_inner(elements))
+
+    def is_element(self, element: Element) -> bool:
+        if element["split"] == MARK:
+            return has_form(element["position"], _MARK_FORM)
+        return (
+            element["split"] == SEEN
+            and has_form(element["position"], _SEEN_FORM)
+            and all(map(self.source.is_element, element["position"]["elements"]))
+        )
 
     def position_text(self, elements: Sequence[Element]) -> str:
         last = last_mark(elements)

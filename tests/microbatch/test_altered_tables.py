@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -15,13 +17,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine import FileSource, KeyedProcessFunction, StatefulJob
+from state_engine import (
+    DeltaSource,
+    FileSource,
+    KafkaSource,
+    KeyedProcessFunction,
+    ListCheckpointed,
+    SourceFunction,
+    StatefulJob,
+    TimePartitions,
+)
 from state_engine.core.checkpoints.checkpoint import DataFile
-from state_engine.core.errors import DamagedFileError, ValueTypeError
+from state_engine.core.errors import DamagedFileError, StatelakeError, ValueTypeError
 from state_engine.core.types.json_values import from_json, to_json
 from state_engine.core.types.plain_type import PlainType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.microbatch.dead_letters import _letter, next_slice
+from state_engine.sources.collection import CollectionSource
+from state_engine.sources.function import FunctionSource
+from state_engine.sources.output_type import OutputType
+from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.storage.layout import OPERATOR_STATE_SCHEMA
 from state_engine.storage.stores.files import join, write_parquet
@@ -60,23 +75,88 @@ def test_an_element_of_operator_state_is_of_its_type_or_refused(kind: str, data:
     assert len(to_json(made, read)) == 1
 
 
-ELEMENT = {"split": "file:///in/a.json", "position": {"size": 9, "mtime_ms": 1, "start": 0, "end": None}}
+class Counts(SourceFunction, ListCheckpointed):
+    """Gives a number, and keeps the next one."""
+
+    at = 0
+
+    def run(self, ctx: Any) -> None:
+        ctx.collect(self.at)
+        self.at += 1
+
+    def cancel(self) -> None: ...
+
+    def snapshot_state(self, checkpoint_id: int, timestamp: int) -> list[int]:
+        return [self.at]
+
+    def restore_state(self, state: list[int]) -> None:
+        (self.at,) = state
 
 
+FILES = FileSource("file:///nowhere", schema="day timestamp", format="json")
+AT = {"size": 9, "mtime_ms": 1, "start": 0, "end": None, "digest": "ab"}
+LONG = to_type(int, parameter="p")
+STATE = {"name": "list", "scheme": "even_split", "type": "bigint", "elements": ["3"]}
+SEEN = {"elements": [{"split": "file:///a", "position": AT}], "files": [[0, None, 1]], "late_rows": 0}
+PARTITION = {"key": "2024-01-01", "start_ms": 0, "end_ms": 1, "new_from_ms": 0, "late_rows": 0}
+DAYS = TimePartitions("day", start="2024-01-01")
+COLUMN = {"name": "v", "type": "long", "nullable": True, "metadata": {}}
+POSITIONS: dict[str, tuple[Any, str, Any]] = {
+    "file": (FILES, "file:///in/a.json", AT),
+    "file in parts": (FILES, "file:///in/a.json", AT | {"end": 7, "nameless": True}),
+    "schema": (FileSource("file:///in"), "file:///in#schema", {"type": "struct", "fields": [COLUMN]}),
+    "Delta": (DeltaSource("/t"), "/t#changes", {"table": "id", "version": 1, "files": 2, "snapshot": False}),
+    "Delta's schema": (DeltaSource("/t"), "/t#schema", {"version": 1, "schema": "{}"}),
+    "Kafka": (
+        KafkaSource("b:1", "t", schema="v int"),
+        "t/0",
+        {"topic_id": "x", "start": 1, "end": 9, "lost": 1},
+    ),
+    "collection": (CollectionSource("rows", [1, 2], OutputType.of(LONG), None), "0", 1),
+    "function": (
+        FunctionSource("rows", Counts(), OutputType.of(LONG), 1),
+        "0",
+        {"rows": 1, "states": [STATE]},
+    ),
+    "seen": (PartitionedSource("rows", FILES, DAYS, keep_refused=False, job="j"), "#seen", SEEN),
+    "partition": (
+        PartitionedSource("rows", FILES, DAYS, keep_refused=False, job="j"),
+        "#partition",
+        PARTITION,
+    ),
+}
+"""By name, a source, and an element of its position."""
+
+
+@pytest.mark.parametrize("kind", POSITIONS)
 @given(st.data())
-def test_a_position_is_one_or_its_file_is_named(tmp_path_factory: Any, data: st.DataObject) -> None:
+def test_a_position_is_one_of_its_source_or_file_and_row_are_named(
+    kind: str, tmp_path_factory: Any, data: st.DataObject
+) -> None:
     uri = f"file://{tmp_path_factory.mktemp('positions')}"
-    text = as_text(data.draw(altered([ELEMENT])))[1:-1] or "null"
+    source, split, position = POSITIONS[kind]
+    element = {"split": split, "position": position}
+    assert source.is_element(element)
+    text = as_text(data.draw(altered([element])))[1:-1] or "null"
     row = {"operator": "rows", "state": "positions", "position": 0, "value": text}
     table = pa.Table.from_pylist([row], OPERATOR_STATE_SCHEMA)
     file = write_parquet(table, join(uri, "positions.parquet"))
     listed = DataFile("positions.parquet", file.bytes, 1, 0, footer=file.footer)
     path = [checkpoint(1, operator_state_files=[listed])]
     try:
-        (element,) = SourcePositions(uri).elements(path, "rows")
-    except DamagedFileError:
+        elements = SourcePositions(uri).elements(path, "rows", source)
+    except DamagedFileError as error:
+        refusal = str(error)
+    else:
+        refusal = ""
+    if refusal:
+        assert re.search("positions.parquet is damaged: .*restore a checkpoint", refusal)
         return
-    assert isinstance(element["split"], str)
+    source.position_text(elements)
+    if kind in ("Delta", "Delta's schema", "Kafka"):  # they ask Spark or a broker first
+        return
+    with suppress(StatelakeError):
+        source.plan(None, elements)
 
 
 class Refuses(KeyedProcessFunction):

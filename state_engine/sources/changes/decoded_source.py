@@ -101,6 +101,9 @@ class DecodedSource(Source):
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         return self.source.waiting(elements)
 
+    def is_element(self, element: Element) -> bool:
+        return self.source.is_element(element)
+
     def position_text(self, elements: Sequence[Element]) -> str:
         return self.source.position_text(elements)
 

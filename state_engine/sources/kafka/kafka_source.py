@@ -31,6 +31,7 @@ from state_engine.sources.kafka.offset_ranges import (
     OffsetRange,
     Offsets,
     cut,
+    is_range,
     left_over,
     newest_by_partition,
     partitions_of,
@@ -215,6 +216,9 @@ class KafkaSource(Source):
         return [
             OffsetRange(*place, there.topics[place].id, end, end).element() for place, end in ends.items()
         ]
+
+    def is_element(self, element: Element) -> bool:
+        return is_range(element)
 
     def position_text(self, elements: Sequence[Element]) -> str:
         return position_summary(elements)

@@ -11,11 +11,15 @@ from typing import Any
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SourceError
+from state_engine.core.json_text import has_form
 from state_engine.sources.base import Element, summary
 from state_engine.spark.kafka.clients import Partition, Topic
 
 BEGUN = "#begun"
 """The split of an element that says that the source has begun, where there was no partition yet."""
+
+
+_FORM = {"topic_id": str, "start": int, "end": int, "lost?": int}
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,16 @@ def recorded_ranges(elements: Iterable[Element]) -> list[OffsetRange]:
             topic, _, partition = one["split"].rpartition("/")
             ranges.append(OffsetRange(topic, int(partition), **one["position"]))
     return ranges
+
+
+def is_range(element: Element) -> bool:
+    """Whether an element says what was read of a partition, or that the source has begun."""
+    if element["split"] == BEGUN:
+        return bool(element["position"] == {})
+    number = element["split"].rpartition("/")[2]
+    return (
+        number.isascii() and number.isdecimal() and len(number) < 10 and has_form(element["position"], _FORM)
+    )
 
 
 def newest_by_partition(elements: Iterable[Element]) -> dict[Partition, OffsetRange]:
