@@ -215,7 +215,7 @@ def test_files_are_counted(bar: Progress) -> None:
 
 
 def with_late_rows(*late: int) -> list[CheckpointRow]:
-    """Checkpoints with so many late with_late_rows of each of two sources."""
+    """Checkpoints with so many late rows of each of two sources."""
     return [
         checkpoint(
             i,

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import dagster as dg
@@ -18,13 +19,27 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
+from state_engine import StatefulJob
 from state_engine.cli.main import app
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, OperatorCheckpoint
+from state_engine.core.checkpoints.checkpoint import (
+    CheckpointRow,
+    DataFile,
+    OperatorCheckpoint,
+    SourceProgress,
+)
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
+from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.errors import StorageError
+from state_engine.dagster.concepts import checks
+from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import describe
+from state_engine.dagster.metadata import checkpoint_metadata
 from state_engine.dagster.pictures import bars, durations_and_lag, lines, state_sizes
+from state_engine.machine.settings import Settings
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.monitoring.job_status import JobStatus, status_of
+from state_engine.registry import RegisteredJob
+from tests.core.checkpoints.rows import checkpoint, tree
 from tests.dagster.sites import JOB, Site
 
 PROJECT = Path(__file__).parents[2]
@@ -245,3 +260,93 @@ def test_a_history_shows_durations_lag_and_the_size_of_the_state() -> None:
     assert sizes == [(1, 1), (2, 2), (3, 3)]
     assert "checkpoint 1 → 3" in drawn(picture)[1]
     assert durations_and_lag([]) == ""
+
+
+WARN, ERROR = dg.AssetCheckSeverity.WARN, dg.AssetCheckSeverity.ERROR
+
+
+def letters_row(
+    number: int, *, rows_in: int = 6, refused: int = 0, kind: str = "checkpoint", sent: int = 0
+) -> CheckpointRow:
+    letters = [DataFile(f"write_id=w{number}/letters", 1, refused, 0)] if refused else []
+    position = json.dumps({"letters": sent})
+    return checkpoint(
+        number,
+        number - 1 or None,
+        kind=kind,
+        rows_in=rows_in,
+        rows_refused=refused,
+        dead_letters=letters,
+        sources=[SourceProgress(LETTERS, position, position, 0, None)] if sent else [],
+    )
+
+
+def checked(monkeypatch: pytest.MonkeyPatch, path: list[CheckpointRow]) -> dg.AssetCheckResult:
+    monkeypatch.setattr(checks, "read_history", lambda root, job: SimpleNamespace(path=path))
+    return run_check()
+
+
+def run_check() -> dg.AssetCheckResult:
+    letters_check = checks._dead_letters(
+        DagsterJob(registered=RegisteredJob(job=StatefulJob("refusing")), settings=Settings())
+    )
+    result = letters_check()
+    assert isinstance(result, dg.AssetCheckResult)
+    return result
+
+
+@pytest.mark.parametrize(
+    ("path", "passed", "severity", "counts"),
+    [
+        ([], True, WARN, (0, 0, 0)),
+        ([letters_row(1)], True, WARN, (0, 0, 6)),
+        ([letters_row(1, refused=2), letters_row(2)], False, WARN, (2, 0, 6)),
+        (
+            [letters_row(1), letters_row(2, refused=6), letters_row(3, kind="compaction")],
+            False,
+            ERROR,
+            (6, 6, 6),
+        ),
+        ([letters_row(1, refused=2), letters_row(2, sent=1)], False, WARN, (1, 0, 6)),
+        ([letters_row(1, refused=2), letters_row(2, sent=2)], True, WARN, (0, 0, 6)),
+    ],
+)
+def test_the_check_warns_of_letters_and_fails_where_all_rows_are_refused(
+    monkeypatch: pytest.MonkeyPatch, path: list[CheckpointRow], passed: bool, severity: dg.AssetCheckSeverity,
+    counts: tuple[int, int, int],
+) -> None:  # fmt: skip
+    result = checked(monkeypatch, path)
+    assert (result.passed, result.severity) == (passed, severity)
+    shown = [result.metadata[name].value for name in ("dead_letters", "rows_refused", "rows_in")]
+    assert tuple(shown) == counts
+    assert ("statelake dead-letters list refusing" in (result.description or "")) is not passed
+
+
+def test_a_history_that_cannot_be_read_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(root: str, job: str) -> None:
+        raise StorageError("job 'refusing': denied")
+
+    monkeypatch.setattr(checks, "read_history", refuse)
+    result = run_check()
+    assert (result.passed, result.severity) == (False, WARN)
+    assert "denied" in (result.description or "")
+
+
+def test_the_metadata_of_a_micro_batch_counts_late_rows() -> None:
+    late = [
+        SourceProgress(name, "", "", 6, None, behind_watermark=behind)
+        for name, behind in (("a", 2), ("b", 0), ("c", 1))
+    ]
+    rows = tree([letters_row(1), replace(letters_row(2), sources=late)])
+    shown = [checkpoint_metadata(one, None, rows) for one in rows.values()]
+    assert [one["behind_watermark"] for one in shown] == [0, 3]
+    assert "behind_watermark_by_source" not in shown[0]
+    assert shown[1]["behind_watermark_by_source"].value == {"a": 2, "c": 1}
+
+
+def test_the_metadata_of_a_micro_batch_counts_what_waits_by_then() -> None:
+    rows = tree([letters_row(1, refused=3), letters_row(2, refused=1), letters_row(3, sent=2)])
+    shown = [checkpoint_metadata(one, None, rows) for one in rows.values()]
+    assert [one["dead_letters"] for one in shown] == [3, 4, 2]
+    assert [one["rows_refused"] for one in shown] == [3, 1, 0]
+    assert [one["refused_share"] for one in shown] == [0.5, round(1 / 6, 4), 0.0]

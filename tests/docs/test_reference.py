@@ -1,4 +1,4 @@
-"""The reference is that of the code: commands, settings, tables and views with their columns."""
+"""Pages of reference: commands, settings, tables and performance devices are those of the code."""
 
 from __future__ import annotations
 
@@ -66,3 +66,22 @@ def test_a_table_has_the_columns_of_the_code(heading: str) -> None:
 
 def test_all_kinds_of_rows_are_named() -> None:
     assert all(f"`{kind}`" in TABLES for kind in CheckpointKind)
+
+
+PAGE = (DOCS / "performance_devices.md").read_text()
+ROOT = DOCS.parent
+
+
+def devices() -> list[list[str]]:
+    """Cells of each row that describes a device."""
+    rows = [re.split(r" \| ", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| ")]
+    return [cells for cells in rows if len(cells) == 5 and cells[0] != "Device, module"]
+
+
+def test_modules_and_tests_of_all_devices_exist() -> None:
+    assert len(devices()) >= 20
+    for device, _, _, _, test in devices():
+        modules = re.findall(r"`([a-z_/]+\.py)`", device)
+        assert modules, device
+        assert [module for module in modules if not (ROOT / "state_engine" / module).is_file()] == []
+        assert (ROOT / test.strip("`")).is_file(), test

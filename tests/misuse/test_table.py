@@ -94,7 +94,7 @@ What cannot travel to subtasks is refused with operator and attribute, in a run 
   spark/test_pickled_code::test_few_rows_are_refused_as_many_are
   spark/test_pickled_code::test_a_harness_refuses_what_a_run_refuses
 A row without event time is named with its column, where a function needs one
-  misuse/test_rows_without_event_time::test_the_error_names_the_column_and_what_to_do
+  misuse/test_keys_and_timers::test_the_error_names_the_column_and_what_to_do
 
 Keyed state
 
@@ -145,9 +145,9 @@ A state that is asked for and dropped, or dropped and kept, is refused
   microbatch/test_unasked_states::test_a_state_of_an_operator_cannot_be_asked_for_and_dropped
   microbatch/test_unasked_states::test_a_state_is_dropped_or_kept
 An operator that the code has or nobody knows is not dropped
-  state_processor/test_operator_drop::test_an_operator_that_the_code_has_or_nobody_knows_is_not_dropped
+  state_processor/test_transform::test_an_operator_that_the_code_has_or_nobody_knows_is_not_dropped
 Other columns of the key are refused, without a new row, and are no other type
-  state_processor/test_operator_drop::test_a_key_of_other_columns_is_no_other_type
+  state_processor/test_transform::test_a_key_of_other_columns_is_no_other_type
   microbatch/test_unasked_states::test_another_key_is_refused_without_a_new_row
   microbatch/test_unasked_states::test_another_key_of_the_second_stream_is_another_key
 Restoring with another type of key, state or kind of state is refused
@@ -402,10 +402,10 @@ A state of other columns than its table is reported with both sides
   state_tables/test_sql_tables::test_what_cannot_be_taken_over
   state_tables/test_sql_tables::test_a_view_shows_no_state
 What does not go with the key of a sink is refused
-  misuse/test_keyed_sinks::test_what_does_not_go_together_is_refused
+  misuse/test_published_states::test_what_does_not_go_together_is_refused
   sinks/test_sql::test_what_cannot_be_a_sql_sink
 A keyed sink that cannot take its stream is refused while it is built
-  misuse/test_keyed_sinks::test_what_a_keyed_sink_cannot_take_is_refused_while_the_job_is_built
+  misuse/test_published_states::test_what_a_keyed_sink_cannot_take_is_refused_while_the_job_is_built
 Another key for a keyed sink is refused, with the way out
   state_tables/test_keyed_sinks::test_another_key_is_refused
 A checkpoint that does not know the rows of a keyed sink is no empty table
@@ -475,10 +475,10 @@ So is a sink
 And so is the harness of such a function
   core/harness/test_row_kinds::test_a_function_that_takes_inserts_only_is_refused
 A reduction without inverse, an aggregation without retract and Flink's rolling aggregates take inserts only
-  misuse/test_aggregates::test_what_cannot_take_rows_back_is_refused_on_a_stream_that_changes
+  misuse/test_changes::test_what_cannot_take_rows_back_is_refused_on_a_stream_that_changes
   core/functions/test_retraction::test_which_functions_can_take_rows_back
 Aggregates fit the columns of their stream, and have names of their own
-  misuse/test_aggregates::test_aggregates_that_do_not_fit_are_refused_while_they_are_built
+  misuse/test_changes::test_aggregates_that_do_not_fit_are_refused_while_they_are_built
 A function over columns has no state that is not one value for each key
   misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused
 What it returns has the columns, numbers and types that are declared
@@ -569,8 +569,8 @@ ALLOWED = {
     "misuse/test_choices::test_a_schedule_is_one_for_dagster_too",
     "misuse/test_choices::test_no_declaration_is_forgotten",
     "misuse/test_choices::test_what_is_declared_rightly_is_taken",
-    "misuse/test_rows_without_event_time::test_a_letter_says_the_same",
-    "misuse/test_rows_without_event_time::test_an_error_of_a_row_with_event_time_says_nothing_of_it",
+    "misuse/test_keys_and_timers::test_a_letter_says_the_same",
+    "misuse/test_keys_and_timers::test_an_error_of_a_row_with_event_time_says_nothing_of_it",
     "misuse/test_changes::test_who_takes_changes_is_not_refused_and_inserts_stay_inserts",
     "misuse/test_keys_and_timers::test_a_null_in_a_composite_key_is_a_key",
     "misuse/test_wiring::test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too",

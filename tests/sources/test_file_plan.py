@@ -17,7 +17,6 @@ from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources import file
 from state_engine.sources.base import Element, Slice
-from state_engine.sources.file_ranges import FileRange, cut, last_ranges
 from state_engine.sources.files.file_ends import file_ends
 from state_engine.storage.stores.files import open_location
 from tests.sources.runs import write_ids
@@ -102,15 +101,6 @@ def test_row_ranges_have_no_gap_and_no_repeat(
     for name, ranges_of_file in read.items():
         assert ranges_of_file[-1][1] == sizes[int(name[0])]
         assert all(before[1] == after[0] for before, after in pairwise(ranges_of_file))
-
-
-def test_cut_ends_a_file_that_fits_exactly(tmp_path: Path) -> None:
-    write_ids(tmp_path / "a.parquet", 0, 5)
-    uri = f"file://{tmp_path}/a.parquet"
-    size = (tmp_path / "a.parquet").stat().st_size
-    assert cut([FileRange(uri, size, 1, 0, None)], 5) == [FileRange(uri, size, 1, 0, None)]
-    assert cut([FileRange(uri, size, 1, 0, None)], 4) == [FileRange(uri, size, 1, 0, 4)]
-    assert cut([FileRange(uri, size, 1, 4, None)], 4) == [FileRange(uri, size, 1, 4, None)]
 
 
 def test_consumed_file_that_changed(tmp_path: Path) -> None:
@@ -301,14 +291,6 @@ def test_schema_of_the_first_file_stays(tmp_path: Path) -> None:
     assert after.detail.schema.simpleString() == "struct<id:bigint>"
 
 
-@pytest.mark.parametrize(
-    "name", ["100%.parquet", "a[1].parquet", "a*.parquet", "a#b.parquet", "a\\b.parquet"]
-)
-def test_names_are_no_patterns(tmp_path: Path, name: str) -> None:
-    write_ids(tmp_path / name, 0, 1)
-    assert ranges(plan(FileSource(str(tmp_path), schema="id bigint"))) == [(name, 0, None)]
-
-
 def test_missing_directory_is_refused_and_an_empty_one_has_nothing_new(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="does not exist"):
         plan(FileSource(str(tmp_path / "none"), schema="id bigint"))
@@ -392,19 +374,6 @@ def test_changed_and_vanished_files_cannot_be_replayed(tmp_path: Path) -> None:
         for call in (source.replan, source.rebatch):
             with pytest.raises(SourceError, match=r"a\.parquet changed or vanished after it was consumed"):
                 call(NO_SPARK, [], appended)
-
-
-def test_the_last_range_of_a_file_counts_however_the_position_grew() -> None:
-    def element(name: str, start: int, end: int | None) -> Element:
-        return FileRange(f"file:///{name}", 9, 1, start, end).element()
-
-    position = [element("a", 0, 5), element("b", 0, None), element("a", 5, None)]
-    grown = [last_ranges(position[:length])["file:///a"].start for length in (1, 2, 3)]
-    assert grown == [0, 0, 5]
-    at_once = [element("a", 0, 5), element("a", 5, 8)]
-    assert last_ranges(at_once)["file:///a"].start == 5
-    assert last_ranges(at_once[:1])["file:///a"].start == 0
-    assert last_ranges([]) == {}
 
 
 def test_without_a_bound_a_batch_holds_so_many_bytes_or_files(
