@@ -298,7 +298,7 @@ def _until(done: Any) -> None:
 
 
 def test_stacks_name_modules_and_functions() -> None:
-    assert stack_of(sys._getframe()).endswith("test_sampling.test_stacks_name_modules_and_functions")
+    assert stack_of(sys._getframe()).endswith("test_parts.test_stacks_name_modules_and_functions")
     assert stack_of(None) == ""
 
 

@@ -40,7 +40,7 @@ FLIGHTS = [("N123", 5), ("N456", 7), ("N123", 1), ("TEST1", 9)]
 
 
 class Planes(KeyedProcessFunction):
-    """All states that the guide names."""
+    """All states that the guide names, and timers."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.values = {
@@ -54,6 +54,9 @@ class Planes(KeyedProcessFunction):
         for name, number in added.items():
             self.values[name].update((self.values[name].value() or 0) + number)
         yield value.tailnum, self.values["total"].value()
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
+        return ()
 
 
 class Counted(StatefulProcessor):
