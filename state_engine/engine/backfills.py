@@ -29,7 +29,6 @@ from state_engine.replay.backfill_plan import (
     plan_backfill,
 )
 from state_engine.replay.replay import Recording, ReplayReport, ReplaySteps
-from state_engine.sources.local_listing import directories_remembered
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,15 @@ class JobBackfill:
     on_progress: OnBatch
     batches: list[BatchReport] = field(default_factory=list)
 
-    @directories_remembered()
     def run(self, *, dry_run: bool) -> BackfillReport:
         """See ``StateEngine.backfill``."""
         partitions = partitions_of(self.job, "backfill()")
         tables = (self.context.existing if dry_run else self.context.tables)(self.job.name)
         resumed: list[str] | None = None
-        if tables and not dry_run:
-            check_keyed_sinks(self.context, self.job, tables.log.load())
         while True:
             history = tables.log.load() if tables else History()
+            if not dry_run:
+                check_keyed_sinks(self.context, self.job, history)
             plan = plan_backfill(self.job.name, partitions, history, self.request)
             report = foreseen(self.job.name, plan, partitions, outputs=self.outputs)
             if dry_run or not plan.todo:

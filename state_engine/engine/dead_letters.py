@@ -76,7 +76,7 @@ def replay_dead_letters(
         job, context.positions(job.name), set(report.sent), max_rows, options.clock(), letters
     )
     options = replace(options, clock=script.clock, bounded=True, script=script)
-    check_keyed_sinks(context, job, tables.log.load())
+    check_keyed_sinks(context, job, tables.log.history)
     coordinator, batches = context.coordinator(job, options), list[BatchReport]()
     while (batch := coordinator.run_batch()) is not None:
         batches.append(batch)

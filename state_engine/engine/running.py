@@ -18,7 +18,6 @@ from state_engine.microbatch.batch import Script
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import PartitionSteps, partitions_of
 from state_engine.microbatch.reports import BatchReport, CompactionReport, RunReport
-from state_engine.sources.local_listing import directories_remembered
 
 _LOG = logging.getLogger(__name__)
 
@@ -26,7 +25,6 @@ OnBatch = Callable[[BatchReport], object] | None
 """Called after every committed batch."""
 
 
-@directories_remembered()
 def run(
     context: EngineContext,
     job: StatefulJob,

@@ -51,7 +51,7 @@ from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection
 from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
-from state_engine.microbatch.planning import InputPlanner, new_input
+from state_engine.microbatch.planning import InputPlanner, new_input, sources_of_run
 from state_engine.microbatch.quiet_time import outages
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
@@ -59,7 +59,6 @@ from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.publishing.publication import Publication
 from state_engine.sources.base import BadFile
-from state_engine.sources.listing import one_look
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.states import published_on
@@ -136,16 +135,17 @@ class CheckpointCoordinator:
         self._declared = publication.declared(job)
         recorded = tuple(node.recorded for node in job.published.values())
         self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared, recorded)
+        self._sources = sources_of_run(job)
         self._script: Script = options.script or InputPlanner(
             job,
             new_input(drain=options.drain, bounded=options.bounded),
             positions=positions,
             spark=spark,
             clock=options.clock,
+            sources=self._sources,
         )
         self._not_opened: frozenset[str] | None = None
         self._next_id = 1
-        self._waiting: list[str] | None = None
         self._settling = Spent()
         self._ahead = LookAhead(self._executed_after, self._drop_executed)
 
@@ -175,9 +175,7 @@ class CheckpointCoordinator:
 
     def _executed_after(self, path: list[CheckpointRow]) -> Executed | None:
         """Steps 1 to 4 of the micro-batch that comes after a path; None where there is nothing new."""
-        with one_look():
-            planned = self.plan(path)
-            self._waiting = self._waiting_after(path) if planned is None else None
+        planned = self.plan(path)
         if planned is None:
             return None
         with self._keeping(_NOTHING):
@@ -223,9 +221,7 @@ class CheckpointCoordinator:
 
     def files_waiting(self) -> list[str]:
         """What the sources have before them and do not read yet; as the last plan saw it, if it found nothing new."""
-        if self._waiting is not None:
-            return self._waiting
-        return self._waiting_after(self._path(self._log.history))
+        return self._positions.waiting(self._path(self._log.history), self._sources)
 
     def outages(self) -> list[str]:
         """For which sources event time waits after the last micro-batch, because they are down."""
@@ -233,9 +229,6 @@ class CheckpointCoordinator:
             return []
         path = self._path(self._log.history)
         return outages(self._job, path[-1] if path else None, clock_ms=self._options.clock())
-
-    def _waiting_after(self, path: Sequence[CheckpointRow]) -> list[str]:
-        return self._positions.waiting(path, {n: node.source for n, node in self._job.sources.items()})
 
     def _path(self, history: History) -> list[CheckpointRow]:
         """To the head of the branch of the run; to where the branch begins, if it has none yet."""

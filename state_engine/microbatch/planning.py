@@ -107,6 +107,7 @@ class InputPlanner:
 
     Args:
         clock: gives the processing time in milliseconds; asked at most once a micro-batch.
+        sources: of the job, for this run, see ``Source.for_run``; None to make them.
         repeats_times: whether micro-batches that are repeated have their recorded time; else that of ``clock``.
     """
 
@@ -119,9 +120,11 @@ class InputPlanner:
         spark: SparkSession,
         clock: Callable[[], int],
         repeats_times: bool = True,
+        sources: Mapping[str, Source] | None = None,
     ) -> None:
         self._job, self._steps, self._positions, self._spark = job, steps, positions, spark
         self._clock, self._repeats_times = clock, repeats_times
+        self._sources = sources_of_run(job) if sources is None else sources
         self._exhausted: set[str] = set()
         self._begin_id: int | None = None
         self._warned = False
@@ -195,14 +198,14 @@ class InputPlanner:
     def _slices(self, path: list[CheckpointRow], step: PlannedStep) -> dict[str, Slice]:
         """What each source gives; those that give nothing are absent."""
         slices: dict[str, Slice] = {}
-        for name, node in self._job.sources.items():
+        for name, source in self._sources.items():
             match step.reads:
                 case NewInput() as reads:
-                    part = self._new(name, node.source, path, reads)
+                    part = self._new(name, source, path, reads)
                 case RecordedInput() as reads:
-                    part = self.recorded(name, node.source, path, reads)
+                    part = self.recorded(name, source, path, reads)
                 case PartitionInput() as reads:
-                    part = self._of_partition(name, node.source, path, reads)
+                    part = self._of_partition(name, source, path, reads)
                 case None:
                     part = None
             if part is not None:
@@ -233,6 +236,11 @@ class InputPlanner:
 
     def _naming(self, source: str, doing: str = "") -> AbstractContextManager[None]:
         return naming_source(self._job.name, source, doing)
+
+
+def sources_of_run(job: StatefulJob) -> dict[str, Source]:
+    """The sources of a job, for one run of it."""
+    return {name: node.source.for_run() for name, node in job.sources.items()}
 
 
 def new_input(*, drain: bool, bounded: bool) -> Steps:

@@ -115,6 +115,10 @@ class Source(ABC):
         """What reads the input, without what was put around it."""
         return self
 
+    def for_run(self) -> Source:
+        """The source that plans the micro-batches of one run: what it remembers is of this run alone."""
+        return self
+
     @abstractmethod
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         """The next slice after a position; None where there is nothing new."""

@@ -11,11 +11,12 @@ Spark's file stream source.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate, islice
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
@@ -50,7 +51,7 @@ from state_engine.sources.file_ranges import (
 )
 from state_engine.sources.files.file_ends import digest_of, file_ends
 from state_engine.sources.files.path_values import PathValues, inferred_columns, values_in_path
-from state_engine.sources.listing import list_files
+from state_engine.sources.listing import Looks
 from state_engine.sources.local_listing import InputFile
 from state_engine.sources.parquet.file_types import check_columns, inferred
 from state_engine.sources.parquet.parquet_files import footer
@@ -122,6 +123,7 @@ class FileSource(Source):
     on_change: Literal["fail", "ignore"] = "fail"
     on_bad_file: Literal["fail", "dead_letter"] = "fail"
     missing: Missing = "null"
+    _looks: ClassVar[Looks | None] = None
 
     def __post_init__(self) -> None:
         if self.format not in ("parquet", "csv", "json"):
@@ -154,6 +156,11 @@ class FileSource(Source):
     @property
     def schema_in_code(self) -> TypeLike | None:
         return self.schema
+
+    def for_run(self) -> FileSource:
+        source = copy(self)
+        object.__setattr__(source, "_looks", Looks())
+        return source
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = last_ranges(elements)
@@ -299,7 +306,7 @@ class FileSource(Source):
         return frame
 
     def _listed(self, consumed: Collection[str] = ()) -> list[InputFile]:
-        return list_files(self.path, self.pattern, consumed)
+        return (self._looks or Looks()).files(self.path, self.pattern, consumed)
 
     def _pending(self, listed: list[InputFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
         there = {one.uri for one in listed}
@@ -368,7 +375,8 @@ class FileSource(Source):
     def waiting(self, elements: Sequence[Element]) -> list[str]:
         """The new files that wait for a later batch, each with the reason; in path order."""
         consumed = last_ranges(elements)
-        fresh = [one for one in self._listed(consumed) if one.uri not in consumed and not one.nameless]
+        listed = (self._looks or Looks()).again(self.path, self.pattern, consumed)
+        fresh = [one for one in listed if one.uri not in consumed and not one.nameless]
         reasons = in_threads(self._waits, fresh)
         return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]
 

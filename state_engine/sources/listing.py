@@ -12,54 +12,49 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import PurePosixPath
 
 import pyarrow.fs as pafs
 
 from state_engine.core.errors import SourceError
-from state_engine.sources.local_listing import PREFIX, InputFile, files_below, gives_value, is_hidden
+from state_engine.sources.local_listing import PREFIX, InputFile, Memory, files_below, gives_value, is_hidden
 from state_engine.storage.stores.files import Location, is_local, open_location
 
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
 """Ends of names of files that are being copied, in small letters."""
 _NO_URI = re.compile("[%?#]").search
 """Characters of names that mean something else in the URIs of object stores."""
-_LOOK: ContextVar[dict[tuple[str, str], tuple[Collection[str], list[InputFile]]] | None] = ContextVar(
-    "files of this look", default=None
-)
 
 
-@contextmanager
-def one_look() -> Iterator[None]:
-    """Within this, the files of a source at one position are listed once: a plan, and what waits after it, agree."""
-    before = _LOOK.set({})
-    try:
-        yield
-    finally:
-        _LOOK.reset(before)
+class Looks:
+    """Looks at the files of one source in one run."""
+
+    def __init__(self) -> None:
+        self._memory: Memory = {}
+        self._last: tuple[Collection[str] | None, list[InputFile]] = (None, [])
+
+    def files(self, path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
+        """See ``list_files``; local directories that did not change are not read again."""
+        self._last = consumed, list_files(path, pattern, consumed, self._memory)
+        return self._last[1]
+
+    def again(self, path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
+        """The files of the last look, once, where it was at the same position: what waits is what a plan left."""
+        (position, files), self._last = self._last, (None, [])
+        return files if position is consumed else self.files(path, pattern, consumed)
 
 
-def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[InputFile]:
+def list_files(
+    path: str, pattern: str, consumed: Collection[str] = (), memory: Memory | None = None
+) -> list[InputFile]:
     """All files of a source, in path order.
 
     Args:
         path: a directory, searched through, or one file.
         pattern: that names must match.
         consumed: URIs that were consumed: read under these names where there are several, whatever they look like.
+        memory: directories that were read before in this run.
     """
-    look = _LOOK.get()
-    if look is None:
-        return _listed(path, pattern, consumed)
-    before, files = look.get((path, pattern), (None, []))
-    if before is not consumed:
-        files = _listed(path, pattern, consumed)
-        look[path, pattern] = (consumed, files)
-    return files
-
-
-def _listed(path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
     at = open_location(path)
     info = at.info()
     if info.type == pafs.FileType.NotFound:
@@ -69,7 +64,7 @@ def _listed(path: str, pattern: str, consumed: Collection[str]) -> list[InputFil
     prefix = PREFIX if is_local(path) else path.split("://")[0] + "://"
     listed, alone = [], info.type == pafs.FileType.File
     matches = re.compile(fnmatch.translate(pattern)).match
-    for one in _infos(at, info, prefix, consumed):
+    for one in _infos(at, info, prefix, consumed, {} if memory is None else memory):
         name = one.uri.rsplit("/", 1)[-1]
         copied = not alone and one.uri not in consumed and is_copied(name, pattern)
         if not (copied or matches(name)):
@@ -98,7 +93,9 @@ def mtime_ms(info: pafs.FileInfo) -> int:
     return int((info.mtime_ns or 0) // 1_000_000)
 
 
-def _infos(at: Location, info: pafs.FileInfo, prefix: str, consumed: Collection[str]) -> Iterator[InputFile]:
+def _infos(
+    at: Location, info: pafs.FileInfo, prefix: str, consumed: Collection[str], memory: Memory
+) -> Iterator[InputFile]:
     """Every file below a location; hidden ones left out.
 
     Args:
@@ -107,7 +104,7 @@ def _infos(at: Location, info: pafs.FileInfo, prefix: str, consumed: Collection[
     if info.type == pafs.FileType.File:
         yield InputFile(prefix + info.path, int(info.size), mtime_ms(info), info.path)
     elif prefix == PREFIX:
-        yield from files_below(at.path, consumed)
+        yield from files_below(at.path, consumed, memory)
     else:
         for one in at.listing(recursive=True):
             parts = PurePosixPath(one.path[len(at.path) :]).parts

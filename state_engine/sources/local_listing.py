@@ -1,8 +1,8 @@
 """The files below a local directory; within one run, a directory that did not change is not read again.
 
-A run looks for new files before every micro-batch, and for files that wait after the last one. Within
-``directories_remembered`` a look takes from memory what a directory held, where its time of change is the same, and
-only files that are not consumed are asked for their sizes and times again. Each run begins with a whole look: it sees
+A run looks for new files before every micro-batch, and for files that wait after the last one. A look takes from the
+memory of the run what a directory held, where its time of change is the same, and only files that are not consumed are
+asked for their sizes and times again. Each run begins with a whole look: it sees
 consumed files that changed in place, and where a file system does not keep times of directories, a file comes one run
 later at most.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -64,40 +62,27 @@ class _Directory:
 
 
 _Stamp = tuple[int, int, int]
-_Memory = dict[_Place, tuple[_Stamp, _Directory]]
-_REMEMBERED: ContextVar[_Memory | None] = ContextVar("directories of this run", default=None)
+Memory = dict[_Place, tuple[_Stamp, _Directory]]
+"""Directories as they were read."""
 
 
-@contextmanager
-def directories_remembered() -> Iterator[None]:
-    """Within this, directories that do not change are read once."""
-    before = _REMEMBERED.set({})
-    try:
-        yield
-    finally:
-        _REMEMBERED.reset(before)
-
-
-def files_below(path: str, consumed: Collection[str]) -> Iterator[InputFile]:
+def files_below(path: str, consumed: Collection[str], memory: Memory) -> Iterator[InputFile]:
     """The files below a local directory, in no order; hidden ones left out.
 
     Args:
         consumed: URIs of files whose sizes and times may come from memory.
+        memory: gets the directories that are read.
     """
     real = os.path.realpath(path)
     todo = [_Place(path, real, (real,))]
-    memory = _REMEMBERED.get()
     while todo:
         place = todo.pop()
-        if memory is None:
-            directory, is_new = _read(place), True
-        else:
-            directory, is_new = _remembered(memory, place)
+        directory, is_new = _remembered(memory, place)
         yield from directory.files if is_new else _looked_at_again(directory.files, consumed)
         todo += directory.below
 
 
-def _remembered(memory: _Memory, place: _Place) -> tuple[_Directory, bool]:
+def _remembered(memory: Memory, place: _Place) -> tuple[_Directory, bool]:
     """What a directory holds, and whether it was read for this."""
     stat = os.stat(place.path)  # before it is read: a change meanwhile gives it another stamp
     stamp = (stat.st_dev, stat.st_ino, stat.st_ctime_ns)

@@ -10,6 +10,7 @@ the rows of a batch do not apply: a partition is one micro-batch. Flink has no c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, cast
@@ -102,6 +103,11 @@ class PartitionedSource(Source):
     def changing(self) -> bool:
         """Whether the source that is cut changes."""
         return self.source.changing
+
+    def for_run(self) -> PartitionedSource:
+        source = copy(self)
+        source.source = self.source.for_run()
+        return source
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         """The next partition, whatever the clock says."""

@@ -41,6 +41,9 @@ class FakeSource:
     def __init__(self, fresh: int = 9, *, endless: bool = False) -> None:
         self.fresh, self.endless = fresh, endless
 
+    def for_run(self) -> FakeSource:
+        return self
+
     def plan(self, spark: Any, elements: Sequence[Any]) -> Slice | None:
         self.fresh -= 1
         return self._slice("new", elements) if self.fresh >= 0 else None

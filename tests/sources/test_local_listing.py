@@ -19,9 +19,11 @@ from hypothesis import strategies as st
 from state_engine import FileSource
 from state_engine.core.errors import SourceError
 from state_engine.sources import local_listing
+from state_engine.sources.changes.change_format import DebeziumFormat
+from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.delta_table import kept_newest
-from state_engine.sources.listing import list_files, one_look
-from state_engine.sources.local_listing import InputFile, directories_remembered
+from state_engine.sources.listing import Looks
+from state_engine.sources.local_listing import InputFile
 
 NO_SPARK: Any = None
 TICK_S = 0.02
@@ -48,16 +50,18 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def files(directory: Path, consumed: Sequence[str] = ()) -> list[InputFile]:
-    """A look, after what was done before has settled."""
+def files(directory: Path, looks: Looks) -> list[InputFile]:
+    """A look of a run, after what was done before has settled."""
     time.sleep(TICK_S)
-    return list_files(f"file://{directory}", "*", {f"file://{directory}/{name}" for name in consumed})
+    return looks.files(f"file://{directory}", "*", ())
 
 
-def look(directory: Path, consumed: Sequence[str] = ()) -> dict[str, int]:
+def look(directory: Path, looks: Looks, consumed: Sequence[str] = ()) -> dict[str, int]:
     """The sizes of files that a look finds."""
+    time.sleep(TICK_S)
     start = f"file://{directory}/"
-    return {one.uri.removeprefix(start): one.size for one in files(directory, consumed)}
+    listed = looks.files(f"file://{directory}", "*", {start + name for name in consumed})
+    return {one.uri.removeprefix(start): one.size for one in listed}
 
 
 def put(file: Path, size: int = 1) -> None:
@@ -69,14 +73,14 @@ def test_a_directory_that_did_not_change_is_read_once(tmp_path: Path, read: Coun
     feed = tmp_path / "feed"
     for name in ("a/1", "a/2", "b/1"):
         put(feed / name)
-    with directories_remembered():
-        assert look(feed) == look(feed) == {"a/1": 1, "a/2": 1, "b/1": 1}
-        assert read == {"feed": 1, "a": 1, "b": 1}
-        put(feed / "b/2")
-        put(feed / "c/1")
-        assert look(feed) == {"a/1": 1, "a/2": 1, "b/1": 1, "b/2": 1, "c/1": 1}
-        assert read == {"feed": 2, "a": 1, "b": 2, "c": 1}
-    look(feed)
+    run = Looks()
+    assert look(feed, run) == look(feed, run) == {"a/1": 1, "a/2": 1, "b/1": 1}
+    assert read == {"feed": 1, "a": 1, "b": 1}
+    put(feed / "b/2")
+    put(feed / "c/1")
+    assert look(feed, run) == {"a/1": 1, "a/2": 1, "b/1": 1, "b/2": 1, "c/1": 1}
+    assert read == {"feed": 2, "a": 1, "b": 2, "c": 1}
+    look(feed, Looks())
     assert read == {"feed": 3, "a": 2, "b": 3, "c": 2}  # every run begins with a whole look
 
 
@@ -85,32 +89,32 @@ def test_a_directory_that_may_change_without_another_time_is_read_again(
 ) -> None:
     monkeypatch.setattr(local_listing, "_SETTLED_NS", 3_600 * 10**9)
     put(tmp_path / "a/1")
-    with directories_remembered():
-        assert look(tmp_path) == look(tmp_path)
+    run = Looks()
+    assert look(tmp_path, run) == look(tmp_path, run)
     assert read["a"] == 2
 
 
 def test_sizes_of_files_that_are_not_consumed_are_looked_at_again(tmp_path: Path) -> None:
     for name in ("consumed", "grows", "new"):
         put(tmp_path / name)
-    with directories_remembered():
-        look(tmp_path)
-        for name in ("consumed", "grows"):
-            put(tmp_path / name, 5)
-        assert look(tmp_path, ["consumed"]) == {"consumed": 1, "grows": 5, "new": 1}
-        assert look(tmp_path, ["consumed", "grows"])["grows"] == 5  # as it was when it was consumed
-    assert look(tmp_path, ["consumed"]) == {"consumed": 5, "grows": 5, "new": 1}  # the next run sees it
+    run = Looks()
+    look(tmp_path, run)
+    for name in ("consumed", "grows"):
+        put(tmp_path / name, 5)
+    assert look(tmp_path, run, ["consumed"]) == {"consumed": 1, "grows": 5, "new": 1}
+    assert look(tmp_path, run, ["consumed", "grows"])["grows"] == 5  # as it was when it was consumed
+    next_run = look(tmp_path, Looks(), ["consumed"])
+    assert next_run == {"consumed": 5, "grows": 5, "new": 1}
 
 
 def test_a_file_that_another_runner_consumed_after_it_grew(tmp_path: Path) -> None:
-    source = FileSource(str(tmp_path), schema="text string", format="csv")
+    source = FileSource(str(tmp_path), schema="text string", format="csv").for_run()
     put(tmp_path / "grows")
-    with directories_remembered():
-        files(tmp_path)
-        put(tmp_path / "grows", 5)
-        with directories_remembered():
-            consumed = source.consumed(NO_SPARK, "all")
-        assert source.plan(NO_SPARK, consumed) is None
+    time.sleep(TICK_S)
+    source.plan(NO_SPARK, [])
+    put(tmp_path / "grows", 5)
+    consumed = source.for_run().consumed(NO_SPARK, "all")
+    assert source.plan(NO_SPARK, consumed) is None
     put(tmp_path / "grows", 6)
     with pytest.raises(SourceError, match="after it was consumed"):
         source.plan(NO_SPARK, consumed)
@@ -126,10 +130,10 @@ def test_a_file_that_vanishes_while_it_is_looked_at(tmp_path: Path, monkeypatch:
             raise FileNotFoundError(path)
         return stat(path, **options)
 
-    with directories_remembered():
-        assert look(tmp_path) == {"a": 1, "b": 1}
-        monkeypatch.setattr(os, "stat", gone)
-        assert look(tmp_path) == {"a": 1}
+    run = Looks()
+    assert look(tmp_path, run) == {"a": 1, "b": 1}
+    monkeypatch.setattr(os, "stat", gone)
+    assert look(tmp_path, run) == {"a": 1}
 
 
 def test_what_links_lead_to_may_change_without_their_directory(tmp_path: Path) -> None:
@@ -138,10 +142,10 @@ def test_what_links_lead_to_may_change_without_their_directory(tmp_path: Path) -
     put(feed / "file")
     (feed / "later").symlink_to(outside / "2")
     (feed / "linked").symlink_to(outside)
-    with directories_remembered():
-        assert look(feed) == {"file": 1, "linked/1": 1}
-        put(outside / "2")
-        assert look(feed) == {"file": 1, "later": 1, "linked/1": 1}  # the file is there under two names
+    run = Looks()
+    assert look(feed, run) == {"file": 1, "linked/1": 1}
+    put(outside / "2")
+    assert look(feed, run) == {"file": 1, "later": 1, "linked/1": 1}  # the file is there under two names
 
 
 def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
@@ -149,25 +153,39 @@ def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
     put(before / "below/1")
     feed.mkdir()
     (feed / "linked").symlink_to(before)
-    with directories_remembered():
-        assert [one.real for one in files(feed)] == [f"{before}/below/1"]
-        before.rename(after)
-        (feed / "linked").unlink()
-        (feed / "linked").symlink_to(after)
-        assert [one.real for one in files(feed)] == [f"{after}/below/1"]
+    run = Looks()
+    assert [one.real for one in files(feed, run)] == [f"{before}/below/1"]
+    before.rename(after)
+    (feed / "linked").unlink()
+    (feed / "linked").symlink_to(after)
+    assert [one.real for one in files(feed, run)] == [f"{after}/below/1"]
 
 
-def test_one_look_shows_each_position_the_files_of_its_moment(tmp_path: Path) -> None:
+def test_what_waits_is_what_the_plan_at_that_position_saw(tmp_path: Path) -> None:
     start = f"file://{tmp_path}"
-    consumed, others = {f"{start}/a": 1}, {f"{start}/b": 1}
+    consumed, others, run = {f"{start}/a": 1}, {f"{start}/b": 1}, Looks()
     put(tmp_path / "a")
-    with one_look():
-        before = list_files(start, "*", consumed)
-        put(tmp_path / "new")
-        assert list_files(start, "*", consumed) is before
-        assert [Path(one.uri).name for one in list_files(start, "n*", consumed)] == ["new"]
-        assert len(list_files(start, "*", others)) == 2  # another position, later
-    assert len(list_files(start, "*", consumed)) == 2
+    before = run.files(start, "*", consumed)
+    put(tmp_path / "new")
+    assert run.again(start, "*", consumed) is before
+    assert len(run.again(start, "*", consumed)) == 2  # once only
+    before = run.files(start, "*", consumed)
+    put(tmp_path / "newer")
+    assert len(run.again(start, "*", others)) == 3  # another position, later
+
+
+def test_each_run_of_a_source_begins_with_a_whole_look(tmp_path: Path, read: Counter[str]) -> None:
+    """Also where the source is wrapped; in memory of the run, so runs in two threads share nothing."""
+    put(tmp_path / "feed/a")
+    source = FileSource(str(tmp_path / "feed"), schema="text string", format="csv")
+    for each in (source, DecodedSource("rows", source, DebeziumFormat())):
+        read.clear()
+        time.sleep(TICK_S)
+        first, second = each.for_run(), each.for_run()
+        assert [first.plan(NO_SPARK, []) is None for _ in range(3)] == [False] * 3
+        assert read == {"feed": 1}
+        second.plan(NO_SPARK, [])
+        assert read == {"feed": 2}
 
 
 NAMES = st.sampled_from(["a", "b", "d/a", "d/e/a", "d/e/b", "f/a", ".h/a", "f/_b"])
@@ -209,13 +227,11 @@ def test_a_look_within_a_run_finds_what_a_whole_look_finds(
     feed = tmp_path_factory.mktemp("feed")
     for name in ("a", "d/a", "d/e/b", "f/a"):
         put(feed / name)
-    with directories_remembered():
-        files(feed)
-        for one in steps:
-            step(feed, *one)
-            within = files(feed)
-            with directories_remembered():
-                assert within == files(feed)
+    run = Looks()
+    files(feed, run)
+    for one in steps:
+        step(feed, *one)
+        assert files(feed, run) == files(feed, Looks())
 
 
 def test_the_newest_values_are_kept() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,9 @@ class DecodedSource(Source):
     @property
     def inner(self) -> Source:
         return self.source.inner
+
+    def for_run(self) -> DecodedSource:
+        return replace(self, source=self.source.for_run())
 
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         return self.source.plan(spark, elements)
