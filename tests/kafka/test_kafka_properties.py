@@ -13,25 +13,27 @@ from pyspark.sql import SparkSession
 from state_engine.spark.kafka.clients import KafkaJava
 from state_engine.spark.kafka.properties import LIST
 
-CLIENTS = ["admin.AdminClientConfig", "consumer.ConsumerConfig", "producer.ProducerConfig"]
+CLIENTS = {"A": "admin.AdminClientConfig", "C": "consumer.ConsumerConfig", "P": "producer.ProducerConfig"}
 NUMBERS = {"INT": "whole", "LONG": "whole", "SHORT": "whole", "DOUBLE": "real"}
 
 
 @pytest.mark.usefixtures("topics")
 def test_the_list_is_what_the_clients_declare(spark: SparkSession) -> None:
     java = KafkaJava(spark)
-    declared = {
-        line for client in CLIENTS for line in lines(java.kafka(f"clients.{client}").configDef().configKeys())
-    }
-    assert LIST.read_text().splitlines() == sorted(declared)
+    clients: dict[tuple[str, str], str] = {}
+    for letter, client in CLIENTS.items():
+        for one in properties(java.kafka(f"clients.{client}").configDef().configKeys()):
+            clients[one] = clients.get(one, "") + letter
+    declared = sorted(f"{name} {letters} {taken}" for (name, taken), letters in clients.items())
+    assert LIST.read_text().splitlines() == declared
 
 
-def lines(keys: Any) -> Iterator[str]:
-    """The lines of a client's properties, but for those that it keeps to itself."""
+def properties(keys: Any) -> Iterator[tuple[str, str]]:
+    """Name of each property of a client and what it takes, but for those that it keeps to itself."""
     for name in keys:
         if not name.startswith("internal."):
             kind, check = get_field(keys[name], "type"), get_field(keys[name], "validator")
-            yield f"{name} {takes(kind.toString(), '' if check is None else check.toString())}"
+            yield name, takes(kind.toString(), "" if check is None else check.toString())
 
 
 def takes(kind: str, check: str) -> str:

@@ -90,6 +90,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         records({"sasl.login.refresh.window.factor": 2}), "refresh.window.factor' must be 0.5 to 1.0, not 2",
     ),
     "kafka: a flag": (records({"check.crcs": "yes"}), "'check.crcs' must be 'true' or 'false', not 'yes'"),
+    "kafka: of producers": (records({"linger.ms": "5"}), "'linger.ms' is one of producers, .* it to the KafkaSink"),
+    "kafka: a secret of producers": (
+        records({}, options_env={"partitioner.class": "X"}), "'partitioner.class' is one of producers",
+    ),
+    "kafka sink: of consumers": (
+        sent({"max.poll.records": "5"}), "'max.poll.records' is one of consumers, .* it to the KafkaSource",
+    ),
     "kafka sink: a slip": (sent({"compresion.type": "zstd"}), "KafkaSink: .* did you mean 'compression.type'"),
     "kafka sink: compression": (sent({"compression.type": "brotli"}), "must be 'none', .* or 'zstd', not 'brotli'"),
     "kafka sink: a number": (sent({"max.request.size": "1MB"}), "must be a whole number, not '1MB'"),
@@ -104,6 +111,7 @@ TAKEN: dict[str, Callable[[], Any]] = {
     "kafka": records({"security.protocol": "SSL", "fetch.max.bytes": 1000, "my.plugin.setting": "x"}),
     "kafka: two names alike": records({"sasl.oauthbearer.jwks.endpoint.url": "https://here"}),
     "kafka: in any case": records({"security.protocol": "ssl", "check.crcs": True, "client.rack": "r1"}),
+    "kafka: of admins, too": records({"retries": "3"}),
     "kafka sink": sent({"compression.type": "zstd", "linger.ms": "5"}),
     "data source": lambda: PythonDataSource(Readings, {"host": "here"}),
 }

@@ -36,6 +36,7 @@ from state_engine.sinks.keyed import columns_of
 from state_engine.sinks.staging import Staging, record_target
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, kafka_admin
 from state_engine.spark.kafka.cluster import Format, KafkaCluster
+from state_engine.spark.kafka.properties import check_side
 from state_engine.storage.stores.files import join
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
@@ -113,6 +114,7 @@ class KafkaSink(Sink):
             )
         self._check_topics()
         self._target()
+        check_side({*self.options, *self.options_env}, of="KafkaSink")
 
     def _check_topics(self) -> None:
         for name in (self.topic, self.marker_topic):

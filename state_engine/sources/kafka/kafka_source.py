@@ -49,6 +49,7 @@ from state_engine.spark.kafka.clients import (
     matching,
 )
 from state_engine.spark.kafka.cluster import Format, KafkaCluster
+from state_engine.spark.kafka.properties import check_side
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class KafkaSource(Source):
                 f"KafkaSource: max_offsets_per_batch must be at least 1, not {self.max_offsets_per_batch!r}"
             )
         object.__setattr__(self, "servers", self.cluster.servers)
+        check_side({*self.options, *self.options_env}, of="KafkaSource")
 
     def _check_topics(self) -> None:
         if (self.topic is None) == (self.pattern is None):
