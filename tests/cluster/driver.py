@@ -32,13 +32,7 @@ COMPACT_EVERY = 5
 
 
 class Driver:
-    """See the module docstring.
-
-    Args:
-        site: with the job.
-        gate: where the job is held up.
-        notes: file.
-    """
+    """See the module docstring."""
 
     def __init__(self, site: Site, gate: Gate, notes: Path) -> None:
         self.site, self.gate, self.notes = site, gate, notes

@@ -47,11 +47,7 @@ _DRIVER_POINTS = {
 
 @dataclass(frozen=True)
 class Gate:
-    """Where the job can be held up.
-
-    Attributes:
-        directory: of the files.
-    """
+    """Where the job can be held up."""
 
     directory: Path
 

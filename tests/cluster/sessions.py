@@ -48,11 +48,7 @@ OPTIONS = {
 
 @dataclass
 class Session:
-    """A driver process.
-
-    Attributes:
-        notes: file with what it wrote down.
-    """
+    """A driver process."""
 
     process: subprocess.Popen[bytes]
     notes: Path
@@ -117,12 +113,7 @@ def kill_at(cluster: Cluster, moment: str, victim: str, process: int) -> None:
 
 @dataclass
 class Place:
-    """A site with its root in a store, and a cluster that its drivers use.
-
-    Attributes:
-        rows: how many the input has.
-        sessions: all drivers that were started.
-    """
+    """A site with its root in a store, and a cluster that its drivers use."""
 
     directory: Path
     cluster: Cluster

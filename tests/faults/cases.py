@@ -67,13 +67,7 @@ def cases(action: Action) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class SavedSite:
-    """A workload after its first micro-batches, to be broken again and again, and what must be seen.
-
-    Attributes:
-        site: where it is broken; always the same directory, for sinks are recorded by path.
-        saved: copy of it after the first micro-batches.
-        after: what is seen after no, the first, and each later checkpoint of an uninterrupted run.
-    """
+    """A workload after its first micro-batches, to be broken again and again, and what must be seen."""
 
     site: Site
     saved: Path

@@ -35,15 +35,7 @@ C = TypeVar("C")
 
 
 class CaseOfChild(NamedTuple):
-    """One case of a process that dies.
-
-    Attributes:
-        workload: its name.
-        directory: of the site.
-        faults: the schedule.
-        operation: in which they happen; empty for a micro-batch.
-        store: URI for the root and Delta tables of the site; None: they lie in the directory.
-    """
+    """One case of a process that dies."""
 
     workload: str
     directory: Path
@@ -53,11 +45,7 @@ class CaseOfChild(NamedTuple):
 
 
 def killed(cases: Sequence[CaseOfChild], environment: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Let one process run all these cases until their faults kill it; its output, empty if all struck.
-
-    Args:
-        environment: what the process has besides this one's.
-    """
+    """Let one process run all these cases until their faults kill it; its output, empty if all struck."""
     shown = [case._replace(directory=str(case.directory), faults=to_json(case.faults)) for case in cases]  # type: ignore[arg-type]
     died = subprocess.run(
         [sys.executable, "-m", "tests.faults.child", json.dumps(shown)],
@@ -69,14 +57,7 @@ def killed(cases: Sequence[CaseOfChild], environment: Mapping[str, str] = Mappin
 
 
 class KilledCases(Generic[C]):
-    """What killed processes left of cases: one process for all that die together, at the first use of one of them.
-
-    Args:
-        together: all cases that die with one.
-        shown: what the process is given of a case, with a directory for it.
-        new_directory: makes one for the cases of a process.
-        environment: what the process has besides this one's.
-    """
+    """What killed processes left of cases: one process for all that die together, at the first use of one of them."""
 
     def __init__(
         self,

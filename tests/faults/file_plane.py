@@ -50,13 +50,7 @@ _OTHERS = (errno.EACCES, errno.EMFILE, errno.EIO)
 
 @dataclass(frozen=True, order=True)
 class Access:
-    """One access to a file.
-
-    Attributes:
-        kind: what is done.
-        path: below the directory of the test, without random parts.
-        nth: how often the same was done before, from 1 on.
-    """
+    """One access to a file."""
 
     kind: str
     path: str
@@ -76,14 +70,7 @@ class Access:
 
 
 class Plane:
-    """Notes accesses, and lets one thing happen to one of them.
-
-    Args:
-        at: the accesses below this directory count.
-        access: where it happens; None to record only.
-        what: happens.
-        meanwhile: what another runner does.
-    """
+    """Notes accesses, and lets one thing happen to one of them."""
 
     def __init__(
         self,

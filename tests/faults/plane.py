@@ -165,13 +165,7 @@ def kill_process() -> None:
 
 
 class Plane:
-    """Counts how often points are reached, and lets faults happen.
-
-    Args:
-        schedule: faults.
-        kill: what ``sigkill`` does.
-        meanwhile: what another runner does while a zombie sleeps.
-    """
+    """Counts how often points are reached, and lets faults happen."""
 
     def __init__(
         self, schedule: Sequence[Fault], *, kill: Callable[[], None], meanwhile: Callable[[], None]

@@ -49,12 +49,7 @@ ALL = ("1", "2", "3")
 
 @dataclass(frozen=True)
 class Dying:
-    """How the first attempt of a task ends.
-
-    Attributes:
-        marker: file that is there when it happened; it lists what the attempt had written.
-        torn: whether its files are cut short.
-    """
+    """How the first attempt of a task ends."""
 
     marker: Path
     torn: bool
@@ -156,10 +151,6 @@ class Bed:
     """One directory with a root and every sink, which can be put back to what it was.
 
     Paths of sinks are in the rows, so each case uses the same directory, one after the other.
-
-    Args:
-        directory: of the bed, and of what is saved.
-        spark: on a master that runs tasks again.
     """
 
     def __init__(self, directory: Path, spark: SparkSession) -> None:

@@ -23,12 +23,7 @@ WORKLOAD = "sinks"
 
 @dataclass
 class RunnerReport:
-    """The report of one runner.
-
-    Attributes:
-        committed: ids of checkpoints that it committed and published.
-        lost: class and message of every attempt that it lost.
-    """
+    """The report of one runner."""
 
     committed: list[int] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)

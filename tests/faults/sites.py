@@ -93,13 +93,7 @@ def opened(database: str) -> Iterator[sqlite3.Connection]:
 
 @dataclass
 class Site:
-    """A directory with a root and sinks.
-
-    Attributes:
-        directory: of both.
-        sinks: names, of ``EVERY``.
-        keeps: whether a restore leaves the outputs of what it abandons in the sinks.
-    """
+    """A directory with a root and sinks."""
 
     directory: Path
     sinks: tuple[str, ...] = WITHDRAWING
@@ -334,13 +328,7 @@ def _published(rows: Iterable[CheckpointRow]) -> dict[str, list[int]]:
 
 @dataclass
 class SavedSite:
-    """Where an operation is tried: always in the same directory, as sinks are recorded by path.
-
-    Attributes:
-        site: that directory.
-        saved: a copy of what is in it before the operation.
-        operation: of ``OPERATIONS``.
-    """
+    """Where an operation is tried: always in the same directory, as sinks are recorded by path."""
 
     site: Site
     saved: Path

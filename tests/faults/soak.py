@@ -22,11 +22,7 @@ _UNDER_LOCK = {p for counts in REACHED.values() for p in counts if "move of file
 
 @dataclass
 class History:
-    """Runs random operations on a site; see the module docstring.
-
-    Attributes:
-        steps: each step and its end, for the message of a test that fails.
-    """
+    """Runs random operations on a site; see the module docstring."""
 
     site: Site
     seed: int

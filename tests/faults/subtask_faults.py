@@ -43,12 +43,7 @@ class SubtaskFault:
 
 @dataclass(frozen=True)
 class Planted:
-    """A fault in a job that is run.
-
-    Attributes:
-        fault: what happens.
-        marker: the file that is there when it happened; it holds the process id of the worker.
-    """
+    """A fault in a job that is run."""
 
     fault: SubtaskFault
     marker: Path

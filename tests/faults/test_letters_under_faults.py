@@ -41,14 +41,7 @@ def faults(action: Action) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class Letters:
-    """A job that has refused some rows, to be broken again and again, and what sending them gives.
-
-    Attributes:
-        site: where it is broken; always the same directory, for sinks are recorded by path.
-        saved: copy of it.
-        sent: what is seen when they are sent once.
-        waiting: how many wait.
-    """
+    """A job that has refused some rows, to be broken again and again, and what sending them gives."""
 
     site: Site
     saved: Path

@@ -40,12 +40,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Three sinks, with what is there before an operation, to be broken again and again.
-
-    Attributes:
-        saved_site: an uninterrupted run of three micro-batches.
-        saved: copies of what ``prepare`` left, by operation.
-    """
+    """Three sinks, with what is there before an operation, to be broken again and again."""
 
     saved_site: SavedSite
     saved: dict[str, Path] = field(default_factory=dict)

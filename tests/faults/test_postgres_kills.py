@@ -34,13 +34,7 @@ Back = Literal["at once", "later"]
 
 @dataclass(frozen=True)
 class Step:
-    """Where the server dies.
-
-    Attributes:
-        number: of the statement or commit, from 1.
-        after: whether it was executed before.
-        back: when the server comes back.
-    """
+    """Where the server dies."""
 
     number: int
     after: bool
@@ -130,13 +124,7 @@ class PostgresSite(Site):
 
 
 class SavedSite:
-    """A site before an operation, of which each case gets a copy.
-
-    Args:
-        directory: of the copies and of what is saved.
-        server: that is killed.
-        operation: of ``OPERATIONS``.
-    """
+    """A site before an operation, of which each case gets a copy."""
 
     def __init__(self, directory: Path, server: Server, operation: str) -> None:
         self.server, self.operation, self._directory = server, operation, directory

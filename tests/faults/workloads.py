@@ -206,11 +206,7 @@ class RowsAsJson:
 
 
 def sink_of(name: str, directory: Path, store: str | None = None) -> Sink:
-    """The sink of a name; the rest of the name after its first part distinguishes sinks of one kind.
-
-    Args:
-        store: URI of a directory for Delta tables; None: they lie in the directory of the others.
-    """
+    """The sink of a name; the rest of the name after its first part distinguishes sinks of one kind."""
     path, table = directory / "sinks" / name, table_of(name, directory, store)
     match name.split("_")[0]:
         case "delta":
@@ -329,23 +325,14 @@ WORKLOADS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """The content that readers see.
-
-    Attributes:
-        outputs: published rows by sink, sorted.
-        state: keyed state by operator, and lists of operator state by operator.
-    """
+    """The content that readers see."""
 
     outputs: Mapping[str, list[Any]]
     state: Mapping[str, Any]
 
 
 class Site:
-    """A directory with the root and the sinks of one workload; or one in a store for the root and all Delta tables.
-
-    Attributes:
-        max_parallelism: that the job declares.
-    """
+    """A directory with the root and the sinks of one workload; or one in a store for the root and all Delta tables."""
 
     max_parallelism = KEY_GROUPS
 

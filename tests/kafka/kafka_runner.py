@@ -43,11 +43,7 @@ OUT = "id bigint, name string, n bigint"
 
 
 class Counts(KeyedProcessFunction):
-    """Every element with how many of its key have come.
-
-    Args:
-        gate: where it can be held up.
-    """
+    """Every element with how many of its key have come."""
 
     def __init__(self, gate: Gate | None = None) -> None:
         self.gate = gate

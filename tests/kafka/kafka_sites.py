@@ -26,13 +26,7 @@ NAMES = [f"n{i}" for i in range(7)]
 
 
 class Site:
-    """Topics, a directory and a database for one history.
-
-    Args:
-        topics: of the broker.
-        directory: for root, table and log.
-        url: of the database.
-    """
+    """Topics, a directory and a database for one history."""
 
     def __init__(self, topics: Topics, directory: Path, url: str) -> None:
         self.topics, self.directory, self.url = topics, directory, url

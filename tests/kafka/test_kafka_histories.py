@@ -44,11 +44,7 @@ Output = tuple[int, int]
 
 @dataclass
 class Model:
-    """What is in the topic that the job reads.
-
-    Attributes:
-        partitions: by offset; None where there is no committed record.
-    """
+    """What is in the topic that the job reads."""
 
     partitions: list[list[Record | None]] = field(default_factory=lambda: [[]])
     sent: int = 0
@@ -61,12 +57,7 @@ class Model:
     def own_outputs(
         self, ranges: dict[int, list[OffsetRange]], rows: Rows
     ) -> dict[int, list[tuple[str, Output]]]:
-        """The outputs of each checkpoint, by name; everything is consumed, and nothing of it twice on a path.
-
-        Args:
-            ranges: that each checkpoint consumed.
-            rows: all checkpoints.
-        """
+        """The outputs of each checkpoint, by name; everything is consumed, and nothing of it twice on a path."""
         places: dict[int | None, dict[int, int]] = {None: {}}
         counts: dict[int | None, Counter[str]] = {None: Counter()}
         own: dict[int, list[tuple[str, Output]]] = defaultdict(list)
@@ -101,13 +92,7 @@ class Model:
 
 
 class World:
-    """A job from a topic to a topic, and all that happens to it.
-
-    Args:
-        spark, topics: session and broker.
-        directory: of the root.
-        chance: decides what happens.
-    """
+    """A job from a topic to a topic, and all that happens to it."""
 
     def __init__(self, spark: SparkSession, topics: Topics, directory: Path, chance: random.Random) -> None:
         self.spark, self.topics, self.directory, self.chance = spark, topics, directory, chance

@@ -21,13 +21,7 @@ Part = str | bytes | None
 
 
 class Topics:
-    """The topics of a broker.
-
-    Args:
-        spark: session whose Java has Kafka's clients.
-        broker: running.
-        access: ``options`` and ``options_env`` of sources and sinks, where the broker lets in its users only.
-    """
+    """The topics of a broker."""
 
     def __init__(self, spark: SparkSession, broker: Broker, access: Mapping[str, Any] | None = None) -> None:
         self.spark, self.broker, self.access = spark, broker, access or {}

@@ -184,11 +184,7 @@ class Beside(threading.Thread):
 
 
 class Watcher(Beside):
-    """Looks at the options of a session, and at what its user's own query gives, all the time.
-
-    Attributes:
-        seen: every state of them, by what was looked at.
-    """
+    """Looks at the options of a session, and at what its user's own query gives, all the time."""
 
     def __init__(self, session: SparkSession) -> None:
         super().__init__()
@@ -207,12 +203,7 @@ class Watcher(Beside):
 
 
 class Neighbour(Beside):
-    """Another user of the process, with a zone of his own: runs a job of his own, and asks for hours.
-
-    Attributes:
-        wrong: what was not as it has to be.
-        runs: how often it was.
-    """
+    """Another user of the process, with a zone of his own: runs a job of his own, and asks for hours."""
 
     def __init__(self, directory: Path, spark: SparkSession, zone: str) -> None:
         super().__init__()

@@ -44,13 +44,7 @@ POINTS = [f"{when} {step}" for step in STEPS for when in ("before", "after")]
 
 @dataclass(frozen=True)
 class Step:
-    """One run of the engine.
-
-    Attributes:
-        bound: of rows or files in a micro-batch; None: whatever is there.
-        interrupt: where the run is interrupted first.
-        options: of the user's session.
-    """
+    """One run of the engine."""
 
     parallelism: int = 1
     backend: str = "heap"
@@ -63,13 +57,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Variation:
-    """Runs of a case.
-
-    Attributes:
-        lasting: whether states without a time to live get one that never ends.
-        tasks: whether subtasks run in Spark's tasks.
-        neighbour: zone of another user, who runs an engine of his own meanwhile.
-    """
+    """Runs of a case."""
 
     seed: int
     steps: list[Step]

@@ -189,14 +189,7 @@ def judged(
     function: Any = None,
     keyed: bool = True,
 ) -> DataStream:
-    """The outputs of the operator ``judge``, in total order.
-
-    Args:
-        order_by: of the sources, by name.
-        shapes: applied to both streams.
-        function: in place of ``Judge``.
-        keyed: whether the events have keys.
-    """
+    """The outputs of the operator ``judge``, in total order."""
     streams = {}
     for name in DELAY_MS:
         given = [row for source, row in rows if source == name]

@@ -46,13 +46,7 @@ MANY = USUAL.rows + 1
 
 @dataclass(frozen=True)
 class Budget:
-    """What one micro-batch may cost.
-
-    Attributes:
-        jobs, stages: of Spark; stages that are skipped, fail or are tried again count as wrong.
-        shuffled: bytes at most.
-        commits: to Delta tables.
-    """
+    """What one micro-batch may cost."""
 
     jobs: int
     stages: int

@@ -74,13 +74,7 @@ def events(seed: int, count: int = 60) -> list[Event]:
 
 @dataclass
 class Model:
-    """What a plain loop makes of events, in their order.
-
-    Attributes:
-        seen: outputs of a function that counts the elements of each key.
-        late: events that it does not get.
-        behind: late events by source, of every event by its number.
-    """
+    """What a plain loop makes of events, in their order."""
 
     seen: list[Any] = field(default_factory=list)
     late: list[Event] = field(default_factory=list)

@@ -359,14 +359,7 @@ def slices(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.Re
 def check(
     spark: SparkSession, tables: Sequence[pa.Table], wire: Wire, *, selects: bool = False, **options: Any
 ) -> list[pa.Table]:
-    """The driver, tasks that Spark gives rows, those that read them, and subtasks that do route the very same.
-
-    Args:
-        selects: whether a function makes the keys: it is called once for each row, so no two subtasks read it.
-
-    Returns:
-        The driver's.
-    """
+    """The driver, tasks that Spark gives rows, those that read them, and subtasks that do route the very same."""
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
     def as_frame(table: pa.Table) -> DataFrame:

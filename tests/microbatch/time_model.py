@@ -67,13 +67,7 @@ class Sessions(KeyedProcessFunction):
 
 @dataclass(frozen=True)
 class Source:
-    """A source of a history.
-
-    Attributes:
-        rows: in the order in which they come.
-        delay_ms, idle_after_ms, clock_delay_ms: its event time.
-        cut: rows of a batch.
-    """
+    """A source of a history."""
 
     rows: list[Row]
     delay_ms: int = 0
@@ -84,12 +78,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Step:
-    """One call of the engine: the clock, how many rows of each source are there by then, and what happens before.
-
-    Attributes:
-        restarts: whether the job is built anew.
-        back: to the micro-batch so many before the newest one; 0 for no restore.
-    """
+    """One call of the engine: the clock, how many rows of each source are there by then, and what happens before."""
 
     clock_ms: int
     there: dict[str, int]
@@ -205,11 +194,7 @@ class Operator:
 
 @dataclass
 class Model:
-    """A plain loop over the rows; what the engine must be equal to, batch by batch.
-
-    Attributes:
-        batches: all of them; path: those that no restore took back, and states: what was known after each.
-    """
+    """A plain loop over the rows; what the engine must be equal to, batch by batch."""
 
     history: History
     read: dict[str, int] = field(default_factory=lambda: {"a": 0, "b": 0})

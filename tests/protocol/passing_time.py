@@ -24,11 +24,7 @@ _MTIME = store_clock.written_ms
 
 
 class Clock:
-    """A clock that is ahead of the machine's.
-
-    Attributes:
-        ahead_ms: by how much; grows only.
-    """
+    """A clock that is ahead of the machine's."""
 
     def __init__(self) -> None:
         self.ahead_ms = 0

@@ -44,11 +44,7 @@ Row = tuple[Any, ...]
 
 
 def job_over(stream_of: Callable[[StatefulJob], Any], place: Path | None, **options: Any) -> StatefulJob:
-    """The job over some stream of changes.
-
-    Args:
-        place: of the tables that show its states; None for a job without.
-    """
+    """The job over some stream of changes."""
     job = StatefulJob("users", max_parallelism=8, compaction=None, **options)
     changes = stream_of(job)
     rows = changes.key_by("id").process(LastRow(ROW, key=["id"]), uid="rows", output_type=ROW)
@@ -65,13 +61,7 @@ def job_over(stream_of: Callable[[StatefulJob], Any], place: Path | None, **opti
 
 @dataclass
 class World:
-    """A table that changes, and a job that follows it.
-
-    Attributes:
-        directory: of both.
-        spark, chance: change the table, and decide what happens.
-        vectors: whether changes of the table write deletion vectors.
-    """
+    """A table that changes, and a job that follows it."""
 
     directory: Path
     spark: SparkSession

@@ -20,9 +20,6 @@ class Steps:
     """Counts the steps of publishing, and dies at one of them; None for none.
 
     Steps are each file and commit of a Delta table, before and after it, and each statement and commit of a database.
-
-    Attributes:
-        taken: names of the steps so far, in order.
     """
 
     def __init__(self, dies_at: int | None) -> None:

@@ -87,14 +87,7 @@ def model(rows: list[Row]) -> dict[str, list[tuple[Any, ...]]]:
 
 @dataclass
 class Site:
-    """A root, tables beside it, and a job that reads rows.
-
-    Attributes:
-        directory: of both.
-        rows: all that there is to read.
-        engine: of the root.
-        chance: decides what happens.
-    """
+    """A root, tables beside it, and a job that reads rows."""
 
     directory: Path
     rows: list[Row]

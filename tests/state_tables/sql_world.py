@@ -122,11 +122,7 @@ class World:
 
 
 class Failing:
-    """Breaks the n-th step of publishers: a statement, or a commit, counted from 0; None breaks none.
-
-    Attributes:
-        steps: that there were.
-    """
+    """Breaks the n-th step of publishers: a statement, or a commit, counted from 0; None breaks none."""
 
     def __init__(self, step: int | None, *, killed: bool) -> None:
         self.step, self.killed, self.steps = step, killed, 0

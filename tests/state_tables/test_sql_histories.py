@@ -26,12 +26,7 @@ Identity = tuple[Any, ...]
 
 
 class History:
-    """One random history. ``rows`` is the table as it must be: by identity its value and the checkpoint of the row.
-
-    Attributes:
-        shown: the checkpoint that the table shows; None where there is no table.
-        has_rows: whether the table had rows after the last publish.
-    """
+    """One random history. ``rows`` is the table as it must be: by identity its value and the checkpoint of the row."""
 
     def __init__(self, world: World, seed: int) -> None:
         self.world, self.rng = world, random.Random(seed)

@@ -294,12 +294,7 @@ class Latest(KeyedProcessFunction):
 
 @dataclass
 class Evolving:
-    """A job whose state changes its class.
-
-    Attributes:
-        directory: of root and tables.
-        engine: of the root.
-    """
+    """A job whose state changes its class."""
 
     directory: Path
     engine: StateEngine

@@ -76,13 +76,7 @@ def by_hand(rows: list[Row], wrong_from: int, wrong_to: int) -> tuple[History, d
 
 @dataclass
 class Bank:
-    """The job, and what its users read.
-
-    Attributes:
-        directory: of root and history.
-        database: options of the serving table.
-        world: the database, where it is PostgreSQL.
-    """
+    """The job, and what its users read."""
 
     directory: Path
     engine: StateEngine

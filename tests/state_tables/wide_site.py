@@ -100,13 +100,7 @@ def recent_of(batches: list[Batch]) -> tuple[dict[str, int], dict[str, int]]:
 
 @dataclass
 class WideSite(Site):
-    """A site with more states and tables.
-
-    Attributes:
-        databases: options of ``SqlStateTable`` but for the table, by a word for the database.
-        now_ms: time of processing.
-        by_spark: whether Spark reads one of the tables at every look, too.
-    """
+    """A site with more states and tables."""
 
     databases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     passwords: Mapping[str, str] = field(default_factory=dict)

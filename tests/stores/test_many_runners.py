@@ -49,12 +49,7 @@ LATE = 0.006
 
 @dataclass
 class Trouble:
-    """What becomes of requests, by chance.
-
-    Attributes:
-        chance: seeded; threads of the proxy draw from it in any order.
-        made: how often what happened.
-    """
+    """What becomes of requests, by chance."""
 
     chance: random.Random
     made: Counter[str] = field(default_factory=Counter)

@@ -51,14 +51,7 @@ def spark_home(directory: Path) -> Path:
 
 
 class Cluster:
-    """A standalone master and workers, each with a host name of its own, and a core for each of its executors.
-
-    Args:
-        directory: for logs and files of the workers; those of shuffles are below ``local``.
-        stack: ends all processes.
-        workers: how many.
-        cores: of each worker.
-    """
+    """A standalone master and workers, each with a host name of its own, and a core for each of its executors."""
 
     def __init__(self, directory: Path, stack: ExitStack, *, workers: int = 2, cores: int = 1) -> None:
         self._home = Path(pyspark.__file__).parent

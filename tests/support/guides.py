@@ -69,9 +69,6 @@ class Reader:
     order, in one module. Commands (``sh``) run in this process: ``statelake …`` and ``python file.py``; those of
     others are passed over. A command ends with 0, or as its remark says (``# ends with 1``). Every line of a ``text``
     block stands in the output of the block before it.
-
-    Args:
-        patch: puts the directory, the path of modules and the loaded modules back.
     """
 
     _PASSED_OVER = ("pip", "pytest", "dagster", "cd", "mkdir")

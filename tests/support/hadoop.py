@@ -79,13 +79,7 @@ def hdfs(directory: Path) -> Iterator[str]:
 
 
 class HadoopFiles(OnlyWhatIsUsed):
-    """A file system of Hadoop's for pyarrow.
-
-    Args:
-        spark: session whose Java reaches it.
-        uri: of its root.
-        write_new: of Kernel, through Delta's own log store.
-    """
+    """A file system of Hadoop's for pyarrow."""
 
     def __init__(self, spark: SparkSession, uri: str, write_new: Callable[[str, str], bool]) -> None:
         self.around: Callable[[str, str, Callable[[], Any]], Any] = lambda _, __, act: act()

@@ -184,14 +184,7 @@ def _certificate(
 
 @dataclass
 class Broker:
-    """A broker on this machine only.
-
-    Attributes:
-        directory: where it keeps everything.
-        security: of its clients; None where they need none.
-        port: that clients use; the same after each start.
-        starts: how often it was started.
-    """
+    """A broker on this machine only."""
 
     directory: Path
     security: Security | None = None

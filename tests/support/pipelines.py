@@ -19,13 +19,7 @@ Build = Callable[[StatefulJob], Mapping[str, DataStream]]
 
 
 class Pipeline:
-    """A job that is built anew for every run, as a scheduler would.
-
-    Args:
-        directory: of the root and of the outputs.
-        build: adds sources and operators, and names the streams to look at.
-        job: options of the job.
-    """
+    """A job that is built anew for every run, as a scheduler would."""
 
     def __init__(self, directory: Path, spark: SparkSession, build: Build, **job: Any) -> None:
         self.directory, self._spark, self._build, self._options = directory, spark, build, job

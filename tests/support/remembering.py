@@ -114,12 +114,7 @@ class Remembers(KeyedProcessFunction):
 
 
 class Memory:
-    """The job on a directory.
-
-    Attributes:
-        engine: on its root.
-        batches: events of each micro-batch so far.
-    """
+    """The job on a directory."""
 
     def __init__(self, directory: Path, spark: SparkSession, *, parallelism: int = 2) -> None:
         self.directory, self.root, self.spark = directory, directory / "root", spark

@@ -36,14 +36,7 @@ _OPTIONS = {
 
 @dataclass
 class Seaweed:
-    """A server on this machine only, with all its parts in one process.
-
-    Attributes:
-        directory: where it keeps everything.
-        bucket: that it has.
-        ports: by the name of their option; the same after each start.
-        starts: how often it was started.
-    """
+    """A server on this machine only, with all its parts in one process."""
 
     directory: Path
     bucket: str

@@ -52,14 +52,7 @@ class Fault:
 
 @dataclass
 class StoreProxy:
-    """A running proxy.
-
-    Attributes:
-        endpoint: URL that clients use.
-        fault: what becomes of a request; None: nothing.
-        seen: method and path of all requests, in order.
-        late: threads that will bring what is late.
-    """
+    """A running proxy."""
 
     upstream: int
     endpoint: str = ""
