@@ -18,7 +18,7 @@ from state_engine.cli.session import LOGGER, set_up_logs
 from state_engine.core.errors import SettingsError
 from state_engine.machine.settings import LoggingSettings, load
 from state_engine.spark.java_log import has_errors, java_is_starting, java_log, new_log_file
-from tests.engine.test_guard import engine_of, of_engine
+from tests.engine.test_messages import engine_of, of_engine
 from tests.support.tiny import Site
 
 

@@ -39,13 +39,13 @@ WITHOUT = {
 }
 """Guides without an example in Python, and why."""
 ELSEWHERE = {
-    "bad_input": "microbatch/test_bad_input_guide.py",
+    "bad_input": "microbatch/test_bad_input.py",
     "catalogs": "queries/test_queries_guide.py",
     "change_feeds": "sources/test_reading_files_guide.py",
     "clusters": "spark/test_clusters_guide.py",
     "dagster": "dagster/test_guide.py",
-    "kafka": "kafka/test_kafka_guide.py",
-    "published_tables": "state_tables/test_published_guide.py",
+    "kafka": "kafka/test_kafka_records.py",
+    "published_tables": "state_tables/test_readers.py",
     "queries": "queries/test_queries_guide.py",
     "reading_files": "sources/test_reading_files_guide.py",
     "state_processor": "state_processor/test_state_processor_guide.py",

@@ -23,8 +23,7 @@ from pyspark.sql import SparkSession
 from state_engine.machine.settings import SparkSettings
 from state_engine.spark.session import local_session
 from state_engine.storage.delta import store_checks
-from tests.faults.operations import CUT_OF_OPERATIONS
-from tests.faults.performing import perform, prepare
+from tests.faults.operations import CUT_OF_OPERATIONS, perform, prepare
 from tests.faults.plane import Fault, from_json, installed, kill_process, to_json
 from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.java import SHORT_LIVED_JAVA

@@ -17,16 +17,14 @@ from state_engine.core.errors import StaleParentError
 from tests.faults.cases import SavedSite
 from tests.faults.child import CaseOfChild, KilledCases
 from tests.faults.operations import (
+    BRANCH,
     CUT_OF_OPERATIONS,
     REACHED,
     UNTRIED,
     OperationCase,
-    operation_cases,
-)
-from tests.faults.performing import (
-    BRANCH,
     another_runner,
     check_effect,
+    operation_cases,
     perform,
     perform_again,
     prepare,

@@ -35,6 +35,7 @@ from state_engine.core.types.ddl import quoted
 from state_engine.sinks.row_rules import refused_rows
 from tests.kafka.topics import Topics
 from tests.sources.test_kafka_decoding import ODD_NAMES
+from tests.support.guides import GUIDES, code_blocks
 
 CLICKS = "id bigint, name string"
 AVRO = json.dumps(
@@ -391,3 +392,26 @@ def test_rows_that_cannot_become_records_are_refused_before_they_are_staged(
     refused = refused_rows(KafkaSink("broker:9092", "clicks", **options)._target().rules(), rows)
     assert list(refused) == [1]
     assert re.search(why, refused[1])
+
+
+GUIDE = GUIDES / "kafka.md"
+
+
+def test_the_guide_runs(spark: SparkSession, tmp_path: Path, topics: Topics) -> None:
+    with topics.admin() as admin:
+        admin.create("clicks", partitions=2)
+    for partition, users in enumerate((["ada", "bob"], ["ada"])):
+        rows = [{"user": user, "page": "/"} for user in users]
+        topics.send_rows("clicks", rows, partition=partition)
+    with StateEngine(tmp_path / "root", spark) as engine:
+        names: dict[str, Any] = {"__name__": "guide", "servers": topics.servers, "engine": engine}
+        examples = code_blocks(GUIDE, "python")
+        assert len(examples) == 5
+        for example in examples:
+            exec(compile(example, str(GUIDE), "exec"), names)
+        (batch,) = names["report"].batches
+        assert batch.rows_out == {"counts": 3}
+    counts = {row["user"]: row["clicks"] for row in topics.values("counts")}
+    assert counts == {"ada": 2, "bob": 1}
+    times = [[one["timestamp"] for one in topics.committed(topic)] for topic in ("clicks", "copies")]
+    assert sorted(times[0]) == sorted(times[1])

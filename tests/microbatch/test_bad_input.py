@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from state_engine import DataStream, KeyedProcessFunction
+from state_engine import DataStream, KeyedProcessFunction, StateEngine
 from state_engine.core.errors import ConfigurationError, InvalidKeyError, StatelakeError, UserFunctionError
+from tests.support.guides import GUIDES, code_blocks
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 
@@ -249,3 +254,27 @@ def test_a_failure_in_a_chained_operator_names_that_operator(site: Site) -> None
     assert caught.value.operator == "second"
     assert caught.value.key == '{"k": "a"}'
     assert site.nothing_happened()
+
+
+GUIDE = GUIDES / "bad_input.md"
+
+
+@pytest.mark.spark
+def test_the_guide(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module: Any = ModuleType("bad_input_guide")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    cloudpickle.register_pickle_by_value(module)
+    module.engine = StateEngine(tmp_path / "root", spark)
+    first, second = code_blocks(GUIDE, "python")
+    exec(first, vars(module))
+    (batch,) = module.report.batches
+    assert (batch.rows_in, batch.rows_refused) == (4, 3)
+    exec(second, vars(module))
+    assert (len(module.sent.sent), module.sent.refused) == (3, 1)
+    (left,) = module.engine.list_dead_letters(module.payments())
+    assert "base64" in left.row
+    rows = DeltaTable(str(tmp_path / "totals")).to_pyarrow_table().to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [("a", 3), ("a", 5), ("b", 3_000_000_000)]
+    commands = [line.removeprefix("statelake ") for line in code_blocks(GUIDE, "")[0].splitlines()]
+    assert [c.split()[:2] for c in commands] == [["dead-letters", "list"], *[["dead-letters", "replay"]] * 2]

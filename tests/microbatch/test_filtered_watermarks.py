@@ -6,10 +6,15 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import DataStream, KeyedProcessFunction, StatefulJob, WatermarkStrategy
+from state_engine.microbatch.routing.element_watermarks import joined_steps, steps_in, watermarks_by_steps
+from state_engine.microbatch.routing.origins import Origins
+from state_engine.microbatch.routing.routed import INPUT
+from state_engine.sources.frames import EVENT_TIME, ORIGIN, SOURCE, WATERMARK, order_name
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 EVENTS = [("a", 10), ("b", 50), ("a", 20), ("b", 30), ("a", 60), ("b", 70)]
@@ -86,3 +91,26 @@ def test_frames_that_leave_rows_out_show_the_cut_where_operators_differ_in_them(
 ) -> None:
     """In a batch each operator counts its own rows; after it the source has all that any of them read."""
     assert marks(Pipeline(tmp_path, spark, sides(by_frame, cut))) == expected
+
+
+def test_rows_that_move_nothing_are_judged_by_the_watermark_before_the_batch() -> None:
+    """Rows without an origin, as dead letters are, and rows of a source of which none has an event time."""
+    order, origins = [order_name(0)], Origins(("events",), (5,), {0: 0})
+    nothing = pa.nulls(2, pa.int64())
+    for origin, times in ((None, pa.array([2, 9])), ("events", nothing)):
+        rows = pa.table(
+            {
+                order_name(0): pa.array([1, 2]),
+                EVENT_TIME: times,
+                WATERMARK: nothing,
+                ORIGIN: pa.array([origin] * 2, pa.string()),
+                SOURCE: pa.array([origin] * 2, pa.string()),
+                INPUT: pa.array([0, 0], pa.int32()),
+            }
+        )
+        of_task = steps_in(rows, order, origins, broadcast=None)
+        steps = joined_steps(of_task["steps"].to_pylist(), order, origins)
+        assert steps is not None
+        assert steps.num_rows == 0
+        own = pa.table([rows[order_name(0)]], names=order)
+        assert watermarks_by_steps(own, order, steps, start_ms=5, broadcast=None).to_pylist() == [5, 5]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from state_engine import (
     BroadcastProcessFunction,
+    DataStream,
     EmbeddedRocksDBStateBackend,
     FileSource,
     KeyedProcessFunction,
@@ -34,12 +37,15 @@ from tests.microbatch.broadcast_model import (
     by_strategy,
     factor,
     job_of,
+    judged,
     mapped,
     milliseconds,
     random_cuts,
     random_input,
     refusable,
 )
+from tests.support.limits import SetLimits
+from tests.support.pipelines import Pipeline
 
 LENGTH = 40
 AT_ONCE = [LENGTH]
@@ -420,3 +426,68 @@ def test_rules_that_are_seldom_do_not_hold_back_timers_once_they_are_idle() -> N
         run.run(max_batches=1, clock=60_000)
         assert run.checkpoints()[-1].operator_watermarks_ms["judge"] == 899
         assert len(run.sink("seen")) > before + 1  # the element, and timers that waited for rules
+
+
+LENGTH_ON_SPARK = 30
+
+
+class Growing:
+    """A pipeline over the first of some rows."""
+
+    def __init__(self, at: Path, spark: SparkSession, rows: Input, parallelism: int, **options: Any) -> None:
+        self.rows, self.there, self.options = rows, len(rows), dict[str, Any]()
+        self.pipeline = Pipeline(at, spark, self.build, parallelism=parallelism, **options)
+
+    def build(self, job: StatefulJob) -> Mapping[str, DataStream]:
+        return {"seen": judged(job, self.rows[: self.there], **self.options)}
+
+    def run(self, *cuts: int) -> list[Any]:
+        """What is seen where micro-batches end at ``cuts``."""
+        for self.there in cuts:
+            self.pipeline.run()
+        return self.seen()
+
+    def seen(self) -> list[Any]:
+        return [tuple(row) for row in self.pipeline.outputs()["seen"]]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_what_is_seen_on_spark_is_what_a_plain_loop_sees(
+    tmp_path: Path, spark: SparkSession, parallelism: int
+) -> None:
+    rows = random_input(2, LENGTH_ON_SPARK)
+    model = Model(parallelism).run(rows)
+    for number, cuts in enumerate(([LENGTH_ON_SPARK], random_cuts(1, LENGTH_ON_SPARK)[-4:])):
+        growing = Growing(tmp_path / str(number), spark, rows, parallelism)
+        assert growing.run(*cuts) == model.seen
+        assert growing.pipeline.state("judge", "count") == sorted(model.counts.items())
+
+
+def test_rows_that_tasks_route_are_ordered_alike(
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
+) -> None:
+    """There each subtask finds the watermark before its rows by the steps of all."""
+    limits(rows=-1)
+    rows = random_input(7, LENGTH_ON_SPARK)
+    growing = Growing(tmp_path, spark, rows, 2)
+    assert growing.run(13, LENGTH_ON_SPARK) == Model(2).run(rows).seen
+
+
+def test_a_refused_rule_is_one_letter_and_every_subtask_gets_it_again(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    rows: Input = [*refusable(), *[("events", at(n, n, f"k{n}")) for n in range(50, 64)]]
+    growing = Growing(tmp_path, spark, rows, 3, on_error="dead_letter")
+    growing.options["function"] = Refuses()
+    growing.run(len(refusable()))
+    growing.options["function"] = Refuses(lenient=True)
+    job = growing.pipeline.job()
+    with growing.pipeline.engine() as engine:
+        letters = {one.input: one for one in engine.list_dead_letters(job)}
+        assert set(letters) == {0, 1}
+        assert [one.problem for one in letters.values()] == ["", ""]
+        report = engine.replay_dead_letters(job, ids=[letters[1].id])
+        assert (report.sent, report.refused) == ([letters[1].id], 0)
+    growing.run(len(rows))
+    factors = {row[3] for row in growing.seen() if row[0] == "element" and row[2] >= 50}
+    assert factors == {-1}  # sent again, it comes after what was read before

@@ -262,8 +262,8 @@ Timers need a key
 A timer's time is a whole number of milliseconds
   misuse/test_keys_and_timers::test_a_time_that_is_none_is_refused
 A time after which a source counts as down is positive, needs event time, and is not for time partitions
-  microbatch/test_outages::test_what_cannot_be_declared
-  microbatch/test_outages::test_time_partitions_have_no_outages
+  microbatch/test_ends_of_time::test_what_cannot_be_declared
+  microbatch/test_ends_of_time::test_time_partitions_have_no_outages
 Timers that set each other without end are refused, with operator, key and timer
   microbatch/test_timers_that_set_timers::test_without_an_end
   microbatch/test_timers_that_set_timers::test_in_memory_nothing_is_committed
@@ -519,7 +519,7 @@ A sequence of versions that orders nothing is refused
 Late rows of a source that changes are not diverted
   misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted
 A transform that makes rows without kinds is refused
-  microbatch/test_row_kinds_on_spark::test_a_transform_that_makes_rows_without_kinds_is_refused
+  microbatch/test_row_kinds::test_a_transform_that_makes_rows_without_kinds_is_refused
 Names of columns that the engine has itself, or that a Delta table cannot have, are refused before anything is committed
   engine/test_column_names::test_names_of_the_engine_are_refused
   engine/test_column_names::test_a_name_that_delta_cannot_have_is_refused_before_anything_is_committed
@@ -546,7 +546,7 @@ A map gives no output another kind than that of its element
 A state keeps no row of another kind
   core/harness/test_row_kinds::test_a_state_takes_no_row_of_another_kind_and_says_the_way_out
 A dead letter that is no insert is not sent to a stream of inserts
-  microbatch/test_row_kinds_on_spark::test_a_letter_that_is_no_insert_is_not_sent_to_a_stream_of_inserts
+  microbatch/test_row_kinds::test_a_letter_that_is_no_insert_is_not_sent_to_a_stream_of_inserts
 Streams that are joined have the same keys or columns
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[streams keyed by different types]
   misuse/test_on_the_engine::test_what_only_a_run_on_spark_finds_is_refused[a union of different columns]

@@ -15,7 +15,8 @@ from deltalake.exceptions import DeltaProtocolError
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaStateTable, StateEngine, StatefulJob
-from tests.state_tables.histories import Site, random_rows
+from tests.state_tables.histories import Site, random_rows, rows_of
+from tests.support.guides import GUIDES, code_blocks
 
 COLUMNS = ["k", "shop", "value"]
 
@@ -106,3 +107,12 @@ def test_duckdb_over_arrow(site: Both, name: str) -> None:
     for _, shop, value in expected:
         by_shop[shop] = by_shop.get(shop, 0) + value
     assert [(shop, int(total)) for shop, total in totals] == sorted(by_shop.items())
+
+
+def test_the_example_of_the_guide_shows_balances(tmp_path: Path, spark: SparkSession) -> None:
+    names: dict[str, Any] = {"__name__": "guide"}
+    for example in code_blocks(GUIDES / "published_tables.md", "python"):
+        exec(compile(example, "published_tables.md", "exec"), names)
+    job = names["job"]([("ada", 5), ("bob", 2), ("ada", -1)], str(tmp_path / "balances"))
+    StateEngine(tmp_path / "root", spark=spark).run(job)
+    assert rows_of(pl.read_delta(str(tmp_path / "balances"))) == [("ada", 4), ("bob", 2)]

@@ -31,8 +31,7 @@ from state_engine.core.errors import SinkError
 from state_engine.publishing.published_tables import PublishedTables
 from state_engine.state_tables.base import TableColumns
 from state_engine.state_tables.difference import compared, compared_by_portions
-from tests.state_tables.histories import Site, random_rows
-from tests.state_tables.wide_site import WideSite
+from tests.state_tables.histories import Site, WideSite, random_rows
 
 
 def wide_site(directory: Path, spark: SparkSession, *, databases: bool = True) -> WideSite:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.storage.stores.files import join
-from tests.faults.performing import HOURS, KEEP_ONE, KEY_GROUPS_AFTER, collect
+from tests.faults.operations import HOURS, KEEP_ONE, KEY_GROUPS_AFTER, collect
 from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.store_proxy import StoreProxy
 
