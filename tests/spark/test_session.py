@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+pytestmark = pytest.mark.spark
+
 LOOKED_AT = (
     "io.delta.kernel.defaults.engine.DefaultEngine",
     "io.delta.kernel.Meta",
