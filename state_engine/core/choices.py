@@ -24,6 +24,30 @@ def check_choice(given: object, choices: Sequence[str], *, what: str) -> Any:
     return given
 
 
+def check_bound(given: object, *, what: str) -> None:
+    """Refuse a bound that is not a whole number above zero; None is allowed.
+
+    Example:
+        >>> check_bound("10", what="max_rows_per_batch")
+        Traceback (most recent call last):
+        state_engine.core.errors.ConfigurationError: max_rows_per_batch must be at least 1, not '10'
+        ConfigurationError: its causes and ways out are in docs/reference/errors.md#configurationerror
+    """
+    if given is not None and (type(given) is not int or given < 1):
+        raise ConfigurationError(f"{what} must be at least 1, not {given!r}")
+
+
+def columns_of(given: Any, what: str) -> tuple[str, ...]:
+    """Names of columns that a declaration was given; raises ConfigurationError where they are none."""
+    if isinstance(given, str):
+        raise ConfigurationError(f"{what}{given!r} must be a list of columns: [{given!r}]")
+    names = tuple(given) if isinstance(given, Iterable) else (given,) if given else ()
+    wrong = [name for name in names if not isinstance(name, str)]
+    if wrong:
+        raise ConfigurationError(f"{what} takes names of columns, not {wrong[0]!r}")
+    return names
+
+
 def check_mapping(given: object, *, what: str) -> None:
     """Refuse options that are no mapping of names, and names that differ by case only."""
     if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):

@@ -39,8 +39,8 @@ def has_form(value: Any, form: Any) -> bool:
     """Whether a value of JSON is built as a form says.
 
     Args:
-        form: a type (of numbers, what fits 64 bits and is not negative); a function; None; forms of which one holds, in
-            a tuple; of all elements, in a list; or of fields by name, where one that ends with ``?`` may be missing.
+        form: a type (of numbers, what fits 64 bits and is not negative); a function; None; a tuple of alternatives; the
+            form of all elements, in a list; or forms of fields by name, where a name with ``?`` at its end is optional.
 
     Example:
         >>> form = {"end": (int, None), "files": [str], "lost?": int}

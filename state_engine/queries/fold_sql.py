@@ -215,7 +215,7 @@ def _long(number: int) -> str:
 
 
 def literal(value: pa.Scalar) -> str:
-    """A stored value as SQL, the same whatever a session is set to.
+    """A stored value as SQL that means the same in all sessions.
 
     Example:
         >>> literal(pa.scalar("it's")), literal(pa.scalar(None, pa.int64()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from state_engine.core.choices import columns_of
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.ttl import StateTtlConfig
 
@@ -51,14 +52,3 @@ def check_keyed(sink: Any) -> None:
             f"{of}: shared=True does not go with key=: the table shows the rows of one job and no others. Give each "
             "root its own table; if this job takes over from another root, say adopt=True"
         )
-
-
-def columns_of(given: Any, what: str) -> tuple[str, ...]:
-    """Names of columns that a sink was given; raises ConfigurationError where they are none."""
-    if isinstance(given, str):
-        raise ConfigurationError(f"{what}{given!r} must be a list of columns: [{given!r}]")
-    names = tuple(given or ())
-    wrong = [name for name in names if not isinstance(name, str)]
-    if wrong:
-        raise ConfigurationError(f"{what} takes names of columns, not {wrong[0]!r}")
-    return names

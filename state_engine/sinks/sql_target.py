@@ -87,7 +87,7 @@ def lineage_of(write_id: str, sink: str) -> str:
 
 def checked_table(name: str, *, of: str = "SqlSink") -> str:
     """The name of a table; raises ConfigurationError where it cannot be one."""
-    if not name or "." in name:
+    if not isinstance(name, str) or not name or "." in name:
         raise ConfigurationError(
             f"{of}: {name!r} cannot be the name of the table; its schema goes into schema="
         )

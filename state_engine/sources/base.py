@@ -190,7 +190,7 @@ class Source(ABC):
         )
 
     def is_element(self, element: Element) -> bool:
-        """Whether what is recorded is an element of such a source's position: a savepoint may come from anywhere."""
+        """Whether a recorded element fits the position of this source: a savepoint may come from anywhere."""
         return True
 
     def waiting(self, elements: Sequence[Element]) -> list[str]:

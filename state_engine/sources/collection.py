@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from state_engine.core.choices import check_bound
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.json_text import has_form
@@ -39,10 +40,7 @@ class CollectionSource(Source):
     _kinds: list[RowKind] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.max_rows_per_batch is not None and self.max_rows_per_batch < 1:
-            raise ConfigurationError(
-                f"source '{self.name}': max_rows_per_batch must be at least 1, not {self.max_rows_per_batch!r}"
-            )
+        check_bound(self.max_rows_per_batch, what=f"source '{self.name}': max_rows_per_batch")
         normal, kinds = normal_elements(self.elements, self.kind, changing=self.changing, source=self.name)
         object.__setattr__(self, "_normal", normal)
         object.__setattr__(self, "_kinds", kinds)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import pyarrow as pa
 
-from state_engine.core.choices import check_choice, check_mapping
+from state_engine.core.choices import check_bound, check_choice, check_mapping
 from state_engine.core.errors import BadFileError, ConfigurationError, SourceError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
@@ -134,16 +134,15 @@ class FileSource(Source):
             raise ConfigurationError(
                 f"FileSource of format '{self.format}' needs a schema, for example 'k bigint'"
             )
-        if self.max_rows_per_batch is not None and (self.format != "parquet" or self.max_rows_per_batch < 1):
+        check_bound(self.max_rows_per_batch, what="max_rows_per_batch")
+        check_bound(self.max_files_per_batch, what="max_files_per_batch")
+        if self.max_rows_per_batch is not None and self.format != "parquet":
             raise ConfigurationError(
-                "max_rows_per_batch must be at least 1 and needs Parquet: rows of CSV and JSON have no index; "
-                "use max_files_per_batch"
+                "max_rows_per_batch needs Parquet: rows of CSV and JSON have no index; use max_files_per_batch"
             )
         check_choice(self.on_change, ("fail", "ignore"), what="on_change")
         check_choice(self.on_bad_file, ("fail", "dead_letter"), what="on_bad_file")
         check_choice(self.missing, ("null", "refuse"), what="missing")
-        if self.max_files_per_batch is not None and self.max_files_per_batch < 1:
-            raise ConfigurationError("max_files_per_batch must be at least 1")
         object.__setattr__(self, "path", normal_uri(self.path))
         check_mapping(self.options, what="FileSource")
         if self.format == "parquet":
@@ -505,7 +504,12 @@ def _parsed(ddl: str) -> T.StructType:
 
 def _fields(schema: Schema) -> list[pa.Field]:
     """The columns of a schema, with their types in Arrow."""
-    return list(to_type(schema, parameter="schema of a FileSource").arrow)
+    columns = to_type(schema, parameter="schema of a FileSource").arrow
+    if not isinstance(columns, pa.StructType):
+        raise ConfigurationError(
+            f"the schema of a FileSource names columns, such as 'k bigint', not {schema!r}"
+        )
+    return list(columns)
 
 
 def batched(values: Iterable[InputFile], size: int) -> Iterator[list[InputFile]]:

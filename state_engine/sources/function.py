@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from state_engine.core.choices import check_bound
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.source_function import SourceFunction
@@ -51,7 +52,8 @@ class FunctionSource(Source):
     max_rows_per_batch: int | None
 
     def __post_init__(self) -> None:
-        if self.max_rows_per_batch is None or self.max_rows_per_batch < 1:
+        check_bound(self.max_rows_per_batch, what=f"source '{self.name}': max_rows_per_batch")
+        if self.max_rows_per_batch is None:
             raise ConfigurationError(
                 f"source '{self.name}': max_rows_per_batch must say, with a number of at least 1, when a micro-batch "
                 "of a SourceFunction is full"

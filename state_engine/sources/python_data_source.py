@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType as SparkStruct
 
-from state_engine.core.choices import check_mapping
+from state_engine.core.choices import check_bound, check_mapping
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.spark_types import spark_schema
@@ -69,10 +69,7 @@ class PythonDataSource(Source):
                 f"PythonDataSource takes a class of DataSource, not {self.data_source!r}"
             )
         check_mapping(self.options, what="PythonDataSource")
-        if self.max_rows_per_batch is not None and self.max_rows_per_batch < 1:
-            raise ConfigurationError(
-                f"max_rows_per_batch must be at least 1, not {self.max_rows_per_batch!r}"
-            )
+        check_bound(self.max_rows_per_batch, what="max_rows_per_batch")
 
     @property
     def name(self) -> str:

@@ -219,7 +219,7 @@ OTHER = pa.schema([("before", ROW), ("after", pa.struct([("id", pa.int64())])), 
     ("make", "message"),
     [
         (lambda: ChangeFormat.columns(op="op"), "names no operation: say what the column holds"),
-        (lambda: ChangeFormat.columns(op="op", insert="I"), "takes lists of operations, not the text 'I'"),
+        (lambda: ChangeFormat.columns(op="op", insert="I"), "takes lists of operations, not 'I'"),
         (
             lambda: ChangeFormat.columns(op="op", insert=["I"], delete=["I"]),
             "the operation 'I' is named twice",

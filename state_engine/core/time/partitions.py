@@ -74,6 +74,13 @@ class TimePartitions:
         _check("every", self.every, _EVERY)
         _check("late", self.late, LATE)
         _check("nulls", self.nulls, ("fail", "ignore"))
+        for name, given in (
+            ("start", self.start),
+            ("end", "" if self.end is None else self.end),
+            ("timezone", self.timezone),
+        ):
+            if not isinstance(given, str):
+                raise ConfigurationError(f"{name} of TimePartitions must be text, not {given!r}")
         try:
             self.zone  # noqa: B018 - reading it finds it
         except (ZoneInfoNotFoundError, ValueError):

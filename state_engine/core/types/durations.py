@@ -162,7 +162,13 @@ def to_milliseconds(span: Span) -> int:
         return span._milliseconds
     if isinstance(span, timedelta):
         return span // timedelta(milliseconds=1)
-    return _of_text(span) if isinstance(span, str) else int(span)
+    if isinstance(span, str):
+        return _of_text(span)
+    if type(span) is not int:
+        raise ConfigurationError(
+            f"{span!r} is not a span of time: give milliseconds, a timedelta, a Time, or text such as '30 min'"
+        )
+    return span
 
 
 def _of_text(text: str) -> int:

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
+from state_engine.core.choices import columns_of
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.types.avro_values import record_fields
 from state_engine.core.types.durations import to_milliseconds
@@ -32,7 +33,6 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.sinks.base import Sink, SinkRequest, SinkTarget
 from state_engine.sinks.kafka.kafka_target import KafkaTarget, TopicRules
 from state_engine.sinks.kafka.markers import Markers
-from state_engine.sinks.keyed import columns_of
 from state_engine.sinks.staging import Staging, record_target
 from state_engine.spark.kafka.clients import KafkaAdmin, KafkaError, kafka_admin
 from state_engine.spark.kafka.cluster import Format, KafkaCluster

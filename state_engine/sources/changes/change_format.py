@@ -144,9 +144,9 @@ class ChangeFormat(ABC):
         named = {_INSERT: insert, _BEFORE: update_before, _AFTER: update, _DELETE: delete}
         kinds: dict[str, int] = {}
         for kind, values in named.items():
-            if isinstance(values, str | bytes):
+            if isinstance(values, str | bytes) or not isinstance(values, Iterable):
                 raise ConfigurationError(
-                    f"ChangeFormat.columns takes lists of operations, not the text {values!r}: write [{values!r}]"
+                    f"ChangeFormat.columns takes lists of operations, not {values!r}: write [{values!r}]"
                 )
             for value in values:
                 if str(value) in kinds:

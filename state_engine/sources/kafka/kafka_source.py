@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from state_engine.core.choices import check_bound, columns_of
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.avro_values import record_fields
 from state_engine.core.types.type_information import TypeLike
@@ -113,10 +114,7 @@ class KafkaSource(Source):
         self._check_topics()
         self._check_schema()
         _check_starting(self.starting)
-        if self.max_offsets_per_batch is not None and self.max_offsets_per_batch < 1:
-            raise ConfigurationError(
-                f"KafkaSource: max_offsets_per_batch must be at least 1, not {self.max_offsets_per_batch!r}"
-            )
+        check_bound(self.max_offsets_per_batch, what="KafkaSource: max_offsets_per_batch")
         object.__setattr__(self, "servers", self.cluster.servers)
         check_side({*self.options, *self.options_env}, of="KafkaSource")
 
@@ -126,21 +124,18 @@ class KafkaSource(Source):
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
-            except re.error as error:
+            except (re.error, TypeError) as error:
                 raise ConfigurationError(
                     f"KafkaSource: pattern={self.pattern!r} is not a regular expression: {error}"
                 ) from None
-        topics = () if self.topic is None else (self.topic,) if isinstance(self.topic, str) else self.topic
-        object.__setattr__(self, "topic", tuple(topics))
+        given = [] if self.topic is None else self.topic
+        topics = tuple(given) if isinstance(given, list | tuple) else (given,)
+        object.__setattr__(self, "topic", topics)
         if self.pattern is None and not (topics and all(isinstance(one, str) and one for one in topics)):
             raise ConfigurationError(f"KafkaSource: topic must be a name, or a list of names, not {topics!r}")
 
     def _check_schema(self) -> None:
-        if isinstance(self.key, str):
-            raise ConfigurationError(
-                f"KafkaSource: key={self.key!r} must be a list of columns: [{self.key!r}]"
-            )
-        object.__setattr__(self, "key", tuple(self.key))
+        object.__setattr__(self, "key", columns_of(self.key, "KafkaSource: key="))
         if self.format == "raw" and (self.schema or self.key or self.with_metadata):
             raise ConfigurationError(
                 "KafkaSource: raw rows are the records as they are: leave out schema, key and with_metadata"

@@ -46,7 +46,9 @@ def normal_uri(location: str | os.PathLike[str]) -> str:
         >>> normal_uri("s3a://bucket/state/")
         's3a://bucket/state'
     """
-    text = os.fspath(location)
+    text = os.fspath(location) if isinstance(location, str | os.PathLike) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise ConfigurationError(f"a path must be text without a NUL, or a Path, not {location!r}")
     parsed = urlparse(text)
     if len(parsed.scheme) > 1 and parsed.scheme != "file":
         return text.rstrip("/")

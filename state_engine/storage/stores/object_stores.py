@@ -64,7 +64,7 @@ class StoreAccess:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read where settings are validated
 
     def __post_init__(self) -> None:
-        if self.endpoint and not re.fullmatch(r"https?://[^/@\s]+/?", self.endpoint):
+        if self.endpoint and not re.fullmatch(r"https?://[^/@\s]+/?", str(self.endpoint)):
             raise ValueError(
                 "storage.endpoint must be http(s)://, a host and a port, without a user or a path"
             )
