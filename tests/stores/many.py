@@ -34,7 +34,7 @@ def expected(rows: Sequence[tuple[str, int]] = ROWS, sinks: Sequence[str] = SINK
     outputs, letters = [], []
     for key, n in rows:
         if n == REFUSED:
-            letters.append(("sums", f"'{key}'", f'{{"k": "{key}", "n": {n}}}'))
+            letters.append(("sums", f'{{"k": "{key}"}}', f'{{"k": "{key}", "n": {n}}}'))
             continue
         totals[key] = totals.get(key, 0) + n
         counts = remainders.setdefault(key, {})
