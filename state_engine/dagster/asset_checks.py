@@ -3,10 +3,11 @@
 # No "from __future__ import annotations" here: Dagster reads the annotations of the function below.
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from state_engine import DeltaSink, open_state
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -16,14 +17,16 @@ from state_engine.expectations.validation import sink_frame
 from state_engine.job.job import StatefulJob
 from state_engine.machine.settings import Settings
 from state_engine.registry import RegisteredJob, registered_job
+from state_engine.sources.delta_table import newest_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from state_engine import StateEngine
-
-Judge = Callable[["DataFrame"], bool | dg.AssetCheckResult]
+Judge = Callable[[Any], bool | dg.AssetCheckResult]
 """Takes rows, and returns whether they are as they should be, or a whole result."""
+Rows = Callable[[StateEngineResource, str], "DataFrame | pa.Table"]
+"""The rows to judge, given the name of the check."""
 
 
 def output_check(
@@ -32,6 +35,7 @@ def output_check(
     *,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
+    without_spark: bool = False,
     translator: StatelakeTranslator | None = None,
 ) -> Callable[[Judge], dg.AssetChecksDefinition]:
     """Make an asset check of a function of the rows that a sink has published: all of them, as a DataFrame.
@@ -44,10 +48,12 @@ def output_check(
         sink: its name; a ``DeltaSink`` or a ``FileSink``.
         severity: of a failure, where the function returns a bool.
         blocking: whether assets below the sink wait for the check, and do not run where it fails.
+        without_spark: whether the function is given a ``pyarrow.Table``, for which no session starts; of a
+            ``DeltaSink`` with a path, whose rows fit into memory.
         translator: the one that the job's assets were made with.
 
     Raises:
-        ConfigurationError: the job has no such sink, or the severity is none.
+        ConfigurationError: the job has no such sink, it is not read without Spark, or the severity is none.
 
     Example:
         >>> from state_engine import DeltaSink, FileSource, StatefulJob
@@ -66,8 +72,18 @@ def output_check(
             f"job '{shown.name}': there is no sink '{sink}' to check. Sinks are {list(shown.job.sinks)}"
         )
 
-    def rows(engine: "StateEngine", check: str) -> "DataFrame":
-        return sink_frame(engine, shown.job, sink, asked_by=f"check '{check}'")
+    place = shown.job.sinks[sink].sink
+    path = place.path if isinstance(place, DeltaSink) else None
+    if without_spark and not path:
+        raise ConfigurationError(
+            f"job '{shown.name}': rows of the sink '{sink}' are read by Spark: without_spark=True is for a DeltaSink "
+            "with a path"
+        )
+
+    def rows(resource: StateEngineResource, check: str) -> "DataFrame | pa.Table":
+        if without_spark and path:
+            return newest_table(path)
+        return sink_frame(resource.engine(), shown.job, sink, asked_by=f"check '{check}'")
 
     return _check(shown, shown.key(sink_key(shown.name, sink)), rows, severity, blocking=blocking)
 
@@ -79,6 +95,7 @@ def state_check(
     *,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
+    without_spark: bool = False,
     translator: StatelakeTranslator | None = None,
 ) -> Callable[[Judge], dg.AssetChecksDefinition]:
     """Make an asset check of a function of the entries of a keyed state, as ``StateEngine.read_state`` returns them.
@@ -91,6 +108,8 @@ def state_check(
         state: its name.
         severity: of a failure, where the function returns a bool.
         blocking: whether assets below the state wait for the check, and do not run where it fails.
+        without_spark: whether the function is given a ``pyarrow.Table``, as ``open_state.read_state`` returns it;
+            the state must fit into memory.
         translator: the one that the job's assets were made with.
 
     Raises:
@@ -103,8 +122,10 @@ def state_check(
             f"{list(shown.job.operators)}"
         )
 
-    def rows(engine: "StateEngine", check: str) -> "DataFrame":
-        return engine.read_state(shown.job, operator, state)
+    def rows(resource: StateEngineResource, check: str) -> "DataFrame | pa.Table":
+        if without_spark:
+            return open_state.read_state(resource.root, shown.name, operator, state)
+        return resource.engine().read_state(shown.job, operator, state)
 
     return _check(shown, shown.key(state_key(shown.name, operator, state)), rows, severity, blocking=blocking)
 
@@ -118,7 +139,7 @@ def _shown(job: StatefulJob | RegisteredJob, translator: StatelakeTranslator | N
 def _check(
     shown: DagsterJob,
     key: dg.AssetKey,
-    rows: "Callable[[StateEngine, str], DataFrame]",
+    rows: Rows,
     severity: dg.AssetCheckSeverity,
     *,
     blocking: bool,
@@ -131,12 +152,14 @@ def _check(
 
         @dg.asset_check(name=name, asset=key, description=inspect.getdoc(judge), blocking=blocking)
         def check(state_engine: StateEngineResource) -> dg.AssetCheckResult:
-            engine = state_engine.engine()
-            if not engine.checkpoints(shown.job):
+            from state_engine.spark.stores import find_stores  # PySpark is imported on first use
+
+            find_stores()
+            if not open_state.checkpoints(state_engine.root, shown.name):
                 return dg.AssetCheckResult(
                     passed=True, description=f"job '{shown.name}' has no checkpoint yet"
                 )
-            verdict = judge(rows(engine, name))
+            verdict = judge(rows(state_engine, name))
             if isinstance(verdict, dg.AssetCheckResult):
                 return verdict
             return dg.AssetCheckResult(passed=verdict, severity=severity)

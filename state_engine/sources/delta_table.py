@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 from py4j.protocol import Py4JJavaError
 
@@ -23,7 +24,7 @@ from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.few_rows import few_rows
 from state_engine.sources.parquet.parquet_files import parquet_row_count
 from state_engine.sources.row_places import STRICT, place_columns, scanned
-from state_engine.spark.placement import limits_of
+from state_engine.spark.placement import NO_LIMITS, limits_of
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.delta.action_json import (
     SCANNED,
@@ -38,7 +39,7 @@ from state_engine.storage.delta.action_json import (
 )
 from state_engine.storage.delta.log import DeltaLog, LogCommit
 from state_engine.storage.java_gateway import java_class, java_session, jvm_of
-from state_engine.storage.stores.files import open_location
+from state_engine.storage.stores.files import join, open_location
 from state_engine.storage.stores.in_threads import in_threads
 from state_engine.storage.stores.parquet_reading import SPARK_VERIFIES
 
@@ -256,6 +257,26 @@ class SourceTable:
             raise SourceError(f"{self.uri}: {what} ({error.java_exception.toString()})") from error
         except PySparkException as error:
             raise SourceError(f"{self.uri}: {what} ({error})") from error
+
+
+def newest_table(uri: str) -> pa.Table:
+    """All rows of the newest version, without Spark.
+
+    Raises:
+        SourceError: there is no table, or only Spark can read it.
+    """
+    newest = DeltaLog(uri).newest()
+    if newest is None:
+        raise SourceError(f"{uri} is not a Delta table: check the path, or create the table first")
+    uris = [join(uri, path) for path in sorted(newest.files)]
+    ranges = [FileRange(one, 0, 0, 0, None) for one in uris]
+    schema = T.StructType.fromJson(json.loads(newest.schema))
+    rows = few_rows(ranges, schema, NO_LIMITS) if newest.plain else None
+    if rows is None:
+        raise SourceError(
+            f"{uri}: only Spark can read this table (partitions, deletion vectors, columns that changed, old dates)"
+        )
+    return rows.select(schema.names)
 
 
 def kept_newest(kept: OrderedDict[K, V], key: K, make: Callable[[], V], *, most: int) -> V:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +14,9 @@ from pyspark.sql import SparkSession
 from benchmarks.processes import answer_of
 from benchmarks.workload import Feed, Workload, hand_over
 from state_engine import StateEngine
+from state_engine.core.errors import SourceError
 from state_engine.expectations.validation import sink_frame
-from state_engine.sources.delta_table import SourceTable
+from state_engine.sources.delta_table import SourceTable, newest_table
 from state_engine.spark.placement import USUAL
 from tests.dagster.many_jobs import arrive, from_files
 from tests.support.costs import SparkRecords
@@ -64,6 +69,110 @@ def test_checks_of_the_root_start_no_spark_and_a_run_with_three_checks_starts_on
     assert answer["reading"] == {"checks": root_checks, "sessions": 0}
     assert answer["whole"] == {"checks": {**root_checks, "averages_are_positive": True}, "sessions": 1}
     assert answer["again"] == {"checks": root_checks, "sessions": 1}
+
+
+STEPS = """
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+from pathlib import Path
+from state_engine.dagster import StateEngineResource, output_check, state_check
+from tests.dagster.many_jobs import from_files
+
+HERE = Path({here!r})
+job = from_files("one", HERE)
+
+
+def noted(name, passed):
+    from pyspark import SparkContext
+
+    started = SparkContext._active_spark_context is not None or SparkContext._gateway is not None
+    (HERE / name).write_text(f"{{started}}")
+    return passed
+
+
+@output_check(job, "totals", without_spark=True)
+def totals_are_positive(rows: pa.Table) -> bool:
+    return noted("output", pc.min(rows["value"]).as_py() > 0 and rows.num_rows == 3)
+
+
+@state_check(job, "total", "total", without_spark=True)
+def two_keys(rows: pa.Table) -> bool:
+    return noted("state", sorted(rows["value"].to_pylist()) == [3, 15])
+
+
+@output_check(job, "totals", without_spark=True)
+def fails(rows: pa.Table) -> bool:
+    return rows.num_rows == 4
+
+
+checks = [totals_are_positive, two_keys, fails]
+keys = [key for check in checks for key in check.check_keys]
+defs = dg.Definitions(
+    assets=[dg.AssetSpec(key) for key in {{key.asset_key for key in keys}}],
+    asset_checks=checks,
+    jobs=[dg.define_asset_job("judge", dg.AssetSelection.checks(*keys), executor_def=dg.multiprocess_executor)],
+    resources={{"state_engine": StateEngineResource(root=str(HERE / "state"))}},
+)
+
+
+def judge():
+    return defs.resolve_job_def("judge")
+
+
+if __name__ == "__main__":
+    with dg.DagsterInstance.get() as instance:
+        done = dg.execute_job(dg.reconstructable(judge), instance=instance)
+        events = [e.event_specific_data for e in done.all_events if e.event_type_value == "ASSET_CHECK_EVALUATION"]
+        print({{one.check_name: one.passed for one in events}})
+"""
+
+
+def test_checks_without_spark_start_none_in_any_process(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrive(tmp_path, "rows", [(1, 10), (1, 5), (2, 3)])
+    with StateEngine(tmp_path / "state", spark) as engine:
+        engine.run(from_files("one", tmp_path))
+    (tmp_path / "steps.py").write_text(STEPS.format(here=str(tmp_path)))
+    (tmp_path / "home").mkdir()
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "DAGSTER_HOME": str(tmp_path / "home"),
+        "JAVA_HOME": str(tmp_path / "no Java here"),
+    }
+    done = subprocess.run(
+        [sys.executable, "steps.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ast.literal_eval(done.stdout.splitlines()[-1]) == {
+        "totals_are_positive": True, "two_keys": True, "fails": False,
+    }  # fmt: skip
+    assert [(tmp_path / name).read_text() for name in ("output", "state")] == ["False"] * 2
+
+
+def test_what_only_spark_reads_is_refused_without_it(tmp_path: Path, spark: SparkSession) -> None:
+    read = {}
+    for name, statements in TABLES.items():
+        at = tmp_path / name
+        for statement in statements:
+            spark.sql(statement.format(at=at))
+        try:
+            read[name] = sorted(
+                map(tuple, (row.values() for row in newest_table(f"file://{at}").to_pylist())), key=str
+            )
+        except SourceError:
+            continue
+        else:
+            expected = spark.read.format("delta").load(str(at)).collect()
+            assert read[name] == sorted(map(tuple, expected), key=str), name
+    assert set(TABLES) - set(read) == {"partitions", "renamed column", "deletion vector"}
 
 
 @pytest.mark.parametrize(("rows", "jobs"), [(3, 0), (USUAL.rows + 1, 1)])

@@ -112,7 +112,11 @@ class LogCommit:
 
 @dataclass(frozen=True)
 class TableVersion:
-    """A version of a table; paths of its files are relative to the table."""
+    """A version of a table; paths of its files are relative to the table.
+
+    Attributes:
+        plain: whether its files hold its rows and nothing else, under the names of its columns.
+    """
 
     version: int
     files: frozenset[str]
@@ -120,6 +124,7 @@ class TableVersion:
     table_id: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
     schema: str = ""
+    plain: bool = True
 
 
 class DeltaLog:
@@ -288,19 +293,24 @@ def _actions(entry: bytes) -> list[Action]:
 
 
 def _folded(version: int, before: Iterable[Action], after: Iterable[Action]) -> TableVersion:
-    files: set[str] = set()
+    files: dict[str, Action] = {}
     transactions: dict[str, int] = {}
     metadata: dict[str, Any] = {}
     for actions in (before, after):
         for action in actions:
             if fields := action.get("add"):
-                files.add(unquote(fields["path"]))
+                files[unquote(fields["path"])] = fields
             elif fields := action.get("remove"):
-                files.discard(unquote(fields["path"]))
+                files.pop(unquote(fields["path"]), None)
             elif fields := action.get("txn"):
                 transactions[fields["appId"]] = int(fields["version"])
             elif fields := action.get("metaData"):
                 metadata = fields
     properties = dict(metadata.get("configuration") or {})  # of Parquet, a map is a list of pairs
     described = str(metadata.get("id", "")), properties, str(metadata.get("schemaString", ""))
-    return TableVersion(version, frozenset(files), transactions, *described)
+    plain = (
+        not metadata.get("partitionColumns")
+        and properties.get("delta.columnMapping.mode", "none") == "none"
+        and not any(add.get("deletionVector") for add in files.values())
+    )
+    return TableVersion(version, frozenset(files), transactions, *described, plain)
