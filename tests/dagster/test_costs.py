@@ -93,12 +93,12 @@ def noted(name, passed):
 
 @output_check(job, "totals", without_spark=True)
 def totals_are_positive(rows: pa.Table) -> bool:
-    return noted("output", pc.min(rows["value"]).as_py() > 0 and rows.num_rows == 3)
+    return noted("output.seen", pc.min(rows["value"]).as_py() > 0 and rows.num_rows == 3)
 
 
 @state_check(job, "total", "total", without_spark=True)
 def two_keys(rows: pa.Table) -> bool:
-    return noted("state", sorted(rows["value"].to_pylist()) == [3, 15])
+    return noted("state.seen", sorted(rows["value"].to_pylist()) == [3, 15])
 
 
 @output_check(job, "totals", without_spark=True)
@@ -128,9 +128,7 @@ if __name__ == "__main__":
 """
 
 
-def test_checks_without_spark_start_none_in_any_process(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checks_without_spark_start_none_in_any_process(tmp_path: Path, spark: SparkSession) -> None:
     arrive(tmp_path, "rows", [(1, 10), (1, 5), (2, 3)])
     with StateEngine(tmp_path / "state", spark) as engine:
         engine.run(from_files("one", tmp_path))
@@ -154,7 +152,7 @@ def test_checks_without_spark_start_none_in_any_process(
     assert ast.literal_eval(done.stdout.splitlines()[-1]) == {
         "totals_are_positive": True, "two_keys": True, "fails": False,
     }  # fmt: skip
-    assert [(tmp_path / name).read_text() for name in ("output", "state")] == ["False"] * 2
+    assert [(tmp_path / name).read_text() for name in ("output.seen", "state.seen")] == ["False"] * 2
 
 
 def test_what_only_spark_reads_is_refused_without_it(tmp_path: Path, spark: SparkSession) -> None:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
-from state_engine import StatefulJob
+from state_engine import DeltaSink, FileSink, FileSource, StatefulJob
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster import (
     JobOptions,
@@ -194,6 +194,18 @@ def test_a_check_is_of_the_asset_as_it_is_translated(
 
     [key] = fine.check_keys
     assert key.asset_key.to_user_string() == ("gold/one" if translator else "one/sinks/totals")
+
+
+def test_rows_that_only_spark_reads_are_refused_without_it(tmp_path: Path) -> None:
+    job = StatefulJob("copies")
+    rows = job.source("rows", FileSource(str(tmp_path / "inbox"), schema="a int"))
+    rows.sink("files", FileSink(str(tmp_path / "files")))
+    rows.sink("table", DeltaSink(table="default.copies"))
+    for sink in ("files", "table"):
+        with pytest.raises(
+            ConfigurationError, match=f"sink '{sink}' are read by Spark: without_spark=True is for a"
+        ):
+            output_check(job, sink, without_spark=True)
 
 
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -58,6 +58,11 @@ class LogCommit:
         return {unquote(add["path"]) for add in self.of("add")}
 
     @property
+    def removals_first(self) -> list[Action]:
+        """Its actions; a new deletion vector takes its file out of the table and puts it back."""
+        return sorted(self.actions, key=lambda action: "remove" not in action)
+
+    @property
     def removed(self) -> set[str]:
         """Paths of the files that it removed, relative to the table."""
         return {unquote(remove["path"]) for remove in self.of("remove")}
@@ -183,7 +188,7 @@ class DeltaLog:
                 f"{self._uri}: version {min(missing)} is not in the table's log, and no log checkpoint stands for it: "
                 "restore the directory _delta_log, or look at the table with Spark"
             )
-        tail = (action for version in since for action in self.commit(version).actions)
+        tail = (action for version in since for action in self.commit(version).removals_first)
         return _folded(newest, self._checkpointed(parts, _OF_A_TABLE), tail)
 
     def files_at(self, version: int) -> list[Action] | None:
@@ -199,10 +204,7 @@ class DeltaLog:
         files: dict[str, Action] = {}
         try:
             for commit in in_threads(self.commit, range(version + 1)):
-                # removals first: a new deletion vector takes its file out of the table and puts it back
-                for path in commit.removed:
-                    files.pop(path, None)
-                files |= {unquote(add["path"]): add for add in commit.of("add")}
+                _fold_files(files, commit.removals_first)
         except (FileNotFoundError, DamagedFileError):  # cleaned up this moment; or cut, which Spark explains
             return None
         return list(files.values())
@@ -292,17 +294,23 @@ def _actions(entry: bytes) -> list[Action]:
     return actions if all(isinstance(action, dict) for action in actions) else []
 
 
+def _fold_files(files: dict[str, Action], actions: Iterable[Action]) -> None:
+    """Add and remove the files that actions name, by their paths."""
+    for action in actions:
+        if fields := action.get("add"):
+            files[unquote(fields["path"])] = fields
+        elif fields := action.get("remove"):
+            files.pop(unquote(fields["path"]), None)
+
+
 def _folded(version: int, before: Iterable[Action], after: Iterable[Action]) -> TableVersion:
     files: dict[str, Action] = {}
     transactions: dict[str, int] = {}
     metadata: dict[str, Any] = {}
     for actions in (before, after):
         for action in actions:
-            if fields := action.get("add"):
-                files[unquote(fields["path"])] = fields
-            elif fields := action.get("remove"):
-                files.pop(unquote(fields["path"]), None)
-            elif fields := action.get("txn"):
+            _fold_files(files, [action])
+            if fields := action.get("txn"):
                 transactions[fields["appId"]] = int(fields["version"])
             elif fields := action.get("metaData"):
                 metadata = fields
