@@ -83,4 +83,5 @@ def test_what_java_could_not_read_is_the_stores_failure(
         another.latest_transaction(uri, "unknown")
     failure = caught.value
     assert "job 'totals'" in str(failure)
-    assert "See to the storage of s3" in str(failure)
+    assert "the permission is denied" in str(failure)
+    assert "Give the keys of the store the right to it" in str(failure)

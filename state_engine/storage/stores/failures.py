@@ -36,6 +36,7 @@ _RAISE = (
     "Raise the limit (ulimit -n, or LimitNOFILE of the service) or run fewer jobs at once, then run again"
 )
 _DENIED = "the permission is denied"
+_NO_ANSWER = "the storage does not answer as it should"
 _READ_ONLY = "the file system is read-only"
 _CAUSES = {
     errno.ENOSPC: (_FULL, _FREE),
@@ -48,6 +49,10 @@ _CAUSES = {
 _HOST = ("resolve host", "Name or service not known", "Temporary failure in name resolution", "UnknownHostException",
          "nodename nor servname")  # fmt: skip
 _REMOTE = ("AWS Error", "curlCode", "HTTP", "Azure", "google")
+_STORES = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.AWS")
+"""Begin the names of what Java's clients of stores raise."""
+_DENIED_BY_STORE = ("ACCESS_DENIED", "Status Code: 403", "HTTP status 403", "INVALID_ACCESS_KEY_ID",
+                    "SIGNATURE_DOES_NOT_MATCH")  # fmt: skip
 
 
 @contextmanager
@@ -93,6 +98,12 @@ def cause_of(text: str, number: int | None, path: str) -> tuple[str, str] | None
     """Cause and way out of a refusal, as text; None where it is none."""
     if isinstance(number, int) and number in _CAUSES:
         return _CAUSES[number]
+    if any(sign in text for sign in _DENIED_BY_STORE):
+        return (
+            _DENIED,
+            "Give the keys of the store the right to it (see the policies of its bucket and user), or use other keys "
+            "(section [storage] of the settings, or stores= of the engine), then run again",
+        )
     if number in (errno.EACCES, errno.EPERM):
         return (
             _DENIED,
@@ -101,7 +112,7 @@ def cause_of(text: str, number: int | None, path: str) -> tuple[str, str] | None
     if any(sign in text for sign in _HOST):
         return "a host name does not resolve", "Correct the location, or repair the network, then run again"
     if (number is None and any(sign in text for sign in _REMOTE)) or (number and number not in _PASSES):
-        return "the storage does not answer as it should", f"See to the storage of {path}, then run again"
+        return _NO_ANSWER, f"See to the storage of {path}, then run again"
     return None
 
 
@@ -129,7 +140,6 @@ def java_storage_error(text: str, path: str) -> StorageError | None:
     return StorageError(f"{path} cannot be written or read: {cause} ({line}). {way_out}", path=path)
 
 
-_STORES = ("software.amazon.awssdk.", "org.apache.hadoop.fs.s3a.AWS")
 _ABSENT = ("FileNotFoundException", "NoSuchKeyException")
 
 
@@ -144,11 +154,11 @@ def store_failure(text: str, path: str) -> StorageError | None:
     if not any(sign in text for sign in _STORES) or any(sign in text for sign in _ABSENT):
         return None
     line = next(line for line in text.splitlines() if any(sign in line for sign in _STORES))
-    return StorageError(
-        f"{path} cannot be read: the storage does not answer as it should ({line.strip()[:300]}). See to the storage "
-        f"of {path}, then run again",
-        path=path,
+    cause, way_out = cause_of(text, None, path) or (
+        _NO_ANSWER,
+        f"See to the storage of {path}, then run again",
     )
+    return StorageError(f"{path} cannot be read: {cause} ({line.strip()[:300]}). {way_out}", path=path)
 
 
 def _user() -> str:
