@@ -116,7 +116,7 @@ class Source(ABC):
         return self
 
     def for_run(self) -> Source:
-        """The source that plans the micro-batches of one run: what it remembers is of this run alone."""
+        """The source that plans the micro-batches of one run; other runs do not see its memory."""
         return self
 
     @abstractmethod
