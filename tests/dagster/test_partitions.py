@@ -46,7 +46,9 @@ def days(tmp_path: Path) -> Iterator[Days]:
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Iterator[Days]:
     """With runs at once: one that Dagster keeps in memory may find its table locked by another."""
-    with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
+    home = tmp_path / "dagster"
+    home.mkdir()
+    with dg.DagsterInstance.local_temp(str(home)) as instance:
         yield Days(tmp_path, instance)
 
 

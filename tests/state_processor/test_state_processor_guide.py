@@ -56,7 +56,7 @@ class Planes(KeyedProcessFunction):
         yield value.tailnum, self.values["total"].value()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
-        return ()
+        return []
 
 
 class Counted(StatefulProcessor):
