@@ -61,6 +61,7 @@ from state_engine.state_processor.entry_writer import (
     WrittenEntries,
     check_given,
 )
+from state_engine.storage.java_gateway import naive_times_in_utc
 
 Keys = DataFrame | Iterable[Any]
 """A DataFrame with the key columns, or keys: as functions see them, or dicts by column."""
@@ -128,7 +129,8 @@ class StateTransform:
         view = state_view(entries, form, key)
         if map is not None:
             ready_for_frames(self.spark, [map])
-            mapped = map(view)
+            with naive_times_in_utc():
+                mapped = map(view)
             if isinstance(mapped, DataFrame):
                 mapped = own_frame(mapped, self.spark, what=f"{what}: map")
             if not isinstance(mapped, DataFrame) or set(mapped.columns) != set(view.columns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import date, datetime
@@ -116,6 +117,31 @@ def job_of(
     rows_of.sink("out", DeltaSink(str(place / "out")))
     rows_of.key_by("k").process(Newest(), uid="newest", output_type="k string")
     return job
+
+
+def test_a_time_without_a_zone_is_utc_in_code_of_a_job(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the zone of the process is, which PySpark takes, as it does for the user's own queries meanwhile."""
+    noon, seconds = datetime(2026, 1, 5, 12), 1_767_614_400
+
+    def step(rows: DataFrame) -> DataFrame:
+        return rows.select(
+            "k", "day", F.unix_seconds(F.lit(noon)), F.unix_seconds(F.greatest("at", F.lit(noon)))
+        )
+
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        with StateEngine(tmp_path / "root", spark) as engine:
+            engine.run(job_of(tmp_path, step=lambda rows: step(rows).toDF("k", "day", "noon", "later")))
+        own = spark.range(1).select(F.unix_seconds(F.lit(noon))).collect()[0][0]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    ((_, _, there, later),) = outputs_of(spark, tmp_path)
+    assert (there, own) == (seconds, seconds + 5 * 3600)
+    assert later >= seconds
 
 
 @contextmanager
