@@ -62,6 +62,8 @@ from state_engine.core.time.watermark_strategy import TimestampAssigner, Waterma
 from state_engine.core.types.durations import Duration, Instant, Time, TimeDomain
 from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.types_namespace import Types
+from state_engine.databases.sink import SqlSink
+from state_engine.databases.state_table import SqlStateTable
 from state_engine.engine.dead_letters import DeadLetterReport
 from state_engine.engine.engine import StateEngine
 from state_engine.engine.published import JobPublished
@@ -96,7 +98,6 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.kafka.kafka_sink import KafkaSink
-from state_engine.sinks.sql import SqlSink
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.file import FileSource
@@ -123,7 +124,6 @@ from state_engine.state_processor.spark_state_reader import SparkState
 from state_engine.state_processor.state_transform import TransformReport
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.delta import DeltaStateTable
-from state_engine.state_tables.sql import SqlStateTable
 from state_engine.storage.state.copy_directory import LocalCopies
 from state_engine.storage.stores.object_stores import StoreAccess
 

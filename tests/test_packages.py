@@ -154,14 +154,14 @@ from state_engine import EmbeddedRocksDBStateBackend, StateEngine, SqlSink
 from state_engine.expectations.suites import Suite
 from state_engine.expectations.validation import great_expectations
 from state_engine.monitoring.doctor import other_checks
-from state_engine.sinks.sql_database import opened
-from state_engine.sinks.sql_target import SqlTarget
+from state_engine.databases.connection import connected
+from state_engine.databases.target import SqlTarget
 
 for needing in (
     lambda: importlib.import_module("state_engine.dagster.definitions"),
     EmbeddedRocksDBStateBackend,
     great_expectations,
-    lambda: opened(SqlTarget("postgresql+psycopg://me@here/db", "t", None, None), "out").__enter__(),
+    lambda: connected(SqlTarget("postgresql+psycopg://me@here/db", "t", None, None), "sink 'out'").__enter__(),
 ):
     try:
         needing()

@@ -173,7 +173,7 @@ class EngineContext:
         """The sinks of a job's code; None where only its name is known, and it is not said which to leave alone."""
         publication = self.publication(tables)
         if isinstance(job, StatefulJob):
-            return frozenset(key for key in publication.declared(job) if key[0] not in leave_alone)
+            return frozenset(key for key in publication.use_code(job) if key[0] not in leave_alone)
         return publication.recorded(tables.log.load().values(), but=leave_alone) if leave_alone else None
 
     def router(self, job: StatefulJob) -> Router:

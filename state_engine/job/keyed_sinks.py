@@ -14,15 +14,15 @@ from functools import partial
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.databases.sink import SqlSink
+from state_engine.databases.state_table import SqlStateTable
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.last_rows import LastRow
 from state_engine.sinks.base import Sink
 from state_engine.sinks.delta import DeltaSink
-from state_engine.sinks.sql import SqlSink
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.base import StateTable
 from state_engine.state_tables.delta import DeltaStateTable
-from state_engine.state_tables.sql import SqlStateTable
 
 KeyedSink = DeltaSink | SqlSink
 
@@ -56,6 +56,8 @@ def last_rows(
         declared: type of its stream; None where only rows show it.
         of_feeds: the column that orders the changes of the stream's sources.
     """
+    # its names are known, whatever the rows have
+    sink.check_columns(pa.schema([(column, pa.null()) for column in sink.key or ()]), name=name)
     function = TypedByInput(partial(_function, name, sink, of_feeds), accepts_changes=True)
     if declared is not None:
         function.bound(declared)  # what does not fit is refused here and now

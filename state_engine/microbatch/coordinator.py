@@ -132,7 +132,7 @@ class CheckpointCoordinator:
         self._positions = positions
         self._executor = GraphExecutor(spark, job, layout=tables.layout, router=router)
         self._publication = publication
-        self._declared = publication.declared(job)
+        self._declared = publication.use_code(job)
         recorded = tuple(node.recorded for node in job.published.values())
         self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared, recorded)
         self._sources = sources_of_run(job)

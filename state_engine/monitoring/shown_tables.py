@@ -9,6 +9,7 @@ from functools import partial
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import SinkError, SinkIdentityError, TableChangedError
+from state_engine.databases.state_table import sql_state_target
 from state_engine.publishing.sink_places import SinkPlaces
 from state_engine.state_tables.base import (
     READING_FAILS,
@@ -18,7 +19,6 @@ from state_engine.state_tables.base import (
     damaged_table,
 )
 from state_engine.state_tables.delta import shown_in_log
-from state_engine.state_tables.sql import SqlStateTarget
 from state_engine.state_tables.states import PublishedState, state_of, way_to
 from state_engine.state_tables.table_form import TableForm
 
@@ -26,11 +26,11 @@ from state_engine.state_tables.table_form import TableForm
 def _in_database(
     table: PublishedTable, columns: TableColumns, *, changed: bool = False
 ) -> ShownCheckpoint | None:
-    target = SqlStateTarget()
-    shown = target.shown(table, changed=changed)
+    target = sql_state_target(table)
+    shown = target.shown(changed=changed)
     if shown is not None and not changed:
         try:
-            target.check_columns(table, columns)
+            target.check_columns(columns)
         except SinkError as error:
             raise TableChangedError(str(error)) from error
     return shown

@@ -10,7 +10,7 @@ sinks are asked whether they show what was published before, and sinks that it n
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import (
@@ -32,7 +32,7 @@ from state_engine.publishing.publishers import publishers
 from state_engine.publishing.sink_places import Declared, SinkPlaces
 from state_engine.sinks.base import FROM_INPUT, Publisher, naming_damage
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher, ForeachBatchSink
-from state_engine.state_tables.base import TableTarget
+from state_engine.state_tables.base import TableTargets
 from state_engine.state_tables.states import published_in
 from state_engine.storage.delta.kernel import DeltaKernel
 
@@ -46,9 +46,7 @@ class Publication:
         targets: writes published tables, by kind; None for what really writes them.
     """
 
-    def __init__(
-        self, kernel: DeltaKernel, tables: JobTables, targets: Mapping[str, TableTarget] | None = None
-    ) -> None:
+    def __init__(self, kernel: DeltaKernel, tables: JobTables, targets: TableTargets | None = None) -> None:
         self._kernel, self._tables = kernel, tables
         self.places = SinkPlaces(tables.layout, tables.log.app)
         self.tables = PublishedTables(kernel, tables, self.places, targets)
@@ -71,8 +69,12 @@ class Publication:
             )
         return frozenset(key for key in sinks if key[0] not in but)
 
-    def declared(self, job: StatefulJob) -> frozenset[SinkKey]:
-        """Name and path of the sinks and published tables of a job's code, and its dead letters."""
+    def use_code(self, job: StatefulJob) -> frozenset[SinkKey]:
+        """Call the functions of a job's code from now on, and follow its tables.
+
+        Returns:
+            Name and path of its sinks and published tables, and its dead letters.
+        """
         self.tables.code = {node.recorded.key: node.recorded for node in job.published.values()}
         sinks = self.places.sinks(job)
         self._functions.sinks = {

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import pyarrow as pa
 
@@ -26,6 +27,7 @@ from state_engine.core.errors import (
     SinkError,
     SinkIdentityError,
 )
+from state_engine.databases.state_table import sql_state_target
 from state_engine.job.job_tables import JobTables
 from state_engine.publishing.sink_places import Declared, SinkPlaces
 from state_engine.state_tables.base import (
@@ -36,12 +38,12 @@ from state_engine.state_tables.base import (
     TableColumns,
     TableReport,
     TableTarget,
+    TableTargets,
     damaged_table,
     is_damage,
 )
 from state_engine.state_tables.delta import DeltaStateTarget
 from state_engine.state_tables.difference import StateReader, compared_by_portions
-from state_engine.state_tables.sql import SqlStateTarget
 from state_engine.state_tables.states import (
     OTHER_FORM,
     PublishedState,
@@ -67,7 +69,6 @@ class ExistingTable:
 
     state: PublishedState
     target: TableTarget
-    table: PublishedTable
     form: TableForm
 
 
@@ -95,13 +96,15 @@ class PublishedTables:
         kernel: DeltaKernel,
         tables: JobTables,
         places: SinkPlaces,
-        targets: Mapping[str, TableTarget] | None = None,
+        targets: TableTargets | None = None,
     ) -> None:
         self._tables, self._places = tables, places
-        self._targets: Mapping[str, TableTarget] = targets or {
-            SinkKind.DELTA_STATE: DeltaStateTarget(kernel),
-            SinkKind.SQL_STATE: SqlStateTarget(),
+        self._targets: TableTargets = targets or {
+            SinkKind.DELTA_STATE: partial(DeltaStateTarget, kernel),
+            SinkKind.SQL_STATE: sql_state_target,
         }
+        self._known: dict[str, TableTarget] = {}
+        """By name: they remember what they saw of their tables."""
         self._shown: dict[str, int] = {}
         self.code: Mapping[SinkKey, PublishedState] | None = None
         """Tables as today's code has them, which may say more than the newest row; None where it is not known."""
@@ -128,7 +131,7 @@ class PublishedTables:
                 self.moved += self._follow(history, state)
             except READING_FAILS as error:
                 if is_damage(error):
-                    self._leave_behind(state, damaged_table(self._table(state)[1], error))
+                    self._leave_behind(state, damaged_table(self._table(state).table, error))
                 else:
                     self.refusal = self.refusal or error
         return self.moved
@@ -204,7 +207,7 @@ class PublishedTables:
                     f"{head.checkpoint_id}, does not know the state of the sink, and its table {state.place} "
                     f"still holds the rows of checkpoint {known.checkpoint_id}. The state would begin empty, and these "
                     "rows would be deleted. Give the sink another table; or empty this one with "
-                    f"{self._table(state)[1].rebuild}; or begin a job of another name from the rows of the table "
+                    f"{self._table(state).table.rebuild}; or begin a job of another name from the rows of the table "
                     "(state_processor(job).bootstrap, with adopt=True in the sink)"
                 )
 
@@ -219,9 +222,9 @@ class PublishedTables:
 
     def _holds_rows(self, history: History, state: PublishedState, known: CheckpointRow) -> bool:
         """Whether a table holds any row, in the columns of the state as a checkpoint knows it."""
-        target, table = self._table(state)
+        target = self._table(state)
         columns = self._reader(history, known.checkpoint_id, state).form.columns
-        return any(batch.num_rows for batch in target.content(table, columns))
+        return any(batch.num_rows for batch in target.content(columns))
 
     def rebuild(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
@@ -246,37 +249,37 @@ class PublishedTables:
 
     def _rebuilt(self, state: PublishedState, content: _Content) -> TableReport:
         """What a table would get that is made again."""
-        target, table = self._table(state)
+        target = self._table(state)
         try:
             is_there = self.is_there(state)
         except SinkIdentityError:
             is_there = True
         if not is_there:
             return _new(state, content)
-        if differs := target.check_columns(table, content.columns):
+        if differs := target.check_columns(content.columns):
             return _new(state, content, differs)
-        return _move(state, self._difference(target, table, content), "it would be rebuilt")
+        return _move(state, self._difference(target, content), "it would be rebuilt")
 
     def verify(self, history: History, name: str, declared: Declared) -> TableReport:
         """Compare a table with the state as of the checkpoint that it shows; what would have to change."""
         state, head = self._named(history, name, declared)
-        target, table = self._table(state)
-        with _naming_damage(table):
-            return self._compared(history, state, target.shown(table), head)
+        target = self._table(state)
+        with _naming_damage(target.table):
+            return self._compared(history, state, target.shown(), head)
 
     def _compared(
         self, history: History, state: PublishedState, shown: ShownCheckpoint | None, head: CheckpointRow
     ) -> TableReport:
         """How a table differs from the state as of the checkpoint that it shows; if that is not known, of the head."""
-        target, table = self._table(state)
+        target = self._table(state)
         is_at = history[shown.checkpoint_id] if shown is not None and is_known(history, shown) else head
         if state_of(is_at, state.operator, state.state) is None:  # the table was kept there
             is_at = head
         if state_of(is_at, state.operator, state.state) is None:
             raise _unknown(state)
         content = _Content.of(self._reader(history, is_at.checkpoint_id, state))
-        _check_columns(target, table, content.columns)
-        return _move(state, self._difference(target, table, content), "it was compared")
+        _check_columns(target, content.columns)
+        return _move(state, self._difference(target, content), "it was compared")
 
     def accept(
         self, history: History, name: str, declared: Declared, *, dry_run: bool = False
@@ -286,9 +289,9 @@ class PublishedTables:
         Where a restore led to a head that does not know the state, there is nothing to compare with.
         """
         state, head = self._named(history, name, declared)
-        target, table = self._table(state)
-        with _naming_damage(table):
-            shown = target.shown(table, changed=True)
+        target = self._table(state)
+        with _naming_damage(target.table):
+            shown = target.shown(changed=True)
         if shown is None:
             raise SinkError(
                 f"table '{name}': there is none at {state.place}, so there is nothing to accept; the next run "
@@ -299,26 +302,26 @@ class PublishedTables:
         else:
             move = self._compared(history, state, shown, head)
         if not dry_run:
-            target.accept(table)
+            target.accept()
         return state, move
 
     def tidy(self, history: History, declared: Declared = None) -> int:
         """Have targets rearrange their tables where that pays; how many files were rewritten."""
         return sum(
-            one.target.tidy(one.table, one.form.columns)
+            one.target.tidy(one.form.columns)
             for one in self.standing(history, declared)
-            if not one.target.check_columns(one.table, one.form.columns)
+            if not one.target.check_columns(one.form.columns)
         )
 
     def standing(self, history: History, declared: Declared = None) -> Iterator[ExistingTable]:
         """The tables that are there, and whose state the head knows."""
         head = history.head
         for state in self.states(history, declared) if head is not None else ():
-            target, table = self._table(state)
-            if state_of(head, state.operator, state.state) is None or target.shown(table) is None:
+            target = self._table(state)
+            if state_of(head, state.operator, state.state) is None or target.shown() is None:
                 continue
             assert head is not None
-            yield ExistingTable(state, target, table, self._reader(history, head.checkpoint_id, state).form)
+            yield ExistingTable(state, target, self._reader(history, head.checkpoint_id, state).form)
 
     def states(self, history: History, declared: Declared) -> list[PublishedState]:
         """The tables that follow the head; a job whose code has none is not looked through."""
@@ -346,8 +349,8 @@ class PublishedTables:
 
     def is_there(self, state: PublishedState) -> bool:
         """Whether there is a table that belongs to the job, whoever changed its rows since."""
-        target, table = self._table(state)
-        return target.shown(table, changed=True) is not None
+        target = self._table(state)
+        return target.shown(changed=True) is not None
 
     # -- one table -------------------------------------------------------------------------------------------------
 
@@ -371,9 +374,9 @@ class PublishedTables:
 
     def _looked_up(self, history: History, state: PublishedState) -> ShownCheckpoint | None:
         """What a table shows; one that it may take over becomes the job's, once the head knows the state."""
-        target, table = self._table(state)
+        target = self._table(state)
         try:
-            return target.shown(table)
+            return target.shown()
         except SinkIdentityError:
             head = history.head
             if not state.options.get("adopt") or head is None:
@@ -381,8 +384,8 @@ class PublishedTables:
             if state_of(head, state.operator, state.state) is None:
                 return None
             columns = self._reader(history, head.checkpoint_id, state).form.columns
-            target.adopt(table, columns)
-            return target.shown(table)
+            target.adopt(columns)
+            return target.shown()
 
     def _at_move(
         self,
@@ -393,7 +396,7 @@ class PublishedTables:
         shown: ShownCheckpoint,
     ) -> Iterator[TableReport]:
         """What a table does at a row that moved the head, where it does not follow."""
-        target, table = self._table(state)
+        target = self._table(state)
         replaced = None if row.replaced_id is None else history[row.replaced_id]
         is_behind = shown.unseen or not is_known(history, shown)
         if replaced is not None and (is_behind or replaced.checkpoint_id > shown.checkpoint_id):
@@ -408,7 +411,7 @@ class PublishedTables:
             yield self._made_anew(state, content, ShownCheckpoint.of(row), since=shown)
         else:
             columns = content.columns
-            target.apply(table, columns, _nothing(columns), since=shown, to=ShownCheckpoint.of(row))
+            target.apply(columns, _nothing(columns), since=shown, to=ShownCheckpoint.of(row))
 
     def _made_anew(
         self,
@@ -420,7 +423,7 @@ class PublishedTables:
         whole: str = "it was rebuilt",
     ) -> TableReport:
         """Put rows in the place of all that a table holds; how many these are. See ``TableTarget.replace``."""
-        target, table = self._table(state)
+        target = self._table(state)
         count = 0
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -429,7 +432,7 @@ class PublishedTables:
                 count += part.num_rows
                 yield from part.to_batches()
 
-        target.replace(table, content.columns, batches(), to=to, since=since)
+        target.replace(content.columns, batches(), to=to, since=since)
         return TableReport(state.name, state.kind, state.place, count, 0, whole)
 
     def _bring(
@@ -438,28 +441,28 @@ class PublishedTables:
         """Bring a table from the checkpoint that it shows to another one; None where nothing changed."""
         if state_of(history[to_id], state.operator, state.state) is None:
             return None
-        target, table = self._table(state)
+        target = self._table(state)
         reader = self._reader(history, to_id, state)
         columns = reader.form.columns
         if shown is None:
-            target.create(table, columns)
+            target.create(columns)
             shown = ShownCheckpoint(0)
         way = way_to(history, shown, to_id, state)
-        if not way.whole and (lacks := target.lacks(table, columns)):
+        if not way.whole and (lacks := target.lacks(columns)):
             way = StateWay(whole=lacks)
         if way.is_nothing:
             return None
         to = ShownCheckpoint.of(history[to_id])
-        if anew := _other_columns(target, table, columns, way):
+        if anew := _other_columns(target, columns, way):
             move = self._made_anew(state, _Content.of(reader), to, since=shown, whole=anew)
             self._tell_whole(move, to, "was rebuilt from")
             return move
-        change, whole = self._change(history, target, table, reader, way, shown)
+        change, whole = self._change(history, target, reader, way, shown)
         if change.is_empty and not whole:
             return None
         if not way.whole:
-            _check_columns(target, table, columns)
-        target.apply(table, columns, change, since=shown, to=to)
+            _check_columns(target, columns)
+        target.apply(columns, change, since=shown, to=to)
         move = _move(state, change, whole if shown.checkpoint_id else "it is new")
         if whole and shown.checkpoint_id:
             self._tell_whole(move, to, "was compared as a whole with")
@@ -482,7 +485,6 @@ class PublishedTables:
         self,
         history: History,
         target: TableTarget,
-        table: PublishedTable,
         reader: StateReader,
         way: StateWay,
         shown: ShownCheckpoint,
@@ -495,31 +497,33 @@ class PublishedTables:
             except MissingFilesError as error:
                 what = "damaged" if isinstance(error, DamagedFileError) else "gone"
                 why = f"files of checkpoints since {shown.checkpoint_id} are {what}"
-        return self._difference(target, table, _Content.of(reader)), why
+        return self._difference(target, _Content.of(reader)), why
 
-    def _difference(self, target: TableTarget, table: PublishedTable, content: _Content) -> TableChange:
+    def _difference(self, target: TableTarget, content: _Content) -> TableChange:
         """What makes the content of a table that of the state."""
-        old = (pa.Table.from_batches([batch]) for batch in target.content(table, content.columns))
-        return compared_by_portions(
-            content.columns, old, (target.held(table, rows) for rows in content.rows())
-        )
+        old = (pa.Table.from_batches([batch]) for batch in target.content(content.columns))
+        return compared_by_portions(content.columns, old, (target.held(rows) for rows in content.rows()))
 
     def _planned(self, history: History, state: PublishedState, to_id: int) -> TableReport:
-        target, table = self._table(state)
-        shown = target.shown(table)
+        target = self._table(state)
+        shown = target.shown()
         reader = self._reader(history, to_id, state)
         if shown is None:
             return _new(state, _Content.of(reader))
         way = way_to(history, shown, to_id, state)
-        if anew := _other_columns(target, table, reader.form.columns, way):
+        if anew := _other_columns(target, reader.form.columns, way):
             return _new(state, _Content.of(reader), anew)
-        change, whole = self._change(history, target, table, reader, way, shown)
+        change, whole = self._change(history, target, reader, way, shown)
         return _move(state, change, whole)
 
     # -- pieces ----------------------------------------------------------------------------------------------------
 
-    def _table(self, state: PublishedState) -> tuple[TableTarget, PublishedTable]:
-        return self._targets[state.kind], state.table(self._places.app_of(state.name))
+    def _table(self, state: PublishedState) -> TableTarget:
+        table = state.table(self._places.app_of(state.name))
+        known = self._known.get(state.name)
+        if known is None or known.table != table:
+            known = self._known[state.name] = self._targets[state.kind](table)
+        return known
 
     def _content(self, history: History, state: PublishedState, row: CheckpointRow) -> _Content | None:
         """A state as of a checkpoint, which is empty where that does not know it; None where none of ``main`` does."""
@@ -574,21 +578,21 @@ def _move(state: PublishedState, change: TableChange, whole: str) -> TableReport
     return TableReport(state.name, state.kind, state.place, change.rows.num_rows, gone, whole)
 
 
-def _other_columns(target: TableTarget, table: PublishedTable, columns: TableColumns, way: StateWay) -> str:
+def _other_columns(target: TableTarget, columns: TableColumns, way: StateWay) -> str:
     """Why a table that is compared as a whole is made again instead: the state has other columns by now."""
     if way.whole == OTHER_FORM:
-        return target.check_columns(table, columns)
+        return target.check_columns(columns)
     if way.whole:
-        _check_columns(target, table, columns)
+        _check_columns(target, columns)
     return ""
 
 
-def _check_columns(target: TableTarget, table: PublishedTable, columns: TableColumns) -> None:
+def _check_columns(target: TableTarget, columns: TableColumns) -> None:
     """Refuse a table that has other columns than the state; raises SinkError."""
-    if differs := target.check_columns(table, columns):
+    if differs := target.check_columns(columns):
         raise SinkError(
-            f"table '{table.name}': {table.place} has other columns: {differs}. Nothing was written. Rebuild the "
-            f"table: {table.rebuild}; or publish to another one"
+            f"table '{target.table.name}': {target.table.place} has other columns: {differs}. Nothing was written. "
+            f"Rebuild the table: {target.table.rebuild}; or publish to another one"
         )
 
 

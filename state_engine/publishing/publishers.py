@@ -5,6 +5,7 @@ from __future__ import annotations
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.checkpoints.pending import Seen
 from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.databases.sink import SqlPublisher
 from state_engine.job.job_tables import JobTables
 from state_engine.publishing.dead_letters import DeadLetterPublisher
 from state_engine.publishing.sink_places import SinkPlaces
@@ -14,7 +15,6 @@ from state_engine.sinks.delta_spark import SparkDeltaPublisher
 from state_engine.sinks.files import FilePublisher
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
 from state_engine.sinks.kafka.kafka_publisher import KafkaPublisher
-from state_engine.sinks.sql import SqlPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.log import DeltaLog
 

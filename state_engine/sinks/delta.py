@@ -25,7 +25,13 @@ import pyarrow as pa
 from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
-from state_engine.core.errors import CommitUnknownError, SinkError, SinkIdentityError
+from state_engine.core.errors import (
+    CommitUnknownError,
+    ConfigurationError,
+    SinkError,
+    SinkIdentityError,
+    StatelakeError,
+)
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.column_names import check_delta_names, check_distinct
 from state_engine.core.types.spark_types import spark_schema
@@ -125,8 +131,18 @@ class DeltaSink(Sink):
 
     def check_columns(self, columns: pa.Schema, *, name: str) -> None:
         check_distinct(columns.names, what=f"sink '{name}'", of="Delta")
-        if self.key:  # the table of another sink may have column mapping, and then any name
-            check_delta_names(columns, what=f"sink '{name}'")
+        try:
+            check_delta_names(columns, what=f"sink '{name}'", otherwise="" if self.key else _MAPPED)
+        except ConfigurationError:
+            if self.key or not self._may_be_mapped():
+                raise
+
+    def _may_be_mapped(self) -> bool:
+        """Whether there may be a table with column mapping, which has any name; the catalog is not asked here."""
+        try:
+            return bool(self.table) or DeltaLog(self.path).newest() is not None
+        except (StatelakeError, OSError, pa.ArrowException):  # from here, the store cannot be reached
+            return True
 
     def place(self, app: str, staging: Staging) -> str:
         return self.location

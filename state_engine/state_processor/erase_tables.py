@@ -56,7 +56,7 @@ class KeysOfTables:
     def held(self, history: History, keys: StoredKeys) -> dict[SinkKey, KeysInTable]:
         """What the tables that show states of these operators hold of the keys, by name and place; looks only."""
         return {
-            one.state.key: one.target.keys_in(one.table, one.form.columns, self._keys(one, keys))
+            one.state.key: one.target.keys_in(one.form.columns, self._keys(one, keys))
             for one in self.tables.standing(history, self.declared)
             if one.state.operator in keys
         }
@@ -65,7 +65,7 @@ class KeysOfTables:
         """Take the keys out of them."""
         for one in self.tables.standing(history, self.declared):
             if one.state.operator in keys:
-                one.target.erase(one.table, one.form.columns, self._keys(one, keys))
+                one.target.erase(one.form.columns, self._keys(one, keys))
 
     def following(self, history: History) -> dict[SinkKey, PublishedState]:
         return {state.key: state for state in self.tables.states(history, self.declared)}

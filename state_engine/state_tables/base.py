@@ -5,7 +5,7 @@
     TableChange      the difference between two checkpoints of the state, by key
     TableReport        how many rows that takes
     ShownCheckpoint  which checkpoint it shows
-    TableTarget      applies a change to a table of one kind, in one transaction that also records the checkpoint
+    TableTarget      applies a change to a table, in one transaction that also records the checkpoint
 
 Flink has no counterpart: its upsert sinks see every change once and cannot go back.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -222,10 +222,16 @@ class StateTable(ABC):
 
 
 class TableTarget(ABC):
-    """Writes tables of one kind. Every write is one transaction, which also records the checkpoint that is shown."""
+    """Writes one table. Every write is one transaction, which also records the checkpoint that is shown.
+
+    Attributes:
+        table: the table.
+    """
+
+    table: PublishedTable
 
     @abstractmethod
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
+    def shown(self, *, changed: bool = False) -> ShownCheckpoint | None:
         """The checkpoint that a table shows.
 
         Args:
@@ -241,11 +247,11 @@ class TableTarget(ABC):
         """
 
     @abstractmethod
-    def create(self, table: PublishedTable, columns: TableColumns) -> None:
+    def create(self, columns: TableColumns) -> None:
         """Make an empty table that belongs to ``table.app``; does nothing where another runner was faster."""
 
     @abstractmethod
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
+    def check_columns(self, columns: TableColumns) -> str:
         """Refuse a table that cannot hold these columns.
 
         Returns:
@@ -257,13 +263,7 @@ class TableTarget(ABC):
 
     @abstractmethod
     def apply(
-        self,
-        table: PublishedTable,
-        columns: TableColumns,
-        change: TableChange,
-        *,
-        since: ShownCheckpoint,
-        to: ShownCheckpoint,
+        self, columns: TableColumns, change: TableChange, *, since: ShownCheckpoint, to: ShownCheckpoint
     ) -> None:
         """Bring a table that shows one checkpoint to another one; does nothing where it shows that or a later one.
 
@@ -280,7 +280,6 @@ class TableTarget(ABC):
     @abstractmethod
     def replace(
         self,
-        table: PublishedTable,
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
@@ -299,17 +298,17 @@ class TableTarget(ABC):
         """
 
     @abstractmethod
-    def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+    def content(self, columns: TableColumns) -> Iterator[pa.RecordBatch]:
         """The rows that a table holds now, whoever wrote them."""
 
-    def held(self, table: PublishedTable, rows: pa.Table) -> pa.Table:
+    def held(self, rows: pa.Table) -> pa.Table:
         """Rows of the state as the table gives them back, for a comparison with ``content``.
 
         Most tables hold every value, so this is what is given.
         """
         return rows
 
-    def lacks(self, table: PublishedTable, columns: TableColumns) -> str:
+    def lacks(self, columns: TableColumns) -> str:
         """Why all rows have to be compared although the state has the columns that it had: somebody dropped some.
 
         Empty where none is missing; most kinds refuse such a table in ``check_columns``.
@@ -317,22 +316,22 @@ class TableTarget(ABC):
         return ""
 
     @abstractmethod
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+    def adopt(self, columns: TableColumns) -> None:
         """Take over a table that belongs to nobody or to another: it then belongs to ``table.app``.
 
         The caller compares its content next, and applies the difference.
         """
 
-    def tidy(self, table: PublishedTable, columns: TableColumns) -> int:
+    def tidy(self, columns: TableColumns) -> int:
         """Rearrange a table where that pays, changing no row; how many files were rewritten: most kinds have none."""
         return 0
 
     @abstractmethod
-    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+    def keys_in(self, columns: TableColumns, keys: pa.Table) -> KeysInTable:
         """What a table still holds of some keys, as readers see them and physically; looks only."""
 
     @abstractmethod
-    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+    def erase(self, columns: TableColumns, keys: pa.Table) -> None:
         """Take all rows of some keys out of a table and out of its files; it shows the checkpoint that it showed.
 
         Raises:
@@ -340,9 +339,12 @@ class TableTarget(ABC):
         """
 
     @abstractmethod
-    def accept(self, table: PublishedTable) -> None:
+    def accept(self) -> None:
         """Leave what others changed in a table as it is, and go on from there."""
 
+
+TableTargets = Mapping[str, Callable[[PublishedTable], TableTarget]]
+"""What writes a table, by kind."""
 
 READING_FAILS = (StatelakeError, OSError, pa.ArrowException)
 """What comes of a table that cannot be read or written."""

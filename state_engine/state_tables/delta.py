@@ -117,107 +117,99 @@ class DeltaStateTable(StateTable):
 
 
 class DeltaStateTarget(TableTarget):
-    """Writes Delta tables that show a state."""
+    """Writes a Delta table that shows a state."""
 
-    def __init__(self, kernel: DeltaKernel) -> None:
-        self._kernel = kernel
-        self._seen: dict[str, tuple[LogEntry | None, str]] = {}
-        """By place: the newest entry of the log when it was looked at, and why not all before it was."""
-        self._named: set[tuple[str, str]] = set()
-        """Names in the catalog that were looked at, and their places."""
+    def __init__(self, kernel: DeltaKernel, table: PublishedTable) -> None:
+        self._kernel, self.table = kernel, table
+        self._seen: tuple[LogEntry | None, str] | None = None
+        """The newest entry of the log when it was looked at, and why not all before it was."""
+        self._is_named = False
+        """Whether the catalog was seen to have the table under its name."""
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
-        inspected = self._kernel.inspect_all(table.place, table.app, _writing(table))
+    def shown(self, *, changed: bool = False) -> ShownCheckpoint | None:
+        inspected = self._kernel.inspect_all(self.table.place, self.table.app, _writing(self.table))
         if inspected is None:
             return None
         facts, transactions = inspected
-        _check_owner(table, facts.properties)
-        shown = _shown_by(table, transactions)
-        return shown if changed else replace(shown, unseen=self._check_unchanged(table, facts.version))
+        _check_owner(self.table, facts.properties)
+        shown = _shown_by(self.table, transactions)
+        return shown if changed else replace(shown, unseen=self._check_unchanged(facts.version))
 
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
-        facts = self._kernel.facts(table.place)
-        return "" if facts is None else _check_fits(table, facts, columns)
+    def check_columns(self, columns: TableColumns) -> str:
+        facts = self._kernel.facts(self.table.place)
+        return "" if facts is None else _check_fits(self.table, facts, columns)
 
-    def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
-        files = self._files(table)
+    def content(self, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        files = self._files()
         for add in files.adds:
             rows = rows_left(files.uri, add, columns.schema)
             yield from rows.to_batches()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def create(self, table: PublishedTable, columns: TableColumns) -> None:
-        vectors = table.options.get("deletion_vectors", True)
-        properties = {OWNER: table.app, "delta.enableDeletionVectors": str(bool(vectors)).lower()}
-        self._kernel.create_table(table.place, columns.schema, properties=properties)
-        self._name(table)
+    def create(self, columns: TableColumns) -> None:
+        vectors = self.table.options.get("deletion_vectors", True)
+        properties = {OWNER: self.table.app, "delta.enableDeletionVectors": str(bool(vectors)).lower()}
+        self._kernel.create_table(self.table.place, columns.schema, properties=properties)
+        self._name()
 
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
-        files = self._files(table)
-        if _check_fits(table, files.facts, columns):
-            raise _other_columns(table, files.facts.schema, columns, is_ours=False)
-        properties = {OWNER: table.app}
-        if table.options.get("deletion_vectors", True):
+    def adopt(self, columns: TableColumns) -> None:
+        files = self._files()
+        if _check_fits(self.table, files.facts, columns):
+            raise _other_columns(self.table, files.facts.schema, columns, is_ours=False)
+        properties = {OWNER: self.table.app}
+        if self.table.options.get("deletion_vectors", True):
             properties["delta.enableDeletionVectors"] = "true"
-        transactions = [_accepted(table, files), *_shows(table, ShownCheckpoint(0))]
-        self._commit(table, files, [], transactions=transactions, properties=properties)
+        transactions = [_accepted(self.table, files), *_shows(self.table, ShownCheckpoint(0))]
+        self._commit(files, [], transactions=transactions, properties=properties)
 
-    def accept(self, table: PublishedTable) -> None:
-        files = self._files(table)
-        self._commit(table, files, [], transactions=[_accepted(table, files)])
+    def accept(self) -> None:
+        files = self._files()
+        self._commit(files, [], transactions=[_accepted(self.table, files)])
 
     def apply(
-        self,
-        table: PublishedTable,
-        columns: TableColumns,
-        change: TableChange,
-        *,
-        since: ShownCheckpoint,
-        to: ShownCheckpoint,
+        self, columns: TableColumns, change: TableChange, *, since: ShownCheckpoint, to: ShownCheckpoint
     ) -> None:
-        self._name(table)
+        self._name()
 
         def attempt() -> None:
-            files = self._files_at(table, since, to)
+            files = self._files_at(since, to)
             if files is not None:
-                self._commit_change(table, files, columns, change, to)
+                self._commit_change(files, columns, change, to)
 
         _retried(attempt)
 
     def replace(
         self,
-        table: PublishedTable,
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
         to: ShownCheckpoint,
         since: ShownCheckpoint | None = None,
     ) -> None:
-        files = self._files_anyway(table, columns) if since is None else self._files_at(table, since, to)
+        files = self._files_anyway(columns) if since is None else self._files_at(since, to)
         if files is None:
             return
-        _check_rules(table, files.facts)
-        is_ours = _is_ours(table, files.facts)
+        _check_rules(self.table, files.facts)
+        is_ours = _is_ours(self.table, files.facts)
         fits = _has_columns(files.facts.schema, columns)
         if not (fits or is_ours):
-            raise _other_columns(table, files.facts.schema, columns, is_ours=is_ours)
+            raise _other_columns(self.table, files.facts.schema, columns, is_ours=is_ours)
         gone = [remove_action(add) for add in files.adds] if fits else []
         self._commit(
-            table,
             files,
-            [*gone, *self._new_files(table, rows, columns)],
-            transactions=_shows(table, to),
-            properties=None if is_ours else {OWNER: table.app},
+            [*gone, *self._new_files(rows, columns)],
+            transactions=_shows(self.table, to),
+            properties=None if is_ours else {OWNER: self.table.app},
             schema=None if fits else columns.schema,
         )
 
     # -- erasing keys ----------------------------------------------------------------------------------------------
 
-    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
-        files, wanted = self._files(table), WantedKeys.of(columns, keys)
+    def keys_in(self, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        files, wanted = self._files(), WantedKeys.of(columns, keys)
         hits, older = list(hits_of(files, wanted)), older_files(files, wanted)
         left_ms = [*older.values(), *([now_ms()] if hits else [])]
         if not left_ms:
@@ -228,130 +220,122 @@ class DeltaStateTarget(TableTarget):
             files=len(hits),
             older_files=len(older),
             kept_until=kept_until,
-            remedy=f"VACUUM delta.`{table.place}`, from {kept_until:%Y-%m-%d %H:%M:%S} UTC on",
+            remedy=f"VACUUM delta.`{self.table.place}`, from {kept_until:%Y-%m-%d %H:%M:%S} UTC on",
         )
 
-    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
+    def erase(self, columns: TableColumns, keys: pa.Table) -> None:
         wanted = WantedKeys.of(columns, keys)
 
         def attempt() -> None:
-            files = self._files(table)
-            _check_owner(table, files.facts.properties)
-            self._check_unchanged(table, files.facts.version)
+            files = self._files()
+            _check_owner(self.table, files.facts.properties)
+            self._check_unchanged(files.facts.version)
             hits = list(hits_of(files, wanted))
             if not hits:
                 return
-            actions = self._rewritten(table, files, columns, hits)
+            actions = self._rewritten(files, columns, hits)
             if any(hit.shown for hit in hits):  # rows that the state did not have
-                self._commit(table, files, actions, transactions=[_accepted(table, files)])
+                self._commit(files, actions, transactions=[_accepted(self.table, files)])
             else:
-                self._commit(table, files, _rearranging(actions))
+                self._commit(files, _rearranging(actions))
 
         _retried(attempt)
 
-    def tidy(self, table: PublishedTable, columns: TableColumns) -> int:
-        files = self._files(table)
+    def tidy(self, columns: TableColumns) -> int:
+        files = self._files()
         small = [add for add in files.adds if int(add["size"]) < SMALL_BYTES]
         chosen = small if len(small) >= SMALL_FILES else []
         chosen += [add for add in files.adds if add not in chosen and deleted_share(add) > DELETED_SHARE]
         if not chosen:
             return 0
         rows = (b for add in chosen for b in rows_left(files.uri, add, columns.schema).to_batches())
-        actions = [*(remove_action(add) for add in chosen), *self._new_files(table, rows, columns)]
-        self._commit(table, files, _rearranging(actions))
+        actions = [*(remove_action(add) for add in chosen), *self._new_files(rows, columns)]
+        self._commit(files, _rearranging(actions))
         return len(chosen)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _name(self, table: PublishedTable) -> None:
+    def _name(self) -> None:
         """See to it that the catalog has a table under the name that the job gave it."""
-        name = table.options.get("table")
-        if name and (name, table.place) not in self._named:
-            register_table(self._kernel.spark, name, table.place)
-            self._named.add((name, table.place))
+        name = self.table.options.get("table")
+        if name and not self._is_named:
+            register_table(self._kernel.spark, name, self.table.place)
+            self._is_named = True
 
-    def _files(self, table: PublishedTable) -> TableFiles:
-        files = self._kernel.files_of(table.place, table.app, _writing(table))
+    def _files(self) -> TableFiles:
+        files = self._kernel.files_of(self.table.place, self.table.app, _writing(self.table))
         if files is None:
             raise SinkError(
-                f"table '{table.name}': {table.place} is gone. Nothing was written; the next run builds it from the "
-                "state"
+                f"table '{self.table.name}': {self.table.place} is gone. Nothing was written; the next run builds it "
+                "from the state"
             )
         return files
 
-    def _files_anyway(self, table: PublishedTable, columns: TableColumns) -> TableFiles:
+    def _files_anyway(self, columns: TableColumns) -> TableFiles:
         """A table, whatever it is: one that there is not is made, and so is one whose log cannot be read."""
         try:
-            self.create(table, columns)
-            return self._files(table)
+            self.create(columns)
+            return self._files()
         except (MissingFilesError, RootError):
-            self._set_log_aside(table)
-            self.create(table, columns)
-            return self._files(table)
+            self._set_log_aside()
+            self.create(columns)
+            return self._files()
 
-    def _set_log_aside(self, table: PublishedTable) -> None:
+    def _set_log_aside(self) -> None:
         """Move the log of a damaged table to where no reader looks; its data files belong to no table then."""
-        at, aside = open_location(table.place), f"_damaged_log-{uuid4().hex}"
-        with table_lock(table.place):
+        at, aside = open_location(self.table.place), f"_damaged_log-{uuid4().hex}"
+        with table_lock(self.table.place):
             for path in list(at.inside("_delta_log").files()):
                 file = at.inside(join("_delta_log", path))
                 at.inside(aside).make_directory()
                 file.move(join(at.path, aside, path.replace("/", "-")))
-        self._kernel.forget(table.place)
+        self._kernel.forget(self.table.place)
         _LOG.warning(
             "table '%s': the log of %s could not be read. It was moved to %s there, and the table is rebuilt",
-            table.name, table.place, aside, extra={"sink": table.name},
+            self.table.name, self.table.place, aside, extra={"sink": self.table.name},
         )  # fmt: skip
 
-    def _files_at(
-        self, table: PublishedTable, since: ShownCheckpoint, to: ShownCheckpoint
-    ) -> TableFiles | None:
+    def _files_at(self, since: ShownCheckpoint, to: ShownCheckpoint) -> TableFiles | None:
         """A table that is to be brought from one checkpoint to another; None where another runner did so.
 
         Raises:
             CommitFailedError: it shows neither.
         """
-        files = self._files(table)
-        _check_owner(table, files.facts.properties)
-        shown = _shown_by(table, files.transactions)
+        files = self._files()
+        _check_owner(self.table, files.facts.properties)
+        shown = _shown_by(self.table, files.transactions)
         if shown.is_same(since):
-            unseen = self._check_unchanged(table, files.facts.version)
+            unseen = self._check_unchanged(files.facts.version)
             if not unseen or since.unseen:
                 return files
-            raise CommitFailedError(f"table '{table.name}': {unseen}. Nothing was written; run again")
+            raise CommitFailedError(f"table '{self.table.name}': {unseen}. Nothing was written; run again")
         if shown.checkpoint_id >= to.checkpoint_id:
             return None
         raise CommitFailedError(
-            f"table '{table.name}': {table.place} shows checkpoint {shown.checkpoint_id} and not "
+            f"table '{self.table.name}': {self.table.place} shows checkpoint {shown.checkpoint_id} and not "
             f"{since.checkpoint_id}: another runner published meanwhile. Nothing was written; run again"
         )
 
-    def _check_unchanged(self, table: PublishedTable, version: int) -> str:
+    def _check_unchanged(self, version: int) -> str:
         """Raise TableChangedError if another writer committed since; the reason, if that cannot be determined."""
-        known, entry = self._seen.get(table.place), self._kernel.newest_entry(table.place, version)
-        if known is None or entry is None or known[0] != entry:
-            known = self._seen[table.place] = entry, _look_back(table, DeltaLog(table.place))
-        return known[1]
+        entry = self._kernel.newest_entry(self.table.place, version)
+        if self._seen is None or entry is None or self._seen[0] != entry:
+            self._seen = entry, _look_back(self.table, DeltaLog(self.table.place))
+        return self._seen[1]
 
     def _commit_change(
-        self,
-        table: PublishedTable,
-        files: TableFiles,
-        columns: TableColumns,
-        change: TableChange,
-        to: ShownCheckpoint,
+        self, files: TableFiles, columns: TableColumns, change: TableChange, to: ShownCheckpoint
     ) -> None:
         hits = list(changed_rows(files, columns, change))
-        if table.options.get("deletion_vectors", True):
+        if self.table.options.get("deletion_vectors", True):
             actions, written_files = marked(files.uri, hits)
         else:
-            actions, written_files = self._rewritten(table, files, columns, hits), []
-        actions += self._new_files(table, change.rows.to_batches(), columns)
-        self._commit(table, files, actions, transactions=_shows(table, to), written_files=written_files)
+            actions, written_files = self._rewritten(files, columns, hits), []
+        actions += self._new_files(change.rows.to_batches(), columns)
+        self._commit(files, actions, transactions=_shows(self.table, to), written_files=written_files)
 
     def _commit(
         self,
-        table: PublishedTable,
         files: TableFiles,
         actions: Sequence[Action],
         *,
@@ -371,30 +355,26 @@ class DeltaStateTarget(TableTarget):
             schema=schema,
             written=[*new, *written_files],
         )
-        _, unseen = self._seen.get(table.place, (None, ""))
-        entry = self._kernel.newest_entry(table.place, version)
-        self._seen[table.place] = entry, "" if transactions else unseen
+        _, unseen = self._seen or (None, "")
+        entry = self._kernel.newest_entry(self.table.place, version)
+        self._seen = entry, "" if transactions else unseen
 
-    def _rewritten(
-        self, table: PublishedTable, files: TableFiles, columns: TableColumns, hits: Sequence[FileHits]
-    ) -> list[Action]:
+    def _rewritten(self, files: TableFiles, columns: TableColumns, hits: Sequence[FileHits]) -> list[Action]:
         actions: list[Action] = []
         for hit in hits:
             actions.append(remove_action(hit.add))
             rows = rows_but(files.uri, hit.add, columns.schema, hit.vector)
             if rows.num_rows:
-                actions.append(self._new_file(table, rows, columns))
+                actions.append(self._new_file(rows, columns))
         return actions
 
-    def _new_files(
-        self, table: PublishedTable, rows: Iterable[pa.RecordBatch], columns: TableColumns
-    ) -> list[Action]:
-        return [self._new_file(table, part, columns) for part in parts_of(rows)]
+    def _new_files(self, rows: Iterable[pa.RecordBatch], columns: TableColumns) -> list[Action]:
+        return [self._new_file(part, columns) for part in parts_of(rows)]
 
-    def _new_file(self, table: PublishedTable, rows: pa.Table, columns: TableColumns) -> Action:
+    def _new_file(self, rows: pa.Table, columns: TableColumns) -> Action:
         name = f"part-{uuid4().hex}.parquet"
         stored = sorted_with_hashes(rows.cast(columns.schema), columns.key)
-        file = write_parquet(stored, join(table.place, name))
+        file = write_parquet(stored, join(self.table.place, name))
         stats = {"numRecords": rows.num_rows, "tightBounds": True}
         return added_file(name, size=file.bytes, stats=json.dumps(stats))
 

@@ -244,7 +244,9 @@ class _MemoryContext(EngineContext):
     def publication(self, tables: JobTables) -> Publication:
         name = tables.layout.job
         if name not in self._publications:
-            targets = dict.fromkeys((SinkKind.DELTA_STATE.value, SinkKind.SQL_STATE.value), self.published)
+            targets = dict.fromkeys(
+                (SinkKind.DELTA_STATE.value, SinkKind.SQL_STATE.value), self.published.target
+            )
             self._publications[name] = Publication(self.kernel, tables, targets)
         return self._publications[name]
 

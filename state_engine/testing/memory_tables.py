@@ -36,7 +36,7 @@ class _Shown:
     checkpoint: ShownCheckpoint
 
 
-class MemoryTables(TableTarget):
+class MemoryTables:
     """See the module docstring."""
 
     def __init__(self) -> None:
@@ -47,40 +47,43 @@ class MemoryTables(TableTarget):
         shown = self._tables.get(place)
         return [] if shown is None else rows_by_identity(shown.columns, shown.rows)
 
-    def shown(self, table: PublishedTable, *, changed: bool = False) -> ShownCheckpoint | None:
-        shown = self._tables.get(table.place)
+    def target(self, table: PublishedTable) -> TableTarget:
+        """What writes a table."""
+        return _MemoryTarget(self._tables, table)
+
+
+@dataclass
+class _MemoryTarget(TableTarget):
+    tables: dict[str, _Shown]
+    table: PublishedTable
+
+    def shown(self, *, changed: bool = False) -> ShownCheckpoint | None:
+        shown = self.tables.get(self.table.place)
         return None if shown is None else shown.checkpoint
 
-    def create(self, table: PublishedTable, columns: TableColumns) -> None:
-        self._tables.setdefault(
-            table.place, _Shown(columns, columns.schema.empty_table(), ShownCheckpoint(0))
+    def create(self, columns: TableColumns) -> None:
+        self.tables.setdefault(
+            self.table.place, _Shown(columns, columns.schema.empty_table(), ShownCheckpoint(0))
         )
 
-    def check_columns(self, table: PublishedTable, columns: TableColumns) -> str:
-        shown = self._tables.get(table.place)
-        if shown is None or table.kind != SinkKind.DELTA_STATE:  # a database's table gets new columns
+    def check_columns(self, columns: TableColumns) -> str:
+        shown = self.tables.get(self.table.place)
+        if shown is None or self.table.kind != SinkKind.DELTA_STATE:  # a database's table gets new columns
             return ""
-        return changed_columns(table, spark_schema(shown.columns.schema), columns, is_ours=True)
+        return changed_columns(self.table, spark_schema(shown.columns.schema), columns, is_ours=True)
 
     def apply(
-        self,
-        table: PublishedTable,
-        columns: TableColumns,
-        change: TableChange,
-        *,
-        since: ShownCheckpoint,
-        to: ShownCheckpoint,
+        self, columns: TableColumns, change: TableChange, *, since: ShownCheckpoint, to: ShownCheckpoint
     ) -> None:
-        old = self._content(table, columns)
+        old = self._content(columns)
         goes = same_rows(old, change.cleared, columns.key)
         goes |= same_rows(old, change.deleted, columns.identity)
         goes |= same_rows(old, change.rows, columns.identity)
         rows = pa.concat_tables([old.filter(pa.array(~goes)), change.rows.select(columns.schema.names)])
-        self._tables[table.place] = _Shown(columns, rows.combine_chunks(), to)
+        self.tables[self.table.place] = _Shown(columns, rows.combine_chunks(), to)
 
     def replace(
         self,
-        table: PublishedTable,
         columns: TableColumns,
         rows: Iterable[pa.RecordBatch],
         *,
@@ -88,28 +91,28 @@ class MemoryTables(TableTarget):
         since: ShownCheckpoint | None = None,
     ) -> None:
         made = pa.Table.from_batches(list(rows), columns.schema)
-        self._tables[table.place] = _Shown(columns, made.combine_chunks(), to)
+        self.tables[self.table.place] = _Shown(columns, made.combine_chunks(), to)
 
-    def content(self, table: PublishedTable, columns: TableColumns) -> Iterator[pa.RecordBatch]:
-        yield from self._content(table, columns).to_batches()
+    def content(self, columns: TableColumns) -> Iterator[pa.RecordBatch]:
+        yield from self._content(columns).to_batches()
 
-    def adopt(self, table: PublishedTable, columns: TableColumns) -> None:
+    def adopt(self, columns: TableColumns) -> None:
         """No table belongs to anybody else."""
 
-    def keys_in(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> KeysInTable:
-        return KeysInTable(int(same_rows(self._content(table, columns), keys, columns.key).sum()), 0)
+    def keys_in(self, columns: TableColumns, keys: pa.Table) -> KeysInTable:
+        return KeysInTable(int(same_rows(self._content(columns), keys, columns.key).sum()), 0)
 
-    def erase(self, table: PublishedTable, columns: TableColumns, keys: pa.Table) -> None:
-        old = self._content(table, columns)
+    def erase(self, columns: TableColumns, keys: pa.Table) -> None:
+        old = self._content(columns)
         left = old.filter(pa.array(~same_rows(old, keys, columns.key)))
-        self._tables[table.place] = replace(self._tables[table.place], columns=columns, rows=left)
+        self.tables[self.table.place] = replace(self.tables[self.table.place], columns=columns, rows=left)
 
-    def accept(self, table: PublishedTable) -> None:
+    def accept(self) -> None:
         """Nobody else changed anything."""
 
-    def _content(self, table: PublishedTable, columns: TableColumns) -> pa.Table:
+    def _content(self, columns: TableColumns) -> pa.Table:
         """What a table holds, with columns that the state has got since, which are null there."""
-        rows, schema = self._tables[table.place].rows, columns.schema
+        rows, schema = self.tables[self.table.place].rows, columns.schema
         parts = [
             one_chunk(rows[f.name]).cast(f.type)
             if f.name in rows.schema.names

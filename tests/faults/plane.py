@@ -116,7 +116,7 @@ POINTS: Mapping[str, FaultPoint] = {
     **_inside("table committed", _KERNEL, "change"),
     **_inside("sink published", "state_engine.publishing.publication:Publication", "_publish"),
     **_both("rows of a Delta table", "state_engine.state_tables.delta:DeltaStateTarget", "apply"),
-    **_both("rows of an SQL table", "state_engine.state_tables.sql:SqlStateTarget", "apply"),
+    **_both("rows of an SQL table", "state_engine.databases.shown_table:ShownTable", "apply"),
     **_both("entry of checkpoints", _KERNEL, "append", "/checkpoints"),
     **_inside("records for Kafka", "state_engine.spark.kafka.clients:TransactionalProducer", "send"),
     **_both("transaction of Kafka", "state_engine.spark.kafka.clients:TransactionalProducer", "commit"),

@@ -213,7 +213,7 @@ class Bed:
         return gone
 
     def _tables(self) -> tuple[str, str]:
-        return f"{POSTGRES}_bed", "_statelake_ledger"
+        return f"{POSTGRES}_bed", "_statelake_tables"
 
 
 def written_by(dying: Dying) -> list[str]:

@@ -18,8 +18,8 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile, St
 from state_engine.core.checkpoints.savepoint_manifest import SavepointFile, SavepointManifest, parse_manifest
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.errors import ConfigurationError, MissingFilesError, StatelakeError
+from state_engine.databases.target import SqlTarget
 from state_engine.operations.savepoints import MANIFEST, checksums
-from state_engine.sinks.sql_target import SqlTarget
 from state_engine.storage.delta.kernel import DeltaKernel
 from tests.operations.test_savepoints import moved
 from tests.support.tiny import Site

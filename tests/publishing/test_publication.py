@@ -19,13 +19,13 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
+from state_engine.databases.sink import SqlPublisher
 from state_engine.job.graph import SinkNode
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.publishing.publication import Publication
 from state_engine.publishing.sink_places import Declared
 from state_engine.sinks.base import Publisher, Sink, SinkRequest
 from state_engine.sinks.files import FilePublisher
-from state_engine.sinks.sql import SqlPublisher
 from state_engine.sinks.staging import Staging
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.layout import JobLayout

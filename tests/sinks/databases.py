@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from state_engine import SqlSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
-from state_engine.sinks.sql import SqlPublisher
+from state_engine.databases.sink import SqlPublisher
 from tests.sinks.requests import APP, asked, staged_files
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
@@ -27,6 +27,7 @@ class Database:
         self, directory: Path, url: str, password_env: str | None = None, password: str = ""
     ) -> None:
         self.directory, self.url, self.password_env = directory, url, password_env
+        self.password = password
         self.schema: str | None = None
         self.publisher = SqlPublisher()
         self._user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from state_engine.core.errors import CommitFailedError
-from state_engine.sinks.sql_ledger import LEDGER
+from state_engine.databases.ledger import LEDGER
 from tests.sinks.databases import APP, Database
 from tests.support.postgres import PASSWORD_ENV, Server
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ def after_statement(word: str, then: Callable[[], None]) -> Iterator[None]:
     assert done
 
 
-@pytest.mark.parametrize("word", [f"INSERT INTO {LEDGER}", "INSERT INTO delays"])
+@pytest.mark.parametrize("word", [f"UPDATE {LEDGER}", "INSERT INTO delays"])
 def test_a_connection_that_is_cut_in_a_transaction(postgres: Database, word: str) -> None:
     mine = postgres.staged("w1", [1], [2])
 
@@ -70,7 +70,7 @@ def test_a_deadlock_with_another_writer(postgres: Database) -> None:
         other.execute(sa.text("LOCK TABLE delays IN ACCESS EXCLUSIVE MODE"))
         publish = pool.submit(postgres.publisher.publish, mine, APP, 1)
         until(lambda: postgres.run(WAITING), "the publish waits for the table")
-        other.execute(sa.text(f"INSERT INTO {LEDGER} VALUES ('{APP}', 1, 'digest', now())"))
+        other.execute(sa.text(f"UPDATE {LEDGER} SET checkpoint_id = 1 WHERE writer = '{APP}'"))
         with pytest.raises(CommitFailedError, match=r"checkpoint 1 was not written to .*deadlock.*run again"):
             publish.result()
         other.rollback()

@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 
 from state_engine import SqlSink
 from state_engine.core.errors import (
-    CommitFailedError,
-    CommitUnknownError,
     ConfigurationError,
     MissingFilesError,
     SinkError,
     SinkIdentityError,
 )
-from state_engine.sinks import sql_database
-from state_engine.sinks.sql import SqlPublisher
-from state_engine.sinks.sql_ledger import LEDGER, Ledger
+from state_engine.databases.ledger import LEDGER
+from state_engine.databases.sink import SqlPublisher
 from state_engine.sinks.staging import located
 from state_engine.storage.layout import JobLayout
 from tests.sinks.databases import APP, Database
 from tests.sinks.requests import move
-from tests.support.killed import Killed
-from tests.support.lost_answers import commit_that
 
 
 def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
@@ -41,8 +33,8 @@ def test_rows_are_out_of_sight_until_published_once(db: Database) -> None:
         db.publisher.publish(one, APP, checkpoint_id)
     assert db.publisher.seen(first.path, APP) == 12
     assert db.rows() == [(1, "t1"), (2, "t2"), (3, "t3"), (4, "t4")]
-    ledger = db.rows(f"SELECT app, checkpoint_id FROM {LEDGER} ORDER BY checkpoint_id")
-    assert ledger == [(APP, -2), (APP, -1), (APP, 0), (APP, 1), (APP, 12)]
+    ledger = db.rows(f"SELECT table_name, writer, app, checkpoint_id FROM {LEDGER}")
+    assert ledger == [("delays", APP, APP, 12)]
 
 
 def test_what_waits_of_a_keyed_sink_of_0_2_0_is_refused(lite: Database) -> None:
@@ -65,6 +57,21 @@ def test_other_rows_under_the_same_number(db: Database) -> None:
     assert db.ids() == [1]
     db.publisher.publish(db.staged("w3", [3], app="0123/job/second"), "0123/job/second", 3)
     assert db.ids() == [1, 3], "another sink counts for itself"
+
+
+def test_checkpoints_that_the_ledger_has_forgotten(lite: Database) -> None:
+    """It counts as seen, for others were published after it; but it is not published again."""
+    old = lite.staged("w1", [1])
+    lite.publisher.publish(old, APP, 1)
+    for number in range(2, 34):
+        lite.publisher.publish(lite.staged(f"w{number}", [number]), APP, number)
+    lite.publisher.check_seen(old, APP, 1)
+    lite.publisher.publish(lite.staged("w3", [3]), APP, 3)
+    with pytest.raises(SinkIdentityError, match="already holds rows of checkpoint 33"):
+        lite.publisher.publish(old, APP, 1)
+    with pytest.raises(SinkIdentityError, match="already holds other rows of checkpoint 3"):
+        lite.publisher.check_seen(old, APP, 3)
+    assert lite.ids() == list(range(1, 34))
 
 
 def test_staged_files_that_are_gone(lite: Database) -> None:
@@ -123,77 +130,6 @@ def test_rows_from_before_the_lineage_column_cannot_be_withdrawn(lite: Database)
     lite.publisher.check_withdrawable(both)
     lite.publisher.publish(both, APP, 3)
     assert lite.ids() == []
-
-
-@pytest.mark.parametrize("step", ["take", "write_rows", "commit", "after"])
-def test_crash_at_every_step_and_publish_again(
-    db: Database, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    def dies(*_: Any) -> None:
-        raise Killed
-
-    publish = sql_database.SqlTable.publish
-
-    def dies_after(*args: Any) -> None:
-        publish(*args)
-        raise Killed
-
-    mine = db.staged("w1", [1, 2])
-    where: Any = {"take": Ledger, "write_rows": sql_database, "commit": sa.Connection}
-    with monkeypatch.context() as patch:
-        if step == "after":
-            patch.setattr(sql_database.SqlTable, "publish", dies_after)
-        else:
-            patch.setattr(where[step], step, dies)
-        with pytest.raises(Killed):
-            db.publisher.publish(mine, APP, 1)
-    assert db.ids() == ([1, 2] if step == "after" else [])
-    assert db.publisher.seen(mine.path, APP) == int(step == "after")
-    db.run("DELETE FROM delays WHERE id = 1")  # so that a second insert would be seen
-    db.publisher.publish(mine, APP, 1)
-    assert db.ids() == ([2] if step == "after" else [1, 2])
-
-
-def test_the_outcome_of_a_broken_commit_is_looked_up(lite: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = lite.staged("w1", [1]), lite.staged("w2", [2])
-    with monkeypatch.context() as patch:
-        patch.setattr(sa.Connection, "commit", commit_that(lambda real: real()))
-        lite.publisher.publish(one, APP, 1)
-        patch.setattr(sa.Connection, "commit", commit_that(lambda real: None))
-        with pytest.raises(CommitFailedError, match=r"was not written to.*the connection was closed.*run"):
-            lite.publisher.publish(two, APP, 2)
-    assert lite.ids() == [1]
-
-    def unplug(real: Callable[[], None]) -> None:
-        real()
-        shutil.move(lite.directory / "out.db", lite.directory / "away.db")
-        (lite.directory / "out.db").mkdir()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(sa.Connection, "commit", commit_that(unplug))
-        with pytest.raises(CommitUnknownError, match=r"broke off.*ledger cannot be read"):
-            lite.publisher.publish(two, APP, 2)
-    (lite.directory / "out.db").rmdir()
-    shutil.move(lite.directory / "away.db", lite.directory / "out.db")
-    lite.publisher.publish(two, APP, 2)
-    assert lite.ids() == [1, 2]
-
-
-def test_a_publish_and_its_twins_at_once(db: Database) -> None:
-    for checkpoint_id in range(1, 6):
-        mine = db.staged(f"w{checkpoint_id}", [checkpoint_id], [checkpoint_id * 100])
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda n, one=mine: db.publisher.publish(one, APP, n), [checkpoint_id] * 4))
-    assert db.ids() == sorted([n * f for n in range(1, 6) for f in (1, 100)])
-
-
-def test_runners_that_make_the_table_at_once_agree_on_it(db: Database) -> None:
-    for _ in range(5):
-        with ThreadPoolExecutor(4) as pool:
-            sinks = list(pool.map(lambda n: db.staged(f"w{n}", [n]), range(4)))
-        assert len({one.identity for one in sinks}) == 1
-        db.publisher.check_withdrawable(sinks[0])
-        db.run("DROP TABLE delays")
 
 
 def test_a_root_that_was_moved_is_published_from(lite: Database) -> None:

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from state_engine import FileSource, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
 from state_engine.core.errors import SinkError, SinkIdentityError
+from state_engine.databases.sink import SqlPublisher
 from state_engine.sinks.base import Publisher
 from state_engine.sinks.foreach_batch import ForeachBatchPublisher
-from state_engine.sinks.sql import SqlPublisher
 from tests.support.killed import Killed
 from tests.support.tiny import ROWS, Site, Sum
 

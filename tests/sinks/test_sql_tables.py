@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,8 @@ from state_engine.core.errors import (
     SinkError,
     SinkIdentityError,
 )
-from state_engine.sinks.sql_ledger import LEDGER
+from state_engine.databases.ledger import LEDGER
+from state_engine.sinks.spark_writer import note_of
 from tests.sinks.databases import APP, KERNEL, SCHEMA, Database
 from tests.sinks.requests import asked
 from tests.support.postgres import PASSWORD_ENV, Server
@@ -214,26 +216,6 @@ def swapped(db: Database, *, rows: bool) -> None:
     db.run("DROP TABLE old")
 
 
-@pytest.mark.parametrize("rows", [True, False], ids=["with the rows", "empty"])
-def test_another_table_under_the_name_is_noticed_until_it_is_accepted(db: Database, rows: bool) -> None:
-    one, two = db.staged("w1", [1]), db.staged("w2", [2])
-    db.publisher.publish(one, APP, 1)
-    swapped(db, rows=rows)
-    assert db.publisher.seen(one.path, APP) == 0
-    for staged, checkpoint_id in ((one, 1), (two, 2)):
-        with pytest.raises(
-            SinkIdentityError,
-            match=r"was dropped and created again.*`statelake accept-table job out`.*drop this one",
-        ):
-            db.publisher.publish(staged, APP, checkpoint_id)
-    assert db.ids() == [1] * rows
-    db.publisher.accept(two, APP)
-    for _ in range(2):
-        db.publisher.publish(one, APP, 1)
-        db.publisher.publish(two, APP, 2)
-    assert (db.ids(), db.publisher.seen(one.path, APP)) == ([*[1] * rows, 2], 2)
-
-
 def test_a_table_that_is_put_back_is_the_old_one(db: Database) -> None:
     one, two = db.staged("w1", [1]), db.staged("w2", [2])
     db.publisher.publish(one, APP, 1)
@@ -258,14 +240,39 @@ def test_each_application_knows_its_own_table(db: Database) -> None:
     assert db.ids() == [2]
 
 
-def test_a_ledger_of_an_earlier_version_learns_which_table_it_is(db: Database) -> None:
-    one, two = db.staged("w1", [1]), db.staged("w2", [2])
-    db.publisher.publish(one, APP, 1)
-    db.run(f"DELETE FROM {LEDGER} WHERE checkpoint_id = -2")
-    assert db.publisher.seen(one.path, APP) == 1
-    db.publisher.publish(two, APP, 2)
+def test_the_ledger_of_0_2_0_is_converted_once(db: Database) -> None:
+    """It had a row for each checkpoint, and did not know which table it is: the first publish records that."""
+    sinks = [db.staged(f"w{n}", [n]) for n in range(4)]
+    for number in (1, 2):
+        db.publisher.publish(sinks[number], APP, number)
+    db.run(f"DROP TABLE {LEDGER}")
+    db.run(
+        "CREATE TABLE _statelake_ledger (app text, checkpoint_id bigint, files_digest text, published_at timestamp, "
+        "PRIMARY KEY (app, checkpoint_id))"
+    )
+    other = "0123/job/second"
+    identities = {APP: sinks[0].identity, other: "77 delays", "0123/job/third": "88 elsewhere"}
+    former = [(APP, number, note_of(sinks[number])) for number in (1, 2)]
+    former += [(app, 0, identity) for app, identity in identities.items()]
+    former += [(APP, -1, "delays"), (other, -1, "left"), (other, 7, "digest")]
+    for row in former:
+        db.run(f"INSERT INTO _statelake_ledger VALUES {row}".replace(")", ", CURRENT_TIMESTAMP)"))
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: db.publisher.seen(sinks[0].path, APP), range(4))) == {2}
+    assert not sa.inspect(db.connected()).has_table("_statelake_ledger")
+    assert db.rows(f"SELECT table_name, app, checkpoint_id, is_made FROM {LEDGER} ORDER BY app") == [
+        ("delays", APP, 2, True),
+        ("delays", other, 7, False),
+        ("elsewhere", "0123/job/third", 0, False),
+    ]
+    for number in (1, 2):
+        db.publisher.publish(sinks[number], APP, number)
+    assert db.ids() == [1, 2], "what was published is known"
+    with pytest.raises(SinkIdentityError, match="already holds other rows of checkpoint 1"):
+        db.publisher.publish(sinks[3], APP, 1)
+    db.publisher.publish(sinks[3], APP, 3)
     swapped(db, rows=True)
-    assert db.publisher.seen(one.path, APP) == 0
+    assert db.publisher.seen(sinks[0].path, APP) == 0
 
 
 def test_nothing_is_accepted_where_no_table_is(db: Database) -> None:

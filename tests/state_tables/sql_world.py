@@ -11,8 +11,14 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import OperationalError
 
 from state_engine import SqlStateTable
-from state_engine.state_tables.base import PublishedTable, ShownCheckpoint, TableChange, TableColumns
-from state_engine.state_tables.sql import SqlStateTarget
+from state_engine.databases.state_table import sql_state_target
+from state_engine.state_tables.base import (
+    PublishedTable,
+    ShownCheckpoint,
+    TableChange,
+    TableColumns,
+    TableTarget,
+)
 from tests.support.killed import Killed
 
 APP = "0123/job/balance"
@@ -37,7 +43,6 @@ class World:
     def __init__(self, url: str, password_env: str | None = None, password: str = "") -> None:
         self.url, self.password_env = url, password_env
         self.schema: str | None = None
-        self.target = SqlStateTarget()
         self.columns = COLUMNS
         user_url = sa.make_url(url).set(password=password) if password else sa.make_url(url)
         # a kept connection would have SQLite's files open
@@ -53,14 +58,23 @@ class World:
         )
         return PublishedTable(app.rsplit("/", 1)[-1], table.kind, table.place, app, table.options())
 
+    @property
+    def target(self) -> TableTarget:
+        """What writes the table."""
+        return self.target_of(APP)
+
+    def target_of(self, app: str) -> TableTarget:
+        """The same, for an application."""
+        return sql_state_target(self.published(app))
+
     # -- what the framework does -----------------------------------------------------------------------------------
 
     def shown(self, app: str = APP) -> int | None:
-        shown = self.target.shown(self.published(app))
+        shown = self.target_of(app).shown()
         return None if shown is None else shown.checkpoint_id
 
     def create(self, app: str = APP) -> None:
-        self.target.create(self.published(app), self.columns)
+        self.target_of(app).create(self.columns)
 
     def change(
         self,
@@ -85,8 +99,7 @@ class World:
         writes: tuple[int, int] = (0, 0),
         **change: Any,
     ) -> None:
-        self.target.apply(
-            self.published(app),
+        self.target_of(app).apply(
             self.columns,
             self.change(rows, **change),
             since=ShownCheckpoint(since, writes[0]),
@@ -95,13 +108,13 @@ class World:
 
     def replace(self, checkpoint_id: int, rows: Iterable[tuple[Any, ...]], *, app: str = APP) -> None:
         batches = rows_of(self.columns, rows).to_batches(max_chunksize=3)
-        self.target.replace(self.published(app), self.columns, batches, to=ShownCheckpoint(checkpoint_id))
+        self.target_of(app).replace(self.columns, batches, to=ShownCheckpoint(checkpoint_id))
 
     def adopt(self, app: str = APP) -> None:
-        self.target.adopt(self.published(app), self.columns)
+        self.target_of(app).adopt(self.columns)
 
     def content(self) -> list[tuple[Any, ...]]:
-        batches = list(self.target.content(self.published(), self.columns))
+        batches = list(self.target.content(self.columns))
         assert all(batch.schema == self.columns.schema for batch in batches)
         rows = [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
         return sorted(rows, key=lambda row: [(v is not None, v) for v in row])

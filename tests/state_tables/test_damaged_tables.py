@@ -99,7 +99,7 @@ def a_file_in_its_place(site: Site) -> None:
 
 
 def a_dropped_ledger(site: Site) -> None:
-    site.sql("DROP TABLE _statelake_published")
+    site.sql("DROP TABLE _statelake_tables")
 
 
 def a_dropped_key(site: Site) -> None:

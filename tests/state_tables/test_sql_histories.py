@@ -252,7 +252,7 @@ def test_the_table_is_what_a_dict_is(lite: World, block: int) -> None:
         for what, n in History(lite, seed).run(14).items():
             counts[what] = counts.get(what, 0) + n
         lite.run("DROP TABLE IF EXISTS balances")
-        lite.run("DROP TABLE IF EXISTS _statelake_published")
+        lite.run("DROP TABLE IF EXISTS _statelake_tables")
     assert all(counts.get(what) for what in ("published", "crashed", "changed", "late", "edited", "rebuilt"))
 
 
@@ -261,4 +261,4 @@ def test_the_table_is_what_a_dict_is_in_postgresql(postgres: World) -> None:
     for seed in range(12):
         History(postgres, seed).run(14)
         postgres.run("DROP TABLE IF EXISTS balances")
-        postgres.run("DROP TABLE IF EXISTS _statelake_published")
+        postgres.run("DROP TABLE IF EXISTS _statelake_tables")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import date, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -15,22 +14,13 @@ from state_engine import SqlSink, SqlStateTable
 from state_engine.core.errors import ConfigurationError, SinkError, SinkIdentityError
 from state_engine.state_tables.base import ShownCheckpoint, TableColumns
 from tests.sinks.requests import asked
+from tests.sinks.test_sql_tables import VALUES as VALUES_OF_SINKS
 from tests.state_tables.sql_world import APP, COLUMNS, Failing, World, rows_of
 from tests.support.killed import Killed
 
 VALUES: dict[str, tuple[pa.DataType, Any]] = {
-    "small": (pa.int8(), -128),
-    "big": (pa.int64(), 2**63 - 1),
-    "half": (pa.float32(), 0.1),
-    "pi": (pa.float64(), 3.141592653589793),
+    **VALUES_OF_SINKS,
     "endless": (pa.float64(), float("-inf")),
-    "yes": (pa.bool_(), True),
-    "text": (pa.string(), "ü '\"; DROP TABLE balances; --%s :x"),
-    "raw": (pa.binary(), b"\x00\xff"),
-    "day": (pa.date32(), date(1582, 10, 15)),
-    "at": (pa.timestamp("us", "UTC"), datetime(2026, 3, 29, 1, 30, 0, 123456, tzinfo=UTC)),
-    "local": (pa.timestamp("us"), datetime(1969, 12, 31, 23, 59, 59)),
-    "price": (pa.decimal128(38, 4), Decimal("9999999999999999999999999999999999.1250")),
     "Mixed % case": (pa.string(), "kept"),
 }
 
@@ -41,7 +31,7 @@ def test_every_type_comes_back_as_it_was(world: World) -> None:
     values = tuple(value for _, value in VALUES.values())
     rows = [(1, *values), (2, *[None] * len(values))]
     world.create()
-    world.target.check_columns(world.published(), world.columns)
+    world.target.check_columns(world.columns)
     world.apply(0, 1, rows)
     rows[0] = tuple(
         rows_of(world.columns, rows[:1]).to_pylist()[0].values()
@@ -98,7 +88,6 @@ def test_more_rows_than_go_in_one_statement(world: World) -> None:
     world.apply(2, 3, cleared=[(n,) for n, _ in rows])
     assert world.content() == []
     world.target.replace(
-        world.published(),
         COLUMNS,
         rows_of(COLUMNS, rows).to_batches(max_chunksize=20_000),
         to=ShownCheckpoint(4),
@@ -110,8 +99,8 @@ def test_nan_is_null_in_sqlite_only(world: World) -> None:
     world.columns = TableColumns(pa.schema([("id", pa.int64()), ("v", pa.float64())]), ("id",))
     values = [(1, float("nan")), (2, 0.5), (3, None)]
     world.replace(1, values)
-    held = world.target.held(world.published(), rows_of(world.columns, values)).to_pylist()
-    (content,) = world.target.content(world.published(), world.columns)
+    held = world.target.held(rows_of(world.columns, values)).to_pylist()
+    (content,) = world.target.content(world.columns)
     assert str(content.sort_by("id").to_pylist()) == str(held), "NaN does not equal itself"
     assert (held[0]["v"] is None) == world.is_sqlite
 
@@ -126,7 +115,7 @@ def test_a_table_that_is_taken_over(world: World) -> None:
         else "CREATE TABLE balances (total varchar(20), seen integer DEFAULT 7, account bigint, UNIQUE (account))"
     )
     world.run("INSERT INTO balances (account, total) VALUES (1, 'a'), (2, 'b')")
-    world.target.check_columns(world.published(), COLUMNS)
+    world.target.check_columns(COLUMNS)
     world.adopt()
     assert (world.shown(), world.rows()) == (0, [(1, "a", 0), (2, "b", 0)])
     world.apply(0, 4, [(2, "B"), (3, "c")], deleted=[(1,)])
@@ -175,7 +164,7 @@ def test_a_table_is_taken_over_whole_or_not_at_all(world: World) -> None:
 )
 def test_what_cannot_be_taken_over(world: World, table: str, why: str) -> None:
     world.run(f"CREATE TABLE balances ({table})")
-    for asked_for in (world.adopt, lambda: world.target.check_columns(world.published(), COLUMNS)):
+    for asked_for in (world.adopt, lambda: world.target.check_columns(COLUMNS)):
         with pytest.raises(
             SinkError, match=rf"cannot take these rows.*{why}.*or drop it, and the next run rebuilds it"
         ):
@@ -249,7 +238,7 @@ def test_a_state_that_gets_fields(world: World) -> None:
     world.replace(1, [(1, "a"), (2, "b")])
     more = TableColumns(COLUMNS.schema.append(pa.field("per cent %", pa.int16())), ("account",))
     world.columns = more
-    world.target.check_columns(world.published(), more)
+    world.target.check_columns(more)
     assert world.content() == [(1, "a", None), (2, "b", None)], "a check changes nothing"
     world.apply(1, 2, [(2, "B", 50)])
     assert world.content() == [(1, "a", None), (2, "B", 50)]
@@ -257,7 +246,7 @@ def test_a_state_that_gets_fields(world: World) -> None:
     world.replace(3, [(3, "c", 1, datetime(2026, 1, 1))])
     assert world.content() == [(3, "c", 1, datetime(2026, 1, 1))]
     world.columns = COLUMNS
-    world.target.check_columns(world.published(), COLUMNS)
+    world.target.check_columns(COLUMNS)
     world.apply(3, 4, [(4, "d")])
     assert world.content() == [(3, "c"), (4, "d")]
 
@@ -280,7 +269,7 @@ def test_a_state_whose_columns_do_not_fit_any_more(world: World, columns: TableC
     with pytest.raises(
         SinkError, match=f"{why}.*Alter the table; or .*`statelake rebuild-table job balance`"
     ):
-        world.target.check_columns(world.published(), columns)
+        world.target.check_columns(columns)
     assert (world.shown(), world.content()) == (1, [(1, "a")])
     world.columns = columns
     world.replace(2, rows := [(1, 2)] if len(columns.schema) == 2 else [(1, "a", date(2026, 1, 1))])
@@ -304,7 +293,7 @@ def test_a_table_of_others_is_never_made_anew(world: World) -> None:
 )
 def test_states_that_no_table_can_show(lite: World, field: pa.Field, why: str) -> None:
     lite.columns = TableColumns(COLUMNS.schema.append(field), ("account",))
-    for asked_for in (lite.create, lambda: lite.target.check_columns(lite.published(), lite.columns)):
+    for asked_for in (lite.create, lambda: lite.target.check_columns(lite.columns)):
         with pytest.raises(SinkError, match=why):
             asked_for()
     assert lite.shown() is None
@@ -323,7 +312,7 @@ def test_a_schema_of_the_database(postgres: World) -> None:
     postgres.create()
     postgres.apply(0, 1, [(1, "a")])
     assert postgres.rows("SELECT account, total FROM reports.balances") == [(1, "a")]
-    assert postgres.rows("SELECT app, checkpoint_id FROM reports._statelake_published") == [(APP, 1)]
+    assert postgres.rows("SELECT app, checkpoint_id FROM reports._statelake_tables") == [(APP, 1)]
 
 
 # -- configuration ----------------------------------------------------------------------------------------------------
@@ -357,10 +346,3 @@ def test_what_is_recorded_of_a_table() -> None:
         "password_env": "SECRET",
         "adopt": True,
     }
-
-
-def test_a_password_that_is_not_set(lite: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_SUCH_SECRET", raising=False)
-    lite.password_env = "NO_SUCH_SECRET"
-    with pytest.raises(SinkError, match=r"environment variable NO_SUCH_SECRET.*is not set"):
-        lite.shown()

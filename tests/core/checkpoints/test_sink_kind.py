@@ -6,8 +6,8 @@ import pytest
 
 from state_engine import DeltaSink, FileSink, KafkaSink
 from state_engine.core.checkpoints.sink_kind import SinkKind
+from state_engine.databases.sink import SqlSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
-from state_engine.sinks.sql import SqlSink
 
 FACTS = {
     "delta": {"answers_quickly", "has_log", "is_delta_table", "marks_files"},

@@ -21,8 +21,8 @@ import pyarrow as pa
 import sqlalchemy as sa
 
 from state_engine.core.errors import SinkError
+from state_engine.databases.target import SqlTarget, check_names
 from state_engine.sinks.row_rules import DecodedByPython, Longest, NotNull, RowRule, Without
-from state_engine.sinks.sql_target import SqlTarget, check_names
 
 _SQLITE = "sqlite"
 _MICROSECONDS = 6

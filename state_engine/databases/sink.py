@@ -1,14 +1,10 @@
 """``SqlSink``: outputs into a table of an SQLite or PostgreSQL database, exactly once.
 
 Subtasks stage Parquet files in the job's root. Publishing writes their rows in one transaction of the database,
-together with one row of a ledger beside the table:
-
-    _statelake_ledger(app, checkpoint_id, files_digest, published_at)      primary key (app, checkpoint_id)
-
-So either all of a checkpoint is in the table and in the ledger, or nothing is; a second publish finds the ledger's row
-and does nothing; and one with other files under the same number is refused. The ledger's row 0 of an application holds
-the table's identity, which changes when the sink makes the table again; its row -2 marks the table, so that another
-one under its name is noticed, see ``sql_identity``.
+together with the application's row of the ledger beside the table, see ``ledger``. So either all of a checkpoint is in
+the table and in the ledger, or nothing is; a second publish finds the ledger's row and does nothing; and one with other
+files under the same number is refused. The row also holds the table's identity, which changes when the sink makes the
+table again, and a mark of the table, so that another one under its name is noticed, see ``identity``.
 
 Rows are appended; with ``key``, nothing of this happens: the table shows a state, see ``sinks.keyed``. Plays the part
 of the exactly-once sink of Flink's JDBC connector, with a ledger in place of XA transactions.
@@ -30,6 +26,7 @@ from state_engine.core.checkpoints.write_ids import owner_mark
 from state_engine.core.errors import SinkError
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.databases.target import SqlTarget, check_names, checked_table, checked_url, lineage_of
 from state_engine.sinks.base import (
     DROP_ROWS,
     Publisher,
@@ -40,14 +37,13 @@ from state_engine.sinks.base import (
     with_lineage,
 )
 from state_engine.sinks.keyed import check_keyed
-from state_engine.sinks.sql_target import SqlTarget, check_names, checked_table, checked_url, lineage_of
 from state_engine.sinks.staging import Staging, record_target, recorded_target
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.stores.files import join
 from state_engine.storage.stores.parquet_reading import open_recorded
 
 if TYPE_CHECKING:
-    from state_engine.sinks.sql_database import SqlTable
+    from state_engine.databases.sink_table import SinkTable
 
 
 @dataclass(frozen=True)
@@ -123,11 +119,11 @@ class SqlSink(Sink):
         if self.lineage:
             schema = with_lineage(schema, sink=name)
         target = self._target()
-        with _connected(target, name) as table:
-            identity = table.prepare(request.app, schema, known=request.known)
+        with _connected(target, name, request.app) as table:
+            identity = table.prepare(schema, known=request.known)
             rules, checks = table.row_rules(schema)
             if not self.shared:
-                request.refuse_other_roots(table.ledger.writers(), where=target.shown)
+                request.refuse_other_roots(table.writers(), where=target.shown)
         uri = self.place(request.app, request.staging)
         note = target.to_json()
         record_target(uri, note)
@@ -149,7 +145,7 @@ class SqlSink(Sink):
     def broken_checks(
         self, kernel: DeltaKernel, target: SinkTarget, files: Sequence[DataFile]
     ) -> dict[str, dict[int, str]]:
-        from state_engine.sinks.sql_rows import BATCH_ROWS
+        from state_engine.databases.rows import BATCH_ROWS
 
         what = f"sink '{target.name}'"
         opened = ((f.path, open_recorded(join(target.uri, f.path), f, of=what)) for f in files)
@@ -164,13 +160,13 @@ class SqlPublisher(Publisher):
         note = recorded_target(uri)
         if note is None:
             return 0
-        with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1]) as table:
-            return table.seen(app)
+        with _connected(SqlTarget.from_json(note), app.rsplit("/", 1)[-1], app) as table:
+            return table.seen()
 
     def _publish(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
         target = target_of(staged)
-        with _connected(target, staged.name) as table:
-            if table.is_published(staged, app, checkpoint_id):
+        with _connected(target, staged.name, app) as table:
+            if table.is_published(staged, checkpoint_id):
                 return
             what = f"sink '{staged.name}', checkpoint {checkpoint_id}"
             if target.key:
@@ -181,12 +177,11 @@ class SqlPublisher(Publisher):
                 )
             verify_files(staged.path, staged.files, what=what, footers=True)
             _check_withdrawals(staged, target)
-            table.publish(staged, app, checkpoint_id)
+            table.publish(staged, checkpoint_id)
 
     def check_seen(self, staged: StagedSink, app: str, checkpoint_id: int) -> None:
-        target = target_of(staged)
-        with _connected(target, staged.name) as table:
-            table.is_published(staged, app, checkpoint_id)
+        with _connected(target_of(staged), staged.name, app) as table:
+            table.check_seen(staged, checkpoint_id)
 
     def loss(self, staged: StagedSink) -> str:
         target = target_of(staged)
@@ -195,8 +190,8 @@ class SqlPublisher(Publisher):
         return f"{target.shown} {loss}" if loss else ""
 
     def accept(self, staged: StagedSink, app: str) -> None:
-        with _connected(target_of(staged), staged.name) as table:
-            table.accept(staged, app)
+        with _connected(target_of(staged), staged.name, app) as table:
+            table.accept(staged)
 
     def withdraws(self, staged: StagedSink) -> bool:
         return target_of(staged).lineage
@@ -226,9 +221,9 @@ def _check_withdrawals(staged: StagedSink, target: SqlTarget) -> None:
 
 
 @contextmanager
-def _connected(target: SqlTarget, sink: str) -> Iterator[SqlTable]:
-    # loaded by runs that have such a sink only, see ``sql_target``
-    from state_engine.sinks.sql_database import opened
+def _connected(target: SqlTarget, sink: str, app: str = "") -> Iterator[SinkTable]:
+    # loaded by runs that have such a sink only, see ``target``
+    from state_engine.databases.sink_table import SinkTable
 
-    with opened(target, sink) as table:
+    with SinkTable(target, f"sink '{sink}'", app).connected() as table:
         yield table

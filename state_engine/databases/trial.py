@@ -16,10 +16,10 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy.exc import DataError, IntegrityError
 
+from state_engine.databases.columns import rules_of, sql_checks, table_for
+from state_engine.databases.rows import BATCH_ROWS, driver_values
+from state_engine.databases.target import SqlTarget
 from state_engine.sinks.row_rules import refused_rows
-from state_engine.sinks.sql_columns import rules_of, sql_checks, table_for
-from state_engine.sinks.sql_rows import BATCH_ROWS, driver_values
-from state_engine.sinks.sql_target import SqlTarget
 
 _COPY = "_statelake_trial"
 

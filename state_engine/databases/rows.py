@@ -1,7 +1,7 @@
-"""Rows of a table that shows a keyed state: deleted, put in the place of others, and read, in the caller's transaction.
+"""Rows on their way into a table of a database, inside of the caller's transaction.
 
-Every row carries the checkpoint that wrote it. A row goes, or is replaced, only where that is one that the table has
-shown; what is left shows that somebody else was there.
+In a table that shows a keyed state, every row carries the checkpoint that wrote it. A row goes, or is replaced, only
+where that is one that the table has shown; what is left shows that somebody else was there.
 
 A key of several columns may hold null. Databases take two nulls for different, so rows with null in their identity are
 deleted before they come, one statement for each pattern of nulls.
@@ -21,9 +21,12 @@ from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import TableChangedError
-from state_engine.sinks.sql_columns import CHECKPOINT_ID
-from state_engine.sinks.sql_ledger import insert_into
-from state_engine.sinks.sql_rows import BATCH_ROWS, VALUES, driver_values
+from state_engine.databases.columns import CHECKPOINT_ID
+from state_engine.databases.ledger import insert_into
+
+BATCH_ROWS = 10_000
+_VALUES = 500
+"""So many values go into one condition: databases take some thousands."""
 
 
 @dataclass(frozen=True)
@@ -111,29 +114,11 @@ class RowWriter:
 
     def _execute(self, insert: Any, batch: pa.RecordBatch) -> int:
         """Run an insert for the rows of a batch; how many were written. Raises ``refused`` for what rows hold."""
+        mark = pa.repeat(pa.scalar(self.checkpoint_id, pa.int64()), batch.num_rows)
         try:
-            return self._insert(insert, batch)
+            return insert_batch(self.connection, insert, self.table, batch.append_column(CHECKPOINT_ID, mark))
         except (IntegrityError, DataError) as error:
             raise self.refused(error, pa.Table.from_batches([batch])) from error
-
-    def _insert(self, insert: Any, batch: pa.RecordBatch) -> int:
-        """As ``_execute``, but for errors.
-
-        PostgreSQL gets each column as an array, in one statement, which takes a third of the time.
-        """
-        values = driver_values(batch, self.connection.dialect.name)
-        mark = pa.repeat(pa.scalar(self.checkpoint_id, pa.int64()), batch.num_rows)
-        values = values.append_column(CHECKPOINT_ID, mark)
-        once = {"preserve_rowcount": True}
-        if self.connection.dialect.name == "sqlite":
-            return self.connection.execute(insert, values.to_pylist(), execution_options=once).rowcount
-        names = values.column_names
-        arrays = [sa.literal(values[n].to_pylist(), sa.ARRAY(self.table.c[n].type)) for n in names]
-        columns = (sa.column(n, self.table.c[n].type) for n in names)
-        rows = sa.func.unnest(*arrays).table_valued(*columns).render_derived()
-        return self.connection.execute(
-            insert.from_select(names, sa.select(*rows.c)), execution_options=once
-        ).rowcount
 
     def _conditions(self, rows: pa.Table) -> Iterator[sa.ColumnElement[bool]]:
         """Conditions that select the rows with these values, each of a bounded size."""
@@ -144,7 +129,7 @@ class RowWriter:
             if not columns:
                 yield sa.and_(*null)
                 continue
-            for batch in part.to_batches(max(1, VALUES // len(columns))):
+            for batch in part.to_batches(max(1, _VALUES // len(columns))):
                 plain = driver_values(batch, self.connection.dialect.name)
                 values = [plain[c.name].to_pylist() for c in columns]
                 if len(columns) == 1:
@@ -180,3 +165,44 @@ def _by_nulls(rows: pa.Table, names: Sequence[str]) -> Iterator[tuple[tuple[str,
     for pattern in masks.group_by(some).aggregate([]).to_pylist():
         at = reduce(pc.and_, [pc.equal(masks[n], pattern[n]) for n in some])
         yield tuple(n for n in some if pattern[n]), rows.filter(at)
+
+
+def insert_batch(connection: sa.Connection, insert: Any, table: sa.Table, batch: pa.RecordBatch) -> int:
+    """Run an insert for the rows of a batch, in the transaction that is open; how many were written.
+
+    PostgreSQL gets each column as an array, in one statement, which takes a third of the time.
+
+    Args:
+        insert: into the table, without values.
+        table: with the types that the columns are made with.
+    """
+    values, once = driver_values(batch, connection.dialect.name), {"preserve_rowcount": True}
+    if connection.dialect.name == "sqlite":
+        return connection.execute(insert, values.to_pylist(), execution_options=once).rowcount
+    names = values.column_names
+    arrays = [sa.literal(values[n].to_pylist(), sa.ARRAY(table.c[n].type)) for n in names]
+    columns = (sa.column(n, table.c[n].type) for n in names)
+    rows = sa.func.unnest(*arrays).table_valued(*columns).render_derived()
+    return connection.execute(insert.from_select(names, sa.select(*rows.c)), execution_options=once).rowcount
+
+
+def driver_values(batch: pa.RecordBatch, dialect: str) -> pa.Table:
+    """Values as the driver takes them, see the table in ``columns``."""
+    table = pa.Table.from_batches([batch])
+    if dialect != "sqlite":
+        return table
+    for index, column in enumerate(table.schema):
+        if pa.types.is_decimal(column.type):
+            table = table.set_column(index, column.name, pc.cast(table[index], pa.string()))
+        elif pa.types.is_timestamp(column.type) and column.type.tz is not None:
+            table = table.set_column(index, column.name, pc.cast(table[index], pa.timestamp("us")))
+    return driver_floats(table)
+
+
+def driver_floats(table: pa.Table) -> pa.Table:
+    """Values as SQLite holds them: null in the place of NaN."""
+    for index, column in enumerate(table.schema):
+        if pa.types.is_floating(column.type):
+            values = pc.if_else(pc.is_nan(table[index]), pa.scalar(None, column.type), table[index])
+            table = table.set_column(index, column.name, values)
+    return table
