@@ -17,7 +17,7 @@ from state_engine.cli.groups import Group
 from state_engine.cli.operations import move_lines, moved
 from state_engine.cli.options import Branch, DryRun, Job, LeaveAlone, OutputOptions, Rebatch, outputs_policy
 from state_engine.cli.output import report, show
-from state_engine.cli.progress import progress
+from state_engine.cli.progress import opened_in_view, progress
 from state_engine.cli.queries import at_most, records_of, show_table
 from state_engine.cli.session import declared, history_of, known, listed, opened, say
 from state_engine.cli.tables import table
@@ -26,7 +26,6 @@ from state_engine.core.counted_nouns import counted
 from state_engine.replay.comparison import ComparisonReport
 from state_engine.replay.differences import COUNT
 from state_engine.replay.replay import ReplayReport
-from state_engine.spark.task_progress import task_progress
 
 branch = Group("Replay with other code on a branch; then compare, promote or drop it.")
 
@@ -91,11 +90,7 @@ def compare(
 
     main is old, the branch is new.
     """
-    with (
-        opened() as engine,
-        progress("Comparing") as on_progress,
-        task_progress(engine.spark, on_progress),
-    ):
+    with opened_in_view("Comparing") as engine:
         done = engine.compare(job, branch)
         differing = [(what, at_most(frame, rows)) for what, frame in _differing(done)] if rows else []
         report(
@@ -125,11 +120,7 @@ def promote(
 ) -> None:
     """Make a branch the head of the job, and its outputs those of the sinks."""
     code = known(job)
-    with (
-        opened() as engine,
-        progress("Promoting") as on_progress,
-        task_progress(engine.spark, on_progress),
-    ):
+    with opened_in_view("Promoting") as engine:
         done = engine.promote(
             code,
             branch,

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from state_engine.cli.form import for_people
-from state_engine.cli.keys import key_of
-from state_engine.cli.options import Job
+from state_engine.cli.options import Job, key_of
 from state_engine.cli.output import plain, print_records, text
 from state_engine.cli.session import errors, listed, loaded_settings, opened, registered, remark, say
 from state_engine.core.counted_nouns import counted

@@ -25,8 +25,6 @@ _RENAMED = {"gitignore": ".gitignore"}
 
 @dataclass(frozen=True)
 class _About:
-    """What the files of all projects say about a template."""
-
     job: str
     about: str
     query: str
@@ -115,6 +113,5 @@ def project_files(template: Template, project: str) -> dict[str, str]:
 
 
 def _project_name(directory: Path) -> str:
-    """The name of the directory, as a distribution may be called."""
     name = re.sub(r"[^a-z0-9]+", "-", directory.resolve().name.lower()).strip("-")
     return name or "statelake-project"

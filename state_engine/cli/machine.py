@@ -26,7 +26,7 @@ from state_engine.machine.settings import FILE_NAME, FILE_VARIABLE
 from state_engine.machine.spark_versions import installed_spark
 from state_engine.monitoring import doctor as checks
 from state_engine.monitoring import repairs
-from state_engine.operations.damage import Damage
+from state_engine.operations.root_repair import Damage
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.spark.class_archive import make_class_archive
 from state_engine.spark.session import local_session
@@ -89,7 +89,6 @@ def setup(
 
 
 def _look_at_store(uri: str) -> Verdict:
-    """Have writers race on a store, before any job does."""
     with opened(f"{uri}: writers race for files") as engine:
         return engine.kernel.look_at_store(uri)
 

@@ -16,8 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from state_engine.cli.command_group import Commands
-from state_engine.cli.groups import Group
+from state_engine.cli.groups import Commands, Group
 from state_engine.cli.session import errors, no_settings, remark, say
 from state_engine.core.errors import InternalError, StatelakeError
 from state_engine.machine.defects import unforeseen
@@ -134,7 +133,6 @@ def main() -> None:
 
 
 def _keep_traceback(log: Path) -> None:
-    """Append the traceback of what is handled to the log, and say where that is."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("a", encoding="utf-8") as file:
         file.write(traceback.format_exc())

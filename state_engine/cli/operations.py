@@ -14,7 +14,7 @@ import typer
 
 from state_engine.cli.options import DryRun, Job, LeaveAlone, Operators, OutputOptions, outputs_policy
 from state_engine.cli.output import plain, report
-from state_engine.cli.progress import progress
+from state_engine.cli.progress import opened_in_view, progress
 from state_engine.cli.session import declared, known, listed, opened
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
@@ -27,7 +27,6 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.rescaling import RescaleReport
 from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.spark.catalog import check_lasting, place_of
-from state_engine.spark.task_progress import task_progress
 from state_engine.state_tables.base import TableReport
 
 
@@ -54,11 +53,7 @@ def restore(
 ) -> None:
     """Go back to a checkpoint or savepoint: state, source positions and sinks."""
     code = known(job)
-    with (
-        opened() as engine,
-        progress("Restoring") as on_progress,
-        task_progress(engine.spark, on_progress),
-    ):
+    with opened_in_view("Restoring") as engine:
         done = engine.restore(
             code,
             checkpoint_id=checkpoint_id,

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share: each means the same everywhere."""
+"""Arguments and options that several commands share: each means the same everywhere; and keys as commands take them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.json_text import parsed_json
 from state_engine.operations.outputs_policy import OutputsPolicy
 
 Job = Annotated[str, typer.Argument(help="Name of the job.")]
@@ -61,3 +62,30 @@ def outputs_policy(given: Sequence[str] | None) -> OutputsPolicy:
             f"--outputs {alone[0]} is for all sinks and stands alone; of one sink say --outputs SINK={alone[0]}"
         )
     return {name: policy for name, _, policy in (text.partition("=") for text in texts)}
+
+
+def key_columns(text: str) -> dict[str, Any]:
+    try:
+        key = parsed_json(text)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--key {text!r} is not JSON ({error}): give the columns of the key"
+        ) from None
+    if not isinstance(key, dict) or not key:
+        raise ConfigurationError(f"--key {text!r} is not a JSON object with the columns of the key")
+    return key
+
+
+def key_of(text: str) -> Any:
+    """A key: an object with its columns, or its only value, which is a text where it is no JSON.
+
+    Example:
+        >>> key_of('{"tailnum": "N1", "day": 3}'), key_of("N1"), key_of("17"), key_of('"17"')
+        ({'tailnum': 'N1', 'day': 3}, 'N1', 17, '17')
+    """
+    if text.lstrip().startswith("{"):
+        return key_columns(text)
+    try:
+        return parsed_json(text)
+    except ValueError:
+        return text

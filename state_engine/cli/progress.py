@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from state_engine.cli.session import errors, progressed
+from state_engine.cli.session import errors, opened, progressed
 from state_engine.core.counted_nouns import counted
 from state_engine.microbatch.reports import BatchReport
-from state_engine.spark.task_progress import TaskProgress
+from state_engine.spark.task_progress import TaskProgress, task_progress
+
+if TYPE_CHECKING:
+    from state_engine.engine.engine import StateEngine
 
 
 @contextmanager
@@ -29,6 +32,13 @@ def progress(doing: str) -> Iterator[Callable[[Any], None]]:
     )
     with bar:
         yield _Reports(doing, bar)
+
+
+@contextmanager
+def opened_in_view(doing: str) -> Iterator[StateEngine]:
+    """An engine whose Spark jobs are shown, task by task."""
+    with opened() as engine, progress(doing) as on_progress, task_progress(engine.spark, on_progress):
+        yield engine
 
 
 class _Reports:

@@ -19,7 +19,7 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.types.beyond_python import python_values
 from state_engine.core.types.walk import converter
-from state_engine.queries.local_sql import answer
+from state_engine.queries.portable_sql import answer
 from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 
 if TYPE_CHECKING:

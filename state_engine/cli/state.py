@@ -10,8 +10,7 @@ from rich.table import Table
 
 from state_engine.cli.form import for_people
 from state_engine.cli.groups import Group
-from state_engine.cli.keys import key_columns
-from state_engine.cli.options import DryRun, Job, Limit
+from state_engine.cli.options import DryRun, Job, Limit, key_columns
 from state_engine.cli.output import Record, plain, print_records, report
 from state_engine.cli.queries import at_most, records_of, remark_more, show_table
 from state_engine.cli.session import console, declared, known, listed, opened, say

@@ -131,7 +131,6 @@ def notes(one: JobStatus) -> list[str]:
 
 
 def _shown(table: TableStatus) -> str:
-    """What a published table shows."""
     what = f"table {table.name} at {table.place}"
     if table.shown_id is None:
         return table.changed or f"{what} is not there yet: run the job, or statelake publish-pending"

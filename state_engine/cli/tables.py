@@ -78,7 +78,6 @@ def _narrowest(shown: Table) -> int:
 
 
 def _texts(shown: Table) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Names and rows of a table, each cell in one line."""
     names = [_line(column.header) for column in shown.columns]
     return names, list(zip(*(map(_line, column.cells) for column in shown.columns), strict=True))
 

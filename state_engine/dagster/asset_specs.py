@@ -131,7 +131,6 @@ def _sink(job: StatefulJob, sink: SinkNode) -> dg.AssetSpec:
 
 
 def _table(job: StatefulJob, node: PublishedNode, known: Collection[dg.AssetKey]) -> dg.AssetSpec:
-    """A published table; below its state, where that is shown."""
     columns, state = columns_of_table(job, node), state_key(job.name, node.operator.uid, node.state)
     return dg.AssetSpec(
         table_key(job.name, node.name),

@@ -118,8 +118,6 @@ def _ends(job: StatefulJob) -> Iterator[tuple[dg.AssetKey, Sink | StateTable]]:
 
 
 class _Lineage:
-    """Finds upstream assets of one job after the other."""
-
     def __init__(self, jobs: Sequence[DagsterJob]) -> None:
         self._makers = {
             location: (job.name, job.key(key))
@@ -131,7 +129,6 @@ class _Lineage:
         self._jobs_before: dict[str, set[str]] = {}
 
     def upstream_of(self, job: DagsterJob) -> dict[str, dg.AssetKey]:
-        """By name of the source."""
         upstream = {}
         for name, node in job.job.sources.items():
             key = job.translator.get_upstream_key(source_part(job.job, name))

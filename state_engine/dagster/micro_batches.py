@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 import dagster as dg
 from py4j.protocol import Py4JError
@@ -19,7 +20,7 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import InvariantError, StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.external.external_runner import JobRunner
 from state_engine.dagster.metadata import (
@@ -31,8 +32,8 @@ from state_engine.dagster.metadata import (
     table_metadata,
 )
 from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key, table_key
-from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.microbatch.unasked_states import kept_for_later
+from state_engine.monitoring.job_audit import rule_of
 
 DATA_VERSION_TAG = "dagster/data_version"
 MOST_ELSEWHERE = 100
@@ -136,7 +137,6 @@ class _Progress:
                 self._log(row, None)
 
     def batch(self, report: BatchReport) -> None:
-        """A batch was committed and published."""
         committed = self.committed()
         self.show_elsewhere()
         self.flush()
@@ -180,7 +180,6 @@ class _Progress:
 
     @property
     def requester(self) -> str:
-        """What checkpoints of this run record as ``requested_by``."""
         return requester_of(self.context)
 
     def _newest_version(self) -> int:
@@ -273,3 +272,21 @@ def _results(
             tags = {DATA_VERSION_TAG: version.value}
             context.log_event(dg.AssetMaterialization(key, metadata=metadata, tags=tags))
     progress.compactions(None, recorded)
+
+
+def show_stopped_commit(
+    context: dg.AssetExecutionContext, dagster_job: DagsterJob, error: BaseException
+) -> None:
+    """Log a failed evaluation of each check whose invariant would have been broken; none for other errors."""
+    if not isinstance(error, InvariantError):
+        return
+    for rule in dict.fromkeys(map(rule_of, error.broken)):
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=dagster_job.key(checkpoint_key(dagster_job.name)),
+            check_name=rule,
+            passed=False,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=str(error),
+            metadata={"broken": dg.MetadataValue.json(list(error.broken))},
+        )
+        context.log_event(cast(Any, evaluation))

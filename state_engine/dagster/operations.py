@@ -20,9 +20,8 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
-from state_engine.dagster.micro_batches import requester_of, row_event
+from state_engine.dagster.micro_batches import requester_of, row_event, show_stopped_commit
 from state_engine.dagster.naming import Operation, operation_key, operations_group, pool_of
-from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.dagster.translator import StatelakeTranslatorData
 
 if TYPE_CHECKING:

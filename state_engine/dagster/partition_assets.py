@@ -21,9 +21,8 @@ from state_engine.dagster.dagster_internals import BACKFILL_ID_TAG
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.external.external_runner import JobRunner
 from state_engine.dagster.metadata import markdown, run_metadata
-from state_engine.dagster.micro_batches import ACCEPT_CLOCK
+from state_engine.dagster.micro_batches import ACCEPT_CLOCK, show_stopped_commit
 from state_engine.dagster.partition_events import PartitionEvents
-from state_engine.dagster.stopped_commits import show_stopped_commit
 from state_engine.microbatch.partition_runs import PartitionStatus
 
 if TYPE_CHECKING:

@@ -65,7 +65,6 @@ class PartitionEvents:
 
     @property
     def requester(self) -> str:
-        """What checkpoints of this run record as ``requested_by``."""
         return requester_of(self.context)
 
     def path(self) -> list[CheckpointRow]:

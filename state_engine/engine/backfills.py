@@ -18,15 +18,18 @@ from state_engine.microbatch.partition_runs import STOP, PartitionSteps, partiti
 from state_engine.microbatch.planning import Steps
 from state_engine.microbatch.reports import BatchReport
 from state_engine.operations.outputs_policy import OutputsPolicy, outputs_of
-from state_engine.replay.backfill import BackfillReport, BackfillSteps, foreseen, swap
-from state_engine.replay.backfill_plan import (
+from state_engine.replay.backfill import (
     BRANCH,
     MODES,
     ROLL_FORWARD,
     BackfillPlan,
+    BackfillReport,
     BackfillRequest,
+    BackfillSteps,
     Mode,
+    foreseen,
     plan_backfill,
+    swap,
 )
 from state_engine.replay.replay import Recording, ReplayReport, ReplaySteps
 

@@ -286,7 +286,6 @@ class EngineContext:
 
 
 def _describe(stores: StoreAccess, root: str) -> None:
-    """Reach the bucket of a root, and those that a description names, as it says."""
     bucket = "" if is_local(root) else urlparse(root).netloc
     if not (bucket or stores.buckets):
         raise ConfigurationError(

@@ -45,8 +45,7 @@ from state_engine.operations.savepoint_import import ImportOptions
 from state_engine.operations.savepoints import savepoint_of
 from state_engine.queries.catalog_views import RegistrationReport
 from state_engine.queries.state_views import SqlView
-from state_engine.replay.backfill import BackfillReport
-from state_engine.replay.backfill_plan import Mode
+from state_engine.replay.backfill import BackfillReport, Mode
 from state_engine.replay.comparison import ComparisonReport, compare
 from state_engine.replay.differences import StateDiff
 from state_engine.replay.key_history import KeyHistory

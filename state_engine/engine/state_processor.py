@@ -25,10 +25,9 @@ from state_engine.state_processor.bootstrap_operator_state import Elements
 from state_engine.state_processor.bootstrap_timers import Timers
 from state_engine.state_processor.erase import EraseReport, Erasure, Purge
 from state_engine.state_processor.erase_tables import KeysOfTables
-from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport
+from state_engine.state_processor.key_change import KeyTypeChange, KeyTypeReport, known_key
 from state_engine.state_processor.key_conversion import Convert
 from state_engine.state_processor.key_traces import Key, KeyTraces
-from state_engine.state_processor.known_key import known_key
 from state_engine.state_processor.operator_drop import OperatorDrop, OperatorDropReport
 from state_engine.state_processor.spark_state_reader import SparkQuery, SparkState
 from state_engine.state_processor.state_transform import Keys, Map, StateTransform, TransformReport
@@ -352,6 +351,5 @@ class StateProcessor:
         return StateTransform(name, self.context.ran(name), operations, self.context.spark, dry_run)
 
     def _has_rows(self, name: str) -> bool:
-        """Whether a job has any checkpoint."""
         tables = self.context.existing(name)
         return tables is not None and bool(tables.log.load())

@@ -197,7 +197,6 @@ def _error(info: Mapping[str, Any]) -> str:
 
 
 def _flat(frame: DataFrame) -> DataFrame:
-    """The entries of a state; of a record, a column for each field."""
     kind = frame.schema["value"].dataType
     if not isinstance(kind, T.StructType):
         return frame

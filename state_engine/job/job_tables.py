@@ -131,7 +131,6 @@ class JobTables:
         return self._kernel.append(self.layout.operator_state, files, partition={"write_id": write_id})
 
     def _ensure_state(self, uri: str, schema: pa.Schema, partitions: pa.Schema) -> None:
-        """Make a table of keyed state, or bring its columns to what is needed."""
         self._ensure(uri, schema, partitions)
         columns = self._columns_of(uri)
         needed = pa.struct([*schema, *partitions])

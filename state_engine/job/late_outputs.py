@@ -73,6 +73,5 @@ def _check_place(job: str, source: SourceNode, tag: OutputTag, operators: Sequen
 
 
 def _read(operator: OperatorNode) -> list[SourceNode]:
-    """The sources that an operator reads itself."""
     ends = [end for one in operator.inputs for end in stream_ends(one.parent)]
     return [end for end in ends if isinstance(end, SourceNode)]

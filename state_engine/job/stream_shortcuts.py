@@ -226,7 +226,6 @@ class Projection:
         return pa.table(chosen | {c: rows[c] for c in rows.column_names if c.startswith(HIDDEN)})
 
     def _chosen(self, columns: Sequence[str]) -> list[tuple[str, str]]:
-        """Pairs of a field and its name behind the projection."""
         names = [c for c in columns if not c.startswith(HIDDEN)]
         return [(names[at], name) for at, name in zip(self._positions, self._names(names), strict=True)]
 
@@ -237,7 +236,6 @@ class Projection:
         return StructType(names, [declared.types[at] for at in self._positions], made_by)
 
     def _names(self, names: list[str]) -> list[str]:
-        """Names of the chosen fields, of fields with these names."""
         if max(self._positions) >= len(names):
             raise ConfigurationError(f"project{self._positions}: the stream has the fields {names}")
         is_tuple = names == [f"f{at}" for at in range(len(names))]

@@ -56,8 +56,7 @@ from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, 
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.table_functions import TableFunctions
-from state_engine.job.time_policies import warn_of_outages
-from state_engine.job.timestamps_behind import timestamps_behind
+from state_engine.job.time_policies import timestamps_behind, warn_of_outages
 from state_engine.job.typed_by_input import TypedByInput, element_type
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates import Aggregate

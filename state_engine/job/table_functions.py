@@ -97,7 +97,6 @@ def _top_n_function(key: Key, n: int, *, by: str | Sequence[str], keep_all: bool
 
 
 def _columns(key: Key) -> tuple[str, ...]:
-    """Columns of the rows that the key has; none where a function makes it."""
     return () if isinstance(key, SelectedKey) else key
 
 

@@ -259,7 +259,6 @@ def _run_ivy(which: JarSet, workspace: Path, *, java: JavaHome, java_options: st
 
 
 def _take(which: JarSet, resolved: Path, *, coordinate: str, workspace: Path) -> Path:
-    """Copies a jar out of Ivy's directory, where its group is part of the name."""
     group, name = coordinate.split(":")[0], jar_name(coordinate)
     source = resolved / f"{group}_{name}"
     if not source.is_file():

@@ -271,7 +271,6 @@ def _installed(name: str) -> str:
 
 
 def _existing(path: Path) -> Path:
-    """The path, or the nearest directory above it that exists."""
     path = path.absolute()
     return next(above for above in (path, *path.parents) if above.exists())
 

@@ -195,8 +195,6 @@ def _check_groups(
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Key groups that are folded together, and the files that hold anything of them."""
-
     groups: KeyGroups
     files: list[StateFile]
 

@@ -129,7 +129,6 @@ class JobFiles:
 
 
 def _looked_up(uri: str, paths: Iterable[str]) -> dict[str, StoredFile]:
-    """Those of some files that are there."""
     at, names = open_location(uri), sorted(paths)
     infos = at.fs.get_file_info([join(at.path, name) for name in names])
     both = zip(names, infos, strict=True)

@@ -73,7 +73,6 @@ class _NewBase:
     def in_force(
         self, operator: OperatorCheckpoint, base_id: str, compacted_row: CheckpointRow
     ) -> OperatorCheckpoint:
-        """The operator's part of the row that commits it, from its part of the row's parent."""
         before = compacted_row.operator(operator.uid)
         assert before is not None
         return compacted(
@@ -177,7 +176,6 @@ class Maintenance:
         operators: Collection[str] | None,
         policy: CompactionPolicy | None,
     ) -> list[OperatorCheckpoint]:
-        """The operators to fold, as of the end of the path."""
         known = {o.uid: o for o in path[-1].operators}
         unknown = sorted(set(operators or ()) - set(known))
         if unknown:

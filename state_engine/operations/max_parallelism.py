@@ -56,7 +56,6 @@ class _InForce:
     max_parallelism: int
 
     def applied(self, row: CheckpointRow) -> CheckpointRow:
-        """A row that says so, from one that changes nothing yet."""
         return replace(row, operators=[self._changed(operator) for operator in row.operators])
 
     def _changed(self, operator: OperatorCheckpoint) -> OperatorCheckpoint:

@@ -8,17 +8,33 @@ that they are: neither Spark nor Java is needed.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from time import strftime
 
 from state_engine.core.checkpoints.format_versions import FORMAT_VERSION
 from state_engine.core.errors import RootError, StatelakeError
-from state_engine.operations.damage import Damage
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.layout import ROOT_PROPERTY, JobLayout
 from state_engine.storage.root import MARKER, jobs_in, new_marker, read_marker, write_marker
 from state_engine.storage.stores.files import join, open_location
 from state_engine.storage.stores.locks import table_lock
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Something that is wrong in a root.
+
+    Attributes:
+        repair: what the repair will do, or, where there is none, what the user must do.
+        apply: does it, and returns what was done; may be called again. None where only the user can.
+    """
+
+    name: str
+    problem: str
+    repair: str
+    apply: Callable[[], str] | None = None
+
 
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
 _NAME = "Marker of the root"
@@ -97,7 +113,6 @@ def marker_damages(uri: str) -> list[Damage]:
 
 
 def _looked_at(uri: str) -> tuple[dict[str, str] | None, str]:
-    """The marker, or why it cannot be used."""
     try:
         return read_marker(uri), ""
     except RootError as error:
@@ -132,7 +147,6 @@ def _written(uri: str, root_id: str | None, number: int) -> str:
 
 
 def _kept(uri: str) -> str:
-    """Keep a copy of the marker that is there; its name, or nothing."""
     at = open_location(join(uri, MARKER))
     if not at.is_file():
         return ""

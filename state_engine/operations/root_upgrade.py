@@ -88,13 +88,10 @@ def upgrade_root(
 
 
 class _Checkpoints:
-    """The table of checkpoints of one job."""
-
     def __init__(self, layout: JobLayout, kernel: DeltaKernel, spark: SparkSession, root_id: str) -> None:
         self._uri, self._kernel, self._spark, self._root_id = layout.checkpoints, kernel, spark, root_id
 
     def format(self) -> int:
-        """That the table says it has."""
         return int((self._kernel.properties(self._uri) or {}).get(_FORMAT, "0"))
 
     def upgrade(self, *, dry_run: bool) -> int:

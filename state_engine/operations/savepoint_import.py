@@ -156,8 +156,6 @@ def _import_operator_state(
 
 
 def _copy_files(sources: Sequence[str], targets: Sequence[str]) -> None:
-    """Copy files, also between stores."""
-
     def one(pair: tuple[str, str]) -> None:
         source, target = map(open_location, pair)
         target.above().make_directory()

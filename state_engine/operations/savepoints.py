@@ -121,7 +121,6 @@ class Savepoints:
         return [join(path, file) for file in files]
 
     def _manifest_to_delete(self, name: str, path: str, history: History) -> SavepointManifest | None:
-        """The manifest at the place of a savepoint; None where nothing is there."""
         if is_empty(path):
             return None
         what = f"nothing was deleted: {path} is where savepoint '{name}' was made, and now"

@@ -568,7 +568,6 @@ def _unknown(state: PublishedState) -> SinkError:
 
 
 def _new(state: PublishedState, content: _Content, why: str = "it is new") -> TableReport:
-    """What a table gets that is made from the state."""
     count = sum(rows.num_rows for rows in content.rows())
     return TableReport(state.name, state.kind, state.place, count, 0, why)
 

@@ -70,8 +70,6 @@ class RegistrationReport:
 
 @dataclass(frozen=True)
 class _Table:
-    """A published table that gets a name."""
-
     name: str
     table: str
     location: str
@@ -81,7 +79,6 @@ class _Table:
         return kernel.exists(self.location)
 
     def check(self, kernel: DeltaKernel) -> str:
-        """Why the name cannot be given; empty where it can."""
         known = described(kernel.spark, self.name)
         if known is None:
             return ""
@@ -98,8 +95,6 @@ class _Table:
 
 @dataclass(frozen=True)
 class _View:
-    """A state that gets a view."""
-
     name: str
     owner: str
     directory: str
@@ -111,7 +106,6 @@ class _View:
         return True
 
     def check(self, kernel: DeltaKernel) -> str:
-        """Why the name cannot be given; empty where it can."""
         known = described(kernel.spark, self.name)
         if known is None or known.get(OWNER) == self.owner:
             return ""

@@ -121,7 +121,6 @@ def marked(entries: DataFrame, keys: DataFrame) -> tuple[DataFrame, Column]:
 
 
 def _entry_of(map_key: Column, kind: DataType) -> Column:
-    """A map's entry without value, as deletions are written."""
     assert isinstance(kind, StructType)
     return F.struct(map_key.alias("key"), F.lit(None).cast(kind["value"].dataType).alias("value"))
 

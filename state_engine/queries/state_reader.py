@@ -77,7 +77,6 @@ def _answer(spark: SparkSession, text: str, changes: DataFrame) -> DataFrame:
 
 
 def _changes(spark: SparkSession, declared: DeclaredState, files: Sequence[StateFile]) -> DataFrame:
-    """All rows of the files that hold a state, with the order of their file."""
     schema = changelog_schema(declared.key_type, {declared.schema.column_name: declared.column_type})
     structure = StructType.fromJson(spark_schema(schema))
     check_files([f.listed for f in files])
@@ -91,7 +90,6 @@ def _changes(spark: SparkSession, declared: DeclaredState, files: Sequence[State
 
 
 def _in_order(changes: DataFrame, files: Sequence[StateFile]) -> DataFrame:
-    """Rows with the order of their file."""
     order_of = {f.listed.uri.rsplit("-", 2)[1]: f.order for f in files if not f.is_base}
     if not order_of:
         return changes.withColumn(ORDER, F.lit(0))

@@ -155,7 +155,6 @@ def state_rows(
 def _value_column(
     fields: dict[str, DataType], form: StateForm, keys: Sequence[str], what: str
 ) -> tuple[tuple[Column, DataType], set[str]]:
-    """The column with the value and its type, and the names of the columns that it is made of."""
     if form.map_key is not None and MAP_KEY not in fields:
         raise ConfigurationError(
             f"{what} is a map: the DataFrame needs a column '{MAP_KEY}'; it has {list(fields)}"
@@ -173,7 +172,6 @@ def _value_column(
 
 
 def _stamp(fields: dict[str, DataType], form: StateForm, clock_ms: int, what: str) -> Column:
-    """When an entry was last accessed."""
     if not form.schema.ttl:
         return F.lit(None).cast("timestamp")
     if UPDATED_AT not in fields:

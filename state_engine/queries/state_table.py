@@ -99,7 +99,6 @@ def _entries(
 def _columns(
     declared: DeclaredState, expiry: Expiry, entries: pa.Table | None, *, metadata: bool
 ) -> pa.Table:
-    """What readers see of the entries."""
     wanted = [c for c in declared.columns() if metadata or c[0] not in METADATA]
     names = [*declared.key_names(metadata=metadata), *(name for name, _ in wanted[len(declared.key_type) :])]
     schema = pa.schema([(name, kind) for name, (_, kind) in zip(names, wanted, strict=True)])

@@ -180,13 +180,13 @@ def _state(job: ViewedJob, uid: str, name: str, session: SparkSession) -> DataFr
 
 
 def _operator_state(job: ViewedJob, session: SparkSession) -> DataFrame:
-    from state_engine.queries.operator_state import operator_state_frame
+    from state_engine.queries.spark_views import operator_state_frame
 
     return operator_state_frame(session, job.layout, job.path)
 
 
 def _key_groups(job: ViewedJob, session: SparkSession) -> DataFrame:
-    from state_engine.queries.key_group_load import key_group_load
+    from state_engine.queries.spark_views import key_group_load
 
     return key_group_load(session, job.layout, job.path)
 

@@ -220,5 +220,4 @@ def _elements(state: OperatorStateSchema | None) -> int:
 
 
 def _lists(state: OperatorStateSchema | None) -> dict[int, tuple[int, str]]:
-    """Length and digest of every list that is not empty."""
     return {p.subtask: (p.elements, p.digest) for p in state.parts if p.elements} if state else {}

@@ -10,19 +10,72 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.time_travel import declared_states
+from state_engine.core.checkpoints.time_travel import DeclaredState, declared_states
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.ddl import quoted
-from state_engine.queries.state_pairs import StatePair, state_pairs
+from state_engine.core.types.type_text import shown_storage
 from state_engine.queries.state_reader import read_state
 from state_engine.queries.stored_entries import key_schema
 from state_engine.spark.engine_session import handed_out
 from state_engine.storage.layout import JobLayout
+
+
+@dataclass(frozen=True)
+class StatePair:
+    """A state at the ends of two paths; None where it is not there."""
+
+    operator: str
+    state: str
+    old: DeclaredState | None
+    new: DeclaredState | None
+    inherited: bool = False
+
+    @property
+    def names(self) -> set[tuple[str, str]]:
+        """Operator and state, by either name."""
+        return {(self.operator, s.schema.name) for s in (self.old, self.new) if s is not None}
+
+    def shown(self, side: DeclaredState) -> pa.DataType:
+        """The type in which both sides are compared: fields that were renamed are called as on the new side."""
+        like = self.new.schema.type if self.inherited and self.new is not None else None
+        return shown_storage(side.schema.type, like=like)
+
+
+def state_pairs(old: Sequence[CheckpointRow], new: Sequence[CheckpointRow]) -> list[StatePair]:
+    """All keyed states at the end of either path, by operator and name."""
+    shared = [a for a, b in zip(old, new, strict=False) if a.checkpoint_id == b.checkpoint_id]
+    common = {_stored(s) for s in declared_states(shared)}
+    before, after = declared_states(old), declared_states(new)
+    by_stored = {_stored(s): s for s in before if _stored(s) in common}
+    by_name = {_named(s): s for s in before if _stored(s) not in common}
+    pairs = []
+    for state in after:
+        inherited = by_stored.pop(_stored(state), None)
+        other = inherited or (None if _stored(state) in common else by_name.pop(_named(state), None))
+        pairs.append(StatePair(*_named(state), other, state, inherited is not None))
+    taken = {_named(s) for s in after}
+    for state in (*by_stored.values(), *by_name.values()):
+        uid, name = _named(state)
+        while (uid, name) in taken:  # it was dropped, and another one has its name
+            name = f"{name} (old)"
+        taken.add((uid, name))
+        pairs.append(StatePair(uid, name, state, None))
+    return sorted(pairs, key=lambda pair: (pair.operator, pair.state))
+
+
+def _stored(state: DeclaredState) -> tuple[str, str]:
+    return state.operator.uid, state.schema.column_name
+
+
+def _named(state: DeclaredState) -> tuple[str, str]:
+    return state.operator.uid, state.schema.name
+
 
 COUNT = "_rows"
 """Column of differing rows: how many more of this row there are on that side."""

@@ -127,8 +127,6 @@ class KeyHistory:
 
 @dataclass(frozen=True)
 class _Key:
-    """The key as one operator stores it."""
-
     uid: str
     schema: KeySchema
     stored: Mapping[str, Any]

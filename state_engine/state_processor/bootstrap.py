@@ -41,9 +41,9 @@ from state_engine.spark.engine_session import taken_in
 from state_engine.state_processor.bootstrap_operator_state import (
     Elements,
     GivenOperatorState,
+    first_row,
     given_operator_state,
 )
-from state_engine.state_processor.bootstrap_row import first_row
 from state_engine.state_processor.bootstrap_timers import SCHEMA as TIMERS_SCHEMA
 from state_engine.state_processor.bootstrap_timers import Timers, timer_entries
 from state_engine.state_processor.entry_writer import (
@@ -133,7 +133,6 @@ class Bootstrap:
         return self._report(written, elements, lists, committed_id=row.checkpoint_id)
 
     def _read(self, given: Given) -> tuple[dict[str, list[Element]], list[GivenOperatorState]]:
-        """What stands beside keyed state: source positions and operator state."""
         return self._positions(given.positions), given_operator_state(self.job, given.operator_state)
 
     # -- state -----------------------------------------------------------------------------------------------------

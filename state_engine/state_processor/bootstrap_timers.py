@@ -43,7 +43,6 @@ def timer_entries(timers: Timers, keys: Sequence[str], *, what: str) -> DataFram
 
 
 def _time(frame: DataFrame, keys: Sequence[str], what: str) -> Column:
-    """The one column beside the key, in milliseconds."""
     if not isinstance(frame, DataFrame):
         raise ConfigurationError(f"{what}: give a Spark DataFrame, not {type(frame).__name__}")
     others = [f for f in frame.schema.fields if f.name not in keys]

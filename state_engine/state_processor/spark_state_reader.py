@@ -191,7 +191,6 @@ def _columns(rows: DataFrame, wanted: SparkState, keys: tuple[str, ...]) -> list
 
 
 def _only(name: str, kind: DataType) -> Column:
-    """The only field of a record, or all of it."""
     if isinstance(kind, StructType) and len(kind.fields) == 1:
         return F.col(name).getField(kind.names[0])
     return F.col(quoted(name))

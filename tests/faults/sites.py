@@ -33,7 +33,7 @@ from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.subtask.refusals import letters_table
-from state_engine.monitoring.head_repair import head_damages, leave_out
+from state_engine.monitoring.repairs import head_damages, leave_out
 from state_engine.operations import maintenance, savepoints
 from state_engine.publishing.publication import Publication
 from state_engine.sinks.base import Sink

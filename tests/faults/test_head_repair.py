@@ -17,7 +17,7 @@ from state_engine.core.errors import (
     StorageError,
 )
 from state_engine.microbatch.coordinator import RunOptions
-from state_engine.monitoring.head_repair import REQUESTED_BY, head_damages, leave_out
+from state_engine.monitoring.repairs import REQUESTED_BY, head_damages, leave_out
 from state_engine.sinks.file_moves import Mover
 from tests.faults.file_plane import Access, Plane, installed
 from tests.faults.sites import CLOCK_MS, EVERY, LETTERS, WITHDRAWING, Site, check, in_this_process, shown_in

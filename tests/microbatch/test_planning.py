@@ -25,8 +25,7 @@ from state_engine.microbatch.planning import (
     Steps,
     new_input,
 )
-from state_engine.replay.backfill import BackfillSteps
-from state_engine.replay.backfill_plan import BackfillPlan, BackfillRequest
+from state_engine.replay.backfill import BackfillPlan, BackfillRequest, BackfillSteps
 from state_engine.replay.replay import Recording, ReplaySteps
 from state_engine.sources.base import Slice
 from tests.core.checkpoints.rows import checkpoint, progress, tree

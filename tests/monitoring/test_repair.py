@@ -23,8 +23,7 @@ from state_engine.core.errors import RootError
 from state_engine.monitoring import repairs
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
-from state_engine.operations.damage import Damage
-from state_engine.operations.root_repair import check_transactions
+from state_engine.operations.root_repair import Damage, check_transactions
 from state_engine.storage.root import MARKER, open_root, read_marker, write_marker
 from state_engine.storage.stores.files import normal_uri
 from tests.support.directories import contents

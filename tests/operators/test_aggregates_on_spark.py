@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import FileSource, KeyedStream, StateEngine, StatefulJob, count, open_state, sum_
-from state_engine.state_processor.known_key import known_key
+from state_engine.state_processor.key_change import known_key
 from state_engine.testing import CollectSink, run_in_memory
 from tests.operators import payments
 from tests.operators.payments import ALL, DELETE, PAYMENT, history, left_of

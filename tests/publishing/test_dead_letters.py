@@ -13,7 +13,7 @@ from state_engine.core.checkpoints.checkpoint import DataFile, StagedSink
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS
 from state_engine.core.errors import SinkError
 from state_engine.job.job_tables import JobTables
-from state_engine.publishing.dead_letters import DeadLetterPublisher
+from state_engine.publishing.publishers import DeadLetterPublisher
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, JobLayout, file_name, partition_path
 from state_engine.storage.stores.files import join, write_parquet

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.errors import MissingFilesError
 from state_engine.monitoring.job_history import read_history
-from state_engine.queries.local_sql import answer
+from state_engine.queries.portable_sql import answer
 from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 from tests.queries.test_open_state import BATCHES
 from tests.support.remembering import STATES, Memory

@@ -15,7 +15,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.time_travel import DeclaredState
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.state_schema import StateSchema
-from state_engine.queries.state_pairs import state_pairs
+from state_engine.replay.differences import state_pairs
 from tests.core.checkpoints.rows import checkpoint, operator
 from tests.queries.test_open_state import BATCHES
 from tests.support.remembering import Memory, model

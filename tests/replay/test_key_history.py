@@ -26,7 +26,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.cli.explain import event_lines, history_lines
-from state_engine.cli.keys import key_of
+from state_engine.cli.options import key_of
 from state_engine.errors import ConfigurationError
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey

@@ -109,7 +109,6 @@ def _sinks(move: RestoreReport) -> str:
 
 
 def _verified(run: OperationRun) -> dict[str, Any]:
-    """Read back what the head rests on."""
     history = read_history(run.engine.root, run.job.name)
     assert history is not None
     files, outputs = files_are_there(history), outputs_are_published(history)
