@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -13,12 +13,11 @@ from state_engine.engine.context import EngineContext
 from state_engine.engine.running import OnBatch, check_keyed_sinks
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
-from state_engine.microbatch.batch import PlannedInput
+from state_engine.microbatch.batch import PlannedInput, Script
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.dead_letters import DeadLetter, chosen, letters_of, next_slice
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.run_always import any_timer_due
-from state_engine.sources.source_positions import SourcePositions
 
 
 @dataclass(frozen=True)
@@ -69,13 +68,8 @@ def replay_dead_letters(
     if max_rows < 1:
         raise ConfigurationError(f"max_rows must be at least 1, not {max_rows}")
 
-    def letters(path: Sequence[CheckpointRow]) -> list[DeadLetter]:
-        return _letters(context, tables, job, path)
-
-    script = _LetterScript(
-        job, context.positions(job.name), set(report.sent), max_rows, options.clock(), letters
-    )
-    options = replace(options, clock=script.clock, bounded=True, script=script)
+    script = _script(context, tables, job, set(report.sent), max_rows, options.clock())
+    options = replace(options, bounded=True, script=script)
     check_keyed_sinks(context, job, tables.log.history)
     coordinator, batches = context.coordinator(job, options), list[BatchReport]()
     while (batch := coordinator.run_batch()) is not None:
@@ -102,37 +96,31 @@ def _letters(
     return letters_of(path, job, context.positions(tables.layout.job), uri=uri, active=active)
 
 
-class _LetterScript:
-    """Plans the micro-batches that send letters; a ``Script`` for the coordinator.
+def _script(
+    context: EngineContext,
+    tables: JobTables,
+    job: StatefulJob,
+    ids: Collection[str],
+    max_rows: int,
+    now_ms: int,
+) -> Script:
+    """Plans the micro-batches that send letters.
 
     Timers that are due by the clock fire before, in a micro-batch of their own, so a batch of letters has no other
     input.
     """
+    positions = context.positions(job.name)
 
-    def __init__(
-        self,
-        job: StatefulJob,
-        positions: SourcePositions,
-        wanted: set[str],
-        max_rows: int,
-        now_ms: int,
-        letters: Callable[[Sequence[CheckpointRow]], list[DeadLetter]],
-    ) -> None:
-        self._job, self._positions, self._wanted = job, positions, wanted
-        self._max_rows, self._now_ms, self._letters = max_rows, now_ms, letters
-
-    def clock(self) -> int:
-        return self._now_ms
-
-    def __call__(self, path: list[CheckpointRow]) -> PlannedInput | None:
-        wanted = [one for one in self._letters(path) if one.id in self._wanted]
-        sent = self._positions.elements(path, LETTERS)
-        part = next_slice(wanted, sent, self._max_rows)
+    def planned(path: list[CheckpointRow]) -> PlannedInput | None:
+        wanted = [one for one in _letters(context, tables, job, path) if one.id in ids]
+        part = next_slice(wanted, positions.elements(path, LETTERS), max_rows)
         if part is None:
             return None
         parent = path[-1]
-        clock_ms = max(self._now_ms, parent.clock_ms)
+        clock_ms = max(now_ms, parent.clock_ms)
         # nobody looks at the sources now, so only rows move event time
-        if any_timer_due(self._job, parent, clock_ms=clock_ms, time=ROWS_ALONE, drain=False):
+        if any_timer_due(job, parent, clock_ms=clock_ms, time=ROWS_ALONE, drain=False):
             return PlannedInput({}, clock_ms)
         return PlannedInput({}, clock_ms, letters=part)
+
+    return planned

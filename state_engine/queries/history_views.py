@@ -6,7 +6,7 @@ the like in its web interface.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,54 +24,53 @@ from state_engine.core.types.type_text import shown_storage
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = pa.timestamp("us", "UTC")
 
-CHECKPOINTS = pa.schema(
-    [
-        ("id", pa.int64()),
-        ("parent", pa.int64()),
-        ("branch", pa.string()),
-        ("kind", pa.string()),
-        ("created_at", _TIME),
-        ("clock", _TIME),
-        ("watermark", _TIME),
-        ("rows_in", pa.int64()),
-        ("rows_refused", pa.int64()),
-        ("rows_out", pa.int64()),
-        ("changed_entries", pa.int64()),
-        ("duration_ms", pa.int64()),
-        ("requested_by", pa.string()),
-        ("code_version", pa.string()),
-        ("on_path", pa.bool_()),
-        ("retired", pa.bool_()),
-    ]
-)
-SOURCES = pa.schema(
-    [
-        ("checkpoint_id", pa.int64()),
-        ("source", pa.string()),
-        ("position_from", pa.string()),
-        ("position_to", pa.string()),
-        ("rows", pa.int64()),
-        ("watermark", _TIME),
-        ("behind_watermark", pa.int64()),
-        ("on_path", pa.bool_()),
-    ]
-)
-SINKS = pa.schema(
-    [
-        ("checkpoint_id", pa.int64()),
-        ("sink", pa.string()),
-        ("kind", pa.string()),
-        ("path", pa.string()),
-        ("rows_staged", pa.int64()),
-        ("rows_withdrawn", pa.int64()),
-        ("files_staged", pa.int64()),
-        ("files_withdrawn", pa.int64()),
-        ("bytes_staged", pa.int64()),
-        ("on_path", pa.bool_()),
-    ]
-)
+_Columns = Mapping[str, tuple[pa.DataType, Callable[[Any], Any]]]
+"""By name, the type of a column, and its value of a record."""
+
+_CHECKPOINTS: _Columns = {
+    "id": (pa.int64(), lambda row: row.checkpoint_id),
+    "parent": (pa.int64(), lambda row: row.parent_id),
+    "branch": (pa.string(), lambda row: row.branch),
+    "kind": (pa.string(), lambda row: shown_kind(row)),
+    "created_at": (_TIME, lambda row: moment(row.created_at)),
+    "clock": (_TIME, lambda row: instant(row.clock_ms)),
+    "watermark": (_TIME, lambda row: instant(row.watermark_ms)),
+    "rows_in": (pa.int64(), lambda row: row.rows_in),
+    "rows_refused": (pa.int64(), lambda row: row.rows_refused),
+    "rows_out": (pa.int64(), lambda row: sum(sink.rows for sink in row.sinks)),
+    "changed_entries": (pa.int64(), lambda row: sum(o.changed_entries for o in row.operators)),
+    "duration_ms": (pa.int64(), lambda row: sum(row.durations_ms.values())),
+    "requested_by": (pa.string(), lambda row: row.requested_by),
+    "code_version": (pa.string(), lambda row: row.code_version),
+}
+_SOURCES: _Columns = {
+    "source": (pa.string(), lambda source: source.name),
+    "position_from": (pa.string(), lambda source: source.position_from),
+    "position_to": (pa.string(), lambda source: source.position_to),
+    "rows": (pa.int64(), lambda source: source.rows),
+    "watermark": (_TIME, lambda source: instant(source.watermark_ms)),
+    "behind_watermark": (pa.int64(), lambda source: source.behind_watermark),
+}
+_SINKS: _Columns = {
+    "sink": (pa.string(), lambda sink: sink.name),
+    "kind": (pa.string(), lambda sink: sink.kind),
+    "path": (pa.string(), lambda sink: sink.path),
+    "rows_staged": (pa.int64(), lambda sink: sink.rows),
+    "rows_withdrawn": (pa.int64(), lambda sink: sum(f.rows for f in sink.withdrawn)),
+    "files_staged": (pa.int64(), lambda sink: len(sink.files)),
+    "files_withdrawn": (pa.int64(), lambda sink: len(sink.withdrawn)),
+    "bytes_staged": (pa.int64(), lambda sink: sum(f.bytes for f in sink.files)),
+}
+_ID, _ON_PATH = ("checkpoint_id", pa.int64()), ("on_path", pa.bool_())
 
 
+def _types(columns: _Columns) -> list[tuple[str, pa.DataType]]:
+    return [(name, kind) for name, (kind, _) in columns.items()]
+
+
+CHECKPOINTS = pa.schema([*_types(_CHECKPOINTS), _ON_PATH, ("retired", pa.bool_())])
+SOURCES = pa.schema([_ID, *_types(_SOURCES), _ON_PATH])
+SINKS = pa.schema([_ID, *_types(_SINKS), _ON_PATH])
 STATES = pa.schema(
     [
         ("operator", pa.string()),
@@ -98,68 +97,22 @@ def checkpoints_table(history: History, path: Sequence[CheckpointRow]) -> pa.Tab
     """All checkpoints of all branches; ``on_path`` marks those on the given path."""
     on_path, expired = _ids(path), history.expired
     records = [
-        (
-            i,
-            row.parent_id,
-            row.branch,
-            shown_kind(row),
-            moment(row.created_at),
-            instant(row.clock_ms),
-            instant(row.watermark_ms),
-            row.rows_in,
-            row.rows_refused,
-            sum(sink.rows for sink in row.sinks),
-            sum(operator.changed_entries for operator in row.operators),
-            sum(row.durations_ms.values()),
-            row.requested_by,
-            row.code_version,
-            i in on_path,
-            i in expired,
-        )
-        for i, row in sorted(history.items())
+        (*_values(_CHECKPOINTS, row), i in on_path, i in expired) for i, row in sorted(history.items())
     ]
     return _table(records, CHECKPOINTS)
 
 
 def sources_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint consumed of every source; positions are JSON."""
-    on_path = _ids(path)
-    records = [
-        (
-            i,
-            s.name,
-            s.position_from,
-            s.position_to,
-            s.rows,
-            instant(s.watermark_ms),
-            s.behind_watermark,
-            i in on_path,
-        )
-        for i, row in sorted(history.items())
-        for s in row.sources
-    ]
+    on_path, rows = _ids(path), sorted(history.items())
+    records = [(i, *_values(_SOURCES, one), i in on_path) for i, row in rows for one in row.sources]
     return _table(records, SOURCES)
 
 
 def sinks_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint brought to every sink, and took from it."""
-    on_path = _ids(path)
-    records = [
-        (
-            i,
-            s.name,
-            s.kind,
-            s.path,
-            s.rows,
-            sum(f.rows for f in s.withdrawn),
-            len(s.files),
-            len(s.withdrawn),
-            sum(f.bytes for f in s.files),
-            i in on_path,
-        )
-        for i, row in sorted(history.items())
-        for s in row.sinks
-    ]
+    on_path, rows = _ids(path), sorted(history.items())
+    records = [(i, *_values(_SINKS, one), i in on_path) for i, row in rows for one in row.sinks]
     return _table(records, SINKS)
 
 
@@ -205,6 +158,10 @@ def instant(at_ms: int | None) -> datetime | None:
     if at_ms is None or at_ms < -62_135_596_800_000:
         return None
     return _EPOCH + timedelta(milliseconds=min(at_ms, LAST_MS))
+
+
+def _values(columns: _Columns, record: object) -> Iterator[Any]:
+    return (value(record) for _, value in columns.values())
 
 
 def _ids(path: Sequence[CheckpointRow]) -> set[int]:

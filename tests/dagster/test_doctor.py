@@ -1,6 +1,7 @@
 """A run that is killed in the middle keeps its slot; the doctor names it and frees the slot."""
 
 # No "from __future__ import annotations" here: Dagster reads the annotations of the assets below.
+import logging
 import os
 import subprocess
 import sys
@@ -8,6 +9,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import EmptyWorkspaceTarget
+from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
 from state_engine.dagster.doctor import dead_holders, free
 
@@ -47,6 +51,14 @@ def test_a_killed_run_keeps_its_slot_until_the_doctor_gives_it_back(
 ) -> None:
     (tmp_path / "dagster.yaml").write_text((PROJECT / "orchestration" / "dagster.yaml").read_text())
     assert python(tmp_path, "-c", KILLED).returncode == -9
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with (
+        dg.DagsterInstance.get() as instance,
+        WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as daemon,
+    ):
+        list(execute_run_monitoring_iteration(daemon, logging.getLogger("daemon")))
+        [run] = instance.get_runs()
+        assert run.status == dg.DagsterRunStatus.STARTED  # if Dagster notices by itself, the doctor can go
     seen = python(tmp_path, "-m", "state_engine.dagster.doctor")
     assert seen.returncode == 1, seen.stderr
     assert f"pool {POOL}: held by run" in seen.stdout
@@ -60,7 +72,6 @@ def test_a_killed_run_keeps_its_slot_until_the_doctor_gives_it_back(
     assert "no dead run holds a slot" in engines.stdout
     again = python(tmp_path, "-m", "state_engine.dagster.doctor")
     assert (again.returncode, again.stdout) == (0, "No dead run holds a slot of a pool.\n")
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
     with dg.DagsterInstance.get() as instance:
         [run] = instance.get_runs()
         assert run.status == dg.DagsterRunStatus.FAILURE

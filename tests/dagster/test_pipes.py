@@ -400,7 +400,7 @@ def test_a_client_gets_the_call_and_its_own_arguments(
 
     done = run(client)
     assert done.success
-    arguments = {"partition": None, **config, "requested_by": f"dagster run {done.run_id}"}
+    arguments = {**config, "requested_by": f"dagster run {done.run_id}"}
     call = {"format": FORMAT, "job": JOB, "method": "run", "arguments": arguments}
     assert client.given == {"extras": {"statelake": call}, "command": ["run.py"], "image": "lake:1"}
     assert "the resource 'k8s' is not a Pipes client" in failure_of(run("a text"))

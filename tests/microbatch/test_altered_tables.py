@@ -29,7 +29,7 @@ from state_engine import (
     TimePartitions,
     Types,
 )
-from state_engine.cli.keys import key_of
+from state_engine.cli.options import key_of
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import DamagedFileError, StatelakeError, UserFunctionError, ValueTypeError
 from state_engine.core.keys.key_schema import KeySchema
