@@ -32,7 +32,7 @@ PROMISES: dict[str, list[str]] = {
         "tests/operations/test_compaction.py::test_expired_entries_are_gone_unless_they_may_be_seen",
     ],
     "port by their imports": [
-        "tests/porting/test_keyed_streams.py::test_sessions_end_by_event_time_timers_on_spark",
+        "tests/porting/test_one_of_each.py::test_on_spark",
     ],
     "Exactly once": [
         "tests/sinks/test_delta.py::test_publish_is_once_and_other_readers_agree",

@@ -18,14 +18,12 @@ from state_engine import (
     KeyedProcessFunction,
     MapFunction,
     MapStateDescriptor,
-    ProcessFunction,
     RuntimeContext,
     StatefulJob,
     Types,
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
-from state_engine.testing import KeyedHarness
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 PAIR = Types.TUPLE([Types.STRING(), Types.LONG()])
@@ -165,11 +163,6 @@ class Moves(KeyedProcessFunction):
         yield value[0], moved.x
 
 
-class Splits(ProcessFunction):
-    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any]:
-        yield value[0], value[1]
-
-
 def build(job: StatefulJob) -> dict[str, DataStream]:
     pairs = pairs_of(job, cut=2)
     words = job.from_collection(["x", "y"], Types.STRING(), name="words")
@@ -247,9 +240,6 @@ def test_execute_and_collect(spark: SparkSession) -> None:
 
 
 def test_pickled_objects_of_a_class_that_cannot_be_imported() -> None:
-    harness = KeyedHarness(Moves(), key_by=lambda pair: pair[0])
-    assert harness.process(PAIRS) == [("a", 3), ("b", 1), ("a", 8), ("b", 10), ("a", 11)]
-
     class Local:
         def __init__(self) -> None:
             self.twice = lambda n: 2 * n

@@ -1,4 +1,4 @@
-"""Programs of Flink's documents and training give Flink's results, in the harness and on the engine, however cut.
+"""Programs of Flink's documents and training give Flink's results, however their input is cut.
 
 The inputs are those of the documents and of the training's own tests, where these have some. All programs are one job,
 in memory at one row, at three rows, and with all rows in a micro-batch. `tests/testing` compares with Spark.
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from state_engine import DataStream, StatefulJob, Types
-from state_engine.testing import KeyedHarness, OperatorHarness
+from state_engine.testing import KeyedHarness
 from tests.porting.taxi import (
     BEGINNING,
     NORTH_POLE,
@@ -130,49 +130,6 @@ def test_programs_in_memory(cut: int | None) -> None:
         assert pipeline.state("State machine", "state") == [("one", "W"), ("three", "Z"), ("two", "Y")]
         assert [key for key, *_ in pipeline.state("enrichment", "saved ride")] == [6]
         assert [key for key, *_ in pipeline.state("enrichment", "saved fare")] == [5]
-
-
-def cuts_of(elements: list[Any], cut: int | None) -> list[list[Any]]:
-    size = cut or len(elements)
-    return [elements[at : at + size] for at in range(0, len(elements), size)]
-
-
-@pytest.mark.parametrize("cut", CUTS)
-@pytest.mark.parametrize(
-    ("function", "key_by", "elements", "expected"),
-    [
-        (FraudDetector, lambda t: t.account_id, TRANSACTIONS, FRAUDS),
-        (StateMachineMapper, lambda event: event[0], EVENTS, ALERTS),
-    ],
-)
-def test_keyed_programs_in_the_harness(
-    cut: int | None, function: Any, key_by: Any, elements: list[Any], expected: list[Any]
-) -> None:
-    harness = KeyedHarness(function(), key_by=key_by, parallelism=2)
-    assert sorted(o for part in cuts_of(elements, cut) for o in harness.process(part)) == expected
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_broadcast_rules_in_the_harness(cut: int | None) -> None:
-    harness = KeyedHarness(MatchFunction(), key_by=lambda item: item.color, parallelism=2)
-    harness.process_broadcast(RULES)
-    assert [o for part in cuts_of(ITEMS, cut) for o in harness.process(part)] == MATCHES
-
-
-@pytest.mark.parametrize("cut", CUTS)
-def test_rides_in_the_harness(cut: int | None) -> None:
-    cleansing = OperatorHarness(NYCFilter(), parallelism=2)
-    assert [r.ride_id for part in cuts_of(TRIPS, cut) for r in cleansing.process(part)] == [3]
-    by_ride = KeyedHarness(
-        EnrichmentFunction(), key_by=(lambda r: r.ride_id, lambda f: f.ride_id), parallelism=2
-    )
-    # the two streams in turn, as Flink may have them
-    pairs: list[tuple[int, Any]] = [
-        (which, one) for two in zip(RIDES, FARES, strict=False) for which, one in enumerate(two, 1)
-    ]
-    pairs = [pair for pair in [*pairs, (1, RIDES[-1])] if pair[0] == 2 or pair[1].is_start]
-    assert sorted(o for part in cuts_of(pairs, cut) for o in by_ride.process_pairs(part)) == ENRICHED
-    assert list(by_ride.state("saved ride")) == [6]
 
 
 def test_the_flag_of_the_fraud_detector_goes_after_a_minute() -> None:
