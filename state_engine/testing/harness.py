@@ -27,7 +27,7 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
 from state_engine.core.harness.harness_batch import HarnessBatch, watermarks
 from state_engine.core.harness.harness_run import BatchSettings, HarnessRun, Unchanged
-from state_engine.core.harness.harness_state import HarnessState, Snapshot
+from state_engine.core.harness.harness_state import HarnessState
 from state_engine.core.keys.key_form import DeclaredKey, KeyForm
 from state_engine.core.keys.key_groups import assign_to_key_group, check_parallelism, subtask_for_key_group
 from state_engine.core.operator.element_kinds import (
@@ -241,7 +241,7 @@ class OperatorHarness:
         """The same for the second of two inputs. Flink's ``processWatermarkStatus2``."""
         self._set_idle(1, idle)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> HarnessState:
         """The stored state; later batches do not change it.
 
         It is a full snapshot: where a state asks for it, what has expired is left out, here and not in the harness.
@@ -250,7 +250,12 @@ class OperatorHarness:
 
     @classmethod
     def restored(
-        cls: type[Harness], function: Function, snapshot: Snapshot, *, parallelism: int = 1, **options: Any
+        cls: type[Harness],
+        function: Function,
+        snapshot: HarnessState,
+        *,
+        parallelism: int = 1,
+        **options: Any,
     ) -> Harness:
         """A harness that continues from a snapshot, at any parallelism; ``options`` as for a new one.
 
@@ -261,7 +266,7 @@ class OperatorHarness:
             RescaleError: there is state that cannot be divided, and the parallelism is another one.
         """
         harness = cls(function, parallelism=parallelism, **{"clock_ms": snapshot.clock_ms, **options})
-        harness._stored = HarnessState.of(snapshot)
+        harness._stored = snapshot.restart()
         harness._assigned()  # so that what cannot be divided is refused at once
         return harness
 

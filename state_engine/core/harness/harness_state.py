@@ -1,4 +1,4 @@
-"""``HarnessState``: what a harness keeps between micro-batches, and ``Snapshot``, what is restored from.
+"""``HarnessState``: what a harness keeps between micro-batches, and restores from.
 
 The part that committed checkpoints play on the engine, for ``state_engine.testing``: the state of all subtasks is
 taken over at once, after the last of them is through.
@@ -6,7 +6,7 @@ taken over at once, after the last of them is through.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
@@ -28,41 +28,21 @@ from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """Stored state of a harness, and its clocks.
+@dataclass
+class HarnessState:
+    """Stored state of a harness between two batches, or a snapshot of it.
 
     Attributes:
+        operator: None where no batch has run yet.
+        clock_ms: when the snapshot was made.
+        restored: whether the next batch is the first one after a restore.
         idle: inputs that hold back no other one.
         reached_ms: the watermark of the operator, below which it does not go; the smallest long while none was idle.
     """
 
-    keyed: MemoryState
-    operator: tuple[SubtaskSnapshot, ...]
-    clock_ms: int
-    watermarks_ms: tuple[int, ...]
-    checkpoint_id: int
-    elements: int
-    idle: frozenset[int] = frozenset()
-    reached_ms: int = MIN_TIMESTAMP
-
-    @property
-    def watermark_ms(self) -> int:
-        """That of the slowest input which is not idle."""
-        return combined_ms(self.watermarks_ms, self.idle, self.reached_ms)
-
-
-@dataclass
-class HarnessState:
-    """Stored state of a harness between two batches; see ``Snapshot`` for the attributes.
-
-    Attributes:
-        operator: None where no batch has run yet.
-        restored: whether the next batch is the first one after a restore.
-    """
-
     keyed: MemoryState = field(default_factory=MemoryState)
     operator: tuple[SubtaskSnapshot, ...] | None = None
+    clock_ms: int = 0
     watermarks_ms: tuple[int, ...] = (MIN_TIMESTAMP,)
     checkpoint_id: int = 0
     elements: int = 0
@@ -75,33 +55,15 @@ class HarnessState:
         """That of the slowest input which is not idle."""
         return combined_ms(self.watermarks_ms, self.idle, self.reached_ms)
 
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> HarnessState:
+    def restart(self) -> HarnessState:
         """The state to continue from a snapshot with, which stays as it is."""
-        return cls(
-            keyed=snapshot.keyed.copied(),
-            operator=snapshot.operator or None,
-            watermarks_ms=snapshot.watermarks_ms,
-            checkpoint_id=snapshot.checkpoint_id,
-            elements=snapshot.elements,
-            restored=True,
-            idle=snapshot.idle,
-            reached_ms=snapshot.reached_ms,
-        )
+        return replace(self, keyed=self.keyed.copied(), restored=True)
 
-    def snapshot(self, *, clock_ms: int) -> Snapshot:
+    def snapshot(self, *, clock_ms: int) -> HarnessState:
         """A full snapshot: where a state asks for it, what has expired is left out, here and not in what is kept."""
         watermark_ms = None if self.watermark_ms == MIN_TIMESTAMP else self.watermark_ms
-        return Snapshot(
-            keyed=self.keyed.without_expired(clock_ms=clock_ms, watermark_ms=watermark_ms),
-            operator=self.operator or (),
-            clock_ms=clock_ms,
-            watermarks_ms=self.watermarks_ms,
-            checkpoint_id=self.checkpoint_id,
-            elements=self.elements,
-            idle=self.idle,
-            reached_ms=self.reached_ms,
-        )
+        keyed = self.keyed.without_expired(clock_ms=clock_ms, watermark_ms=watermark_ms)
+        return replace(self, keyed=keyed, clock_ms=clock_ms)
 
     def assigned(
         self, operator: str, *, parallelism: int, max_parallelism: int

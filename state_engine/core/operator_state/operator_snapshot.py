@@ -3,18 +3,19 @@
 A ``SubtaskSnapshot`` is what one subtask hands over at the end of a micro-batch: the list of every managed state, as
 JSON texts (:mod:`.json_values`), and raw bytes. It is immutable, so what the function does later cannot change it, and
 two are equal exactly where nothing changed. :func:`assign` gives the snapshots of one parallelism to the subtasks of
-another. Mirrors Flink's ``OperatorSubtaskState`` and the part of ``StateAssignmentOperation`` that deals with it.
+another. Mirrors Flink's ``OperatorSubtaskState``, and ``RoundRobinOperatorStateRepartitioner`` with the modes of
+``OperatorStateHandle.Mode``: no element is lost, repeated or out of its order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import RescaleError, StateAccessError
 from state_engine.core.keys.key_groups import subtask_for_key_group
-from state_engine.core.operator_state.redistribution import broadcast, even_split_states, union
 
 EVEN_SPLIT, UNION, BROADCAST = "even_split", "union", "broadcast"
 RAW_OPERATOR, RAW_KEYED = "raw_operator", "raw_keyed"
@@ -124,10 +125,38 @@ def _redistributed(
     by_scheme: dict[str, dict[str, Lists]] = {scheme: {} for scheme in (EVEN_SPLIT, UNION, BROADCAST)}
     for name, state in declared.items():
         by_scheme[state.scheme][name] = old[name]
-    # all at once: their sum is level, too
-    new = even_split_states(by_scheme[EVEN_SPLIT], parallelism)
-    new |= {name: union(lists, parallelism) for name, lists in by_scheme[UNION].items()}
-    return new | {name: broadcast(lists[:1], parallelism) for name, lists in by_scheme[BROADCAST].items()}
+    new = _even_split(by_scheme[EVEN_SPLIT], parallelism)
+    for name, lists in by_scheme[UNION].items():
+        new[name] = [list(chain.from_iterable(lists))] * parallelism
+    for name, lists in by_scheme[BROADCAST].items():
+        new[name] = [lists[0]] * parallelism
+    return new
+
+
+def _even_split(states: dict[str, Lists], parallelism: int) -> dict[str, Lists]:
+    """The elements of each state in order, in runs of equal length; where the parallelism stays, as they were.
+
+    The surplus elements of a state go to the subtasks after those that got the surplus of the one before, by name and
+    round and round: so the loads of two subtasks differ by at most one element over all the states.
+
+    >>> _even_split({"a": [["0", "1", "2", "3"], ["10"]], "b": [["4"], []]}, 3)
+    {'a': [['0', '1'], ['2', '3'], ['10']], 'b': [[], [], ['4']]}
+    """
+    new: dict[str, Lists] = {}
+    next_surplus = 0  # the subtask that the next surplus element goes to
+    for name in sorted(states):
+        if len(states[name]) == parallelism:
+            new[name] = states[name]
+            continue
+        elements = list(chain.from_iterable(states[name]))
+        share, surplus = divmod(len(elements), parallelism)
+        new[name], taken = [], 0
+        for subtask in range(parallelism):
+            size = share + ((subtask - next_surplus) % parallelism < surplus)
+            new[name].append(elements[taken : taken + size])
+            taken += size
+        next_surplus = (next_surplus + surplus) % parallelism
+    return new
 
 
 def _raw_operator(operator: str, snapshots: Sequence[SubtaskSnapshot], parallelism: int) -> list[bytes]:

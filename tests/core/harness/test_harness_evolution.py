@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.functions.every_function import KeyedProcessFunction
-from state_engine.core.harness.harness_state import Snapshot
+from state_engine.core.harness.harness_state import HarnessState
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -65,13 +65,13 @@ def read(one: Any, many: Any, by_number: Any, value: Any) -> Any:
     return one.value(), many.get(), dict(by_number.items())
 
 
-def written(function: Uses, *elements: tuple[str, Any], **options: Any) -> Snapshot:
+def written(function: Uses, *elements: tuple[str, Any], **options: Any) -> HarnessState:
     harness = KeyedHarness(function, key_by=lambda pair: pair[0], **options)
     harness.process(elements)
     return harness.snapshot()
 
 
-def restored(function: Uses, snapshot: Snapshot, **options: Any) -> KeyedHarness:
+def restored(function: Uses, snapshot: HarnessState, **options: Any) -> KeyedHarness:
     return KeyedHarness.restored(function, snapshot, key_by=lambda pair: pair[0], **options)
 
 
