@@ -211,7 +211,7 @@ class LargeEnough(FilterFunction):
 
 
 class Numbered(MapFunction, ListCheckpointed, CheckpointListener):
-    """Numbers its elements, and tells the last checkpoint of which it was notified."""
+    """Numbers its elements, and emits the last checkpoint of which it was notified."""
 
     def __init__(self) -> None:
         self.number, self.complete, self.task = 0, 0, ""
