@@ -363,7 +363,9 @@ def test_an_unknown_format_is_refused() -> None:
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_it_compares_the_rows_first_and_prints_a_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_compares_the_rows_first_and_prints_a_ratio(
+    kept: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
     done = CliRunner().invoke(small_files_app(), ["--files", "5", "--rounds", "1", "--format", "csv"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[-1].startswith("ratio to spark = ")
