@@ -63,6 +63,35 @@ def test_months_and_days_are_those_of_new_yorks_clock(home: Path, expected: pl.D
         assert files[-1] == ("2014-01-01"[:width], 3)
 
 
+def test_cancelled_flights_stand_at_their_scheduled_time(home: Path) -> None:
+    rows = rows_of(prepare_feed(home, "month"))
+    cancelled = rows.filter(pl.col("dep_time").is_null())
+    assert (cancelled.height, cancelled["tailnum"].null_count()) == (8_255, 2_512)
+    for path in files_of(prepare_feed(home, "day"))[:60]:
+        day = pl.read_parquet(path).filter(pl.col("dep_time").is_null())
+        scheduled = pl.date(pl.col("year"), pl.col("month"), pl.col("day")).cast(pl.String)
+        assert set(day.select(scheduled).to_series()) <= {path.stem.removeprefix("flights-")}
+
+
+def test_columns_are_typed_and_missing_values_are_null(home: Path) -> None:
+    (path,) = files_of(prepare_feed(home, "year"))
+    assert pq.read_schema(path).equals(SCHEMA)
+    assert len(SCHEMA) == 19
+    rows = pl.read_parquet(path)
+    assert rows["tailnum"].drop_nulls().n_unique() == 4_043
+    assert "NA" not in set(rows["tailnum"])
+    assert rows.select(pl.col("dep_time", "dep_delay").null_count()).row(0) == (8_255, 8_255)
+    assert rows["arr_delay"].null_count() == 9_430
+
+
+def test_a_feed_of_some_months_holds_only_their_rows(home: Path) -> None:
+    feed = prepare_feed(home, "day", months=["2013-02"])
+    names = [path.name for path in files_of(feed)]
+    assert names == [f"flights-2013-02-{day:02d}.parquet" for day in range(1, 29)]
+    (february,) = [p for p in files_of(prepare_feed(home, "month")) if "2013-02" in p.name]
+    assert rows_of(feed).equals(pl.read_parquet(february))
+
+
 def test_two_months_that_do_not_touch(home: Path) -> None:
     feed = prepare_feed(home, "rows", rows_per_file=10_000, months=["2013-11", "2013-03"])
     whole = {p.stem[-7:]: pl.read_parquet(p) for p in files_of(prepare_feed(home, "month"))}

@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from state_engine import (
     DataStream,
@@ -28,9 +30,11 @@ from state_engine import (
     StateTtlConfig,
     Time,
 )
+from state_engine.sources.frames import StreamFrame
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing import CollectSink, run_in_memory
 from tests.state_backends.backends import BACKENDS
+from tests.support.pipelines import Pipeline
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 EVENT = "n bigint, k string, at timestamp"
@@ -197,6 +201,30 @@ def test_no_cut_makes_a_row_late(
             s.behind_watermark for row in run.checkpoints() for s in row.sources if s.behind_watermark
         ] == []
         assert not any(run.state("windows", "counts").values())
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("order_by", [["n"], ["k"]])
+def test_tasks_of_spark_find_the_same(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, order_by: list[str]
+) -> None:
+    rows = {name: events(random.Random(3), delay_ms, 40) for name, delay_ms in DELAYS_MS.items()}
+
+    def build(job: StatefulJob) -> dict[str, DataStream]:
+        left, right = (
+            job.from_collection(
+                rows[name], EVENT, name=name, order_by=order_by, event_time="at", max_rows_per_batch=25,
+                max_out_of_orderness=timedelta(milliseconds=delay_ms),
+            )
+            for name, delay_ms in DELAYS_MS.items()
+        )  # fmt: skip
+        return {"sums": summed("union", left, right)}
+
+    monkeypatch.setattr(StreamFrame, "table", None)
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run(drain=True)
+    assert sorted(pipeline.outputs()["sums"]) == expected(chain(*rows.values()))
+    assert sum(source.behind_watermark or 0 for row in pipeline.checkpoints() for source in row.sources) == 0
 
 
 @pytest.mark.parametrize(("cuts", "late"), [([2], []), ([1, 2], [1])])

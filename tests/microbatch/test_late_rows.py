@@ -316,6 +316,27 @@ def test_the_first_operator_diverts_whatever_its_function(cut: int | None) -> No
         check(pipeline, given, model, cut)
 
 
+@pytest.mark.spark
+def test_the_first_operator_diverts_where_tasks_route_its_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the watermark before each row, though its function does not see it; a transform stands in front."""
+    given, model = CASES["one source"].of(events(3))
+
+    def build(job: StatefulJob) -> Mapping[str, DataStream]:
+        source = read(job, "left", given, None, late_to=LATE).transform(lambda rows: rows.where("n >= 0"))
+        mapped = source.map(lambda value: value, EVENT, uid="mapped")
+        return {"mapped": mapped, "late": mapped.get_side_output(LATE)}
+
+    monkeypatch.setattr(StreamFrame, "table", None)
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    pipeline.run()
+    outputs = pipeline.outputs()
+    assert sorted(outputs["late"]) == model.late
+    assert sorted(n for n, _, _ in outputs["mapped"]) == [n for n, _, _, _ in model.seen]
+    assert counted(pipeline.checkpoints()) == [{"left": len(model.late)}]
+
+
 def test_what_nobody_reads_is_dropped_and_counted() -> None:
     """Its keys are not even touched."""
     given, model = CASES["one source"].of(events(9))

@@ -118,6 +118,14 @@ def test_a_strategy_behind_a_map_and_a_filter() -> None:
         check_filtered(pipeline)
 
 
+@pytest.mark.spark
+def test_a_strategy_behind_a_map_and_a_filter_where_tasks_read_the_rows(
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
+) -> None:
+    limits(rows=-1)
+    check_filtered(Pipeline(tmp_path, spark, filtered(None), parallelism=2))
+
+
 def filtered(cut: int | None) -> Callable[[StatefulJob], Mapping[str, DataStream]]:
     """The same timers and watermarks: what the filter leaves out is far ahead of everything, and moves neither."""
     texts = [text for k, at in EVENTS for text in (f"{k},{at}", "left out,9000")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -385,6 +386,32 @@ def test_a_killed_backfill_goes_on(site: Site, mended: Site, fault: Fault, mode:
         assert [b.partition for b in report.batches] == report.partitions[ran:]
     site.run(site.job(10, version="2"))
     assert site.same(mended)
+
+
+@pytest.mark.long
+def test_two_runners_of_one_partition(site: Site, right: Site) -> None:
+    site.run(partition=DAYS[0])
+    done, errors = list[str](), list[Exception]()
+    together = threading.Barrier(2)
+
+    def run() -> None:
+        engine, job = site.engine(), site.job()
+        together.wait()
+        try:
+            done.extend(engine.run(job, partition=DAYS[1], clock=END_MS).partitions)
+        except (StaleParentError, PartitionOrderError) as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert done == [DAYS[1]]
+    assert len(errors) <= 1  # one that comes when all is over has nothing to do
+    assert [r.partition for r in site.engine().checkpoints("days")] == DAYS[:2]
+    site.run()
+    assert site.same(right)
 
 
 @pytest.mark.long
