@@ -167,6 +167,6 @@ def test_the_advice_about_an_argument_is_taken(case: Any) -> None:
     make, given, advice, instead = case
     with pytest.raises(ConfigurationError) as refused:
         make(**given)
-    found = re.search(advice, str(refused.value))
-    assert found, refused.value
-    make(**given | instead(found))
+    advised = re.search(advice, str(refused.value))
+    assert advised, refused.value
+    make(**given | instead(advised))
