@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_engine import DeltaSink, open_state
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.naming import sink_key, state_key
@@ -82,7 +82,7 @@ def output_check(
 
     def rows(resource: StateEngineResource, check: str) -> "DataFrame | pa.Table":
         if without_spark and path:
-            return newest_table(path)
+            return _without_spark(path, check)
         return sink_frame(resource.engine(), shown.job, sink, asked_by=f"check '{check}'")
 
     return _check(shown, shown.key(sink_key(shown.name, sink)), rows, severity, blocking=blocking)
@@ -128,6 +128,16 @@ def state_check(
         return resource.engine().read_state(shown.job, operator, state)
 
     return _check(shown, shown.key(state_key(shown.name, operator, state)), rows, severity, blocking=blocking)
+
+
+def _without_spark(path: str, check: str) -> "pa.Table":
+    rows = newest_table(path)
+    if rows is None:
+        raise SourceError(
+            f"check '{check}': only Spark can read the table {path} (partitions, deletion vectors, columns that "
+            "changed, old dates). Leave out without_spark=True: the function is then given a DataFrame"
+        )
+    return rows
 
 
 def _shown(job: StatefulJob | RegisteredJob, translator: StatelakeTranslator | None) -> DagsterJob:

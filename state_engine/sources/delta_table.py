@@ -259,11 +259,13 @@ class SourceTable:
             raise SourceError(f"{self.uri}: {what} ({error})") from error
 
 
-def newest_table(uri: str) -> pa.Table:
-    """All rows of the newest version, without Spark.
+def newest_table(uri: str) -> pa.Table | None:
+    """All rows of the newest version, without Spark; None where only Spark can read them.
+
+    That is a table with partitions, deletion vectors, columns that changed, or old dates.
 
     Raises:
-        SourceError: there is no table, or only Spark can read it.
+        SourceError: there is no table.
     """
     newest = DeltaLog(uri).newest()
     if newest is None:
@@ -272,11 +274,7 @@ def newest_table(uri: str) -> pa.Table:
     ranges = [FileRange(one, 0, 0, 0, None) for one in uris]
     schema = T.StructType.fromJson(json.loads(newest.schema))
     rows = few_rows(ranges, schema, NO_LIMITS) if newest.plain else None
-    if rows is None:
-        raise SourceError(
-            f"{uri}: only Spark can read this table (partitions, deletion vectors, columns that changed, old dates)"
-        )
-    return rows.select(schema.names)
+    return None if rows is None else rows.select(schema.names)
 
 
 def kept_newest(kept: OrderedDict[K, V], key: K, make: Callable[[], V], *, most: int) -> V:

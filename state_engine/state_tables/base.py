@@ -364,6 +364,13 @@ def is_damage(error: Exception) -> bool:
 
 def damaged_table(table: PublishedTable, error: Exception) -> SinkError:
     """The error for a table that cannot be read or written at all, with the ways out."""
+    if isinstance(
+        error, StorageError
+    ):  # it names its own way out, and nothing shows that the table is damaged
+        why = str(error).rstrip(".")
+        return SinkError(
+            f"table '{table.name}': {table.place} cannot be reached: {why}. That run brings it up to date."
+        )
     return SinkError(
         f"table '{table.name}': {table.place} is damaged, or cannot be reached: {error}. Once it can be, rebuild it "
         f"from the state with {table.rebuild}; or delete the table, and the next run builds it."
