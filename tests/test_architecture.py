@@ -66,6 +66,18 @@ def test_one_place_touches_the_private_ways_into_java() -> None:
     assert touched == {"storage/java_gateway.py"}
 
 
+def test_one_module_asks_which_kind_of_rows_it_has() -> None:
+    kinds = {"DriverRows", "TaskRows", "SparkRows", "OwnRows"}
+    asking = {
+        str(file.relative_to(ENGINE))
+        for file in ENGINE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance"
+        if kinds & {name.id for name in ast.walk(node.args[1]) if isinstance(name, ast.Name)}
+    }
+    assert asking == {"sources/rows.py"}
+
+
 _STEPS = re.findall(
     r"^\| (?!step )([^|]+) \| (`[^|]+\.py` \(`[^|]+)\|$",
     TEXT.partition("## To follow an operation")[2].partition("\n## ")[0],

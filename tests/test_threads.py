@@ -30,7 +30,7 @@ from state_engine.core.types.row import default_names
 from state_engine.core.types.types_namespace import Types
 from state_engine.spark.code_digests import code_digest
 from state_engine.spark.loaded_modules import module_version
-from state_engine.spark.task_attempts import attempt_here
+from state_engine.spark.tasks import attempt_here
 from state_engine.storage.stores import durability, object_stores
 from state_engine.storage.stores.files import write_parquet
 from state_engine.storage.stores.in_threads import in_threads

@@ -9,7 +9,7 @@ from typing import Any
 from state_engine.job.graph import Node, SinkNode, declared_columns, is_scalar, upstream
 from state_engine.job.job import StatefulJob
 from state_engine.sinks.files import PrivateFileSink, published_directory
-from state_engine.sources.row_kinds import shown_elements
+from state_engine.sources.stream_columns import shown_elements
 from state_engine.storage.stores.files import join
 from state_engine.storage.stores.parquet_reading import read_parquet
 

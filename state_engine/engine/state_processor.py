@@ -18,7 +18,7 @@ from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, re
 from state_engine.engine.context import EngineContext
 from state_engine.engine.guard import guarded
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.clock_check import check_clock
+from state_engine.microbatch.planning import check_clock
 from state_engine.operations.file_collector import ORPHAN_AGE
 from state_engine.state_processor.bootstrap import Bootstrap, BootstrapReport, Given, States
 from state_engine.state_processor.bootstrap_operator_state import Elements

@@ -25,8 +25,7 @@ from state_engine.machine.defects import guarded_class
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.row_kinds import kinds_of, shown_elements
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kinds_of, shown_elements
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:

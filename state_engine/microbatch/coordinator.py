@@ -41,24 +41,27 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Spent, Staged
-from state_engine.microbatch.attempt_outputs import OutputsOfJob
+from state_engine.microbatch.attempt_outputs import OutputsOfJob, discard_state, leaving_rest_to_collection
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
-from state_engine.microbatch.clock_check import check_clock
 from state_engine.microbatch.declarations import check_declarations
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.microbatch.failed_attempts import discard_state, leaving_rest_to_collection
 from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
 from state_engine.microbatch.partition_runs import check_partitioned, cut_of
-from state_engine.microbatch.planning import InputPlanner, new_input, sources_of_run
+from state_engine.microbatch.planning import (
+    InputPlanner,
+    check_clock,
+    new_input,
+    position_after,
+    sources_of_run,
+)
 from state_engine.microbatch.quiet_time import outages
 from state_engine.microbatch.reports import BatchReport
 from state_engine.microbatch.routing.routing import Router
-from state_engine.microbatch.source_errors import naming_source
 from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.publishing.publication import Publication
-from state_engine.sources.base import BadFile
+from state_engine.sources.base import BadFile, naming_source
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_tables.base import TableReport
 from state_engine.state_tables.states import published_on
@@ -276,12 +279,8 @@ class CheckpointCoordinator:
                 time=planned.time,
                 local_copies=self._options.local_copies,
             )
-            return Planned(batch, self._positions_before(parent), self._outputs.of(batch.write_id), spent)
-
-    def _positions_before(self, parent: CheckpointRow | None) -> dict[str, str]:
-        """Where every source stands before the batch."""
-        known = {s.name: s.position_to for s in parent.sources} if parent else {}
-        return {n: known.get(n) or node.source.empty_position() for n, node in self._job.sources.items()}
+            positions = {n: position_after(n, node.source, path) for n, node in self._job.sources.items()}
+            return Planned(batch, positions, self._outputs.of(batch.write_id), spent)
 
     # -- 2 to 4 ----------------------------------------------------------------------------------------------------
 
@@ -305,7 +304,7 @@ class CheckpointCoordinator:
                     self._job.sources[name].source.confirm(part)
             files = [f for o in done.operators.values() for r in o.subtasks for f in r.operator_state_files]
             return Executed(
-                **vars(replace(planned, batch=batch)),
+                **vars(planned),
                 done=done,
                 operator_state_files=[*positions.result(), *files],
             )
@@ -436,7 +435,6 @@ class CheckpointCoordinator:
             raise
 
     def _give_up(self, attempt: Planned, *, in_logs: bool) -> None:
-        """Remove what an attempt wrote that has certainly failed."""
         layout, write_id = self._tables.layout, attempt.batch.write_id
         with leaving_rest_to_collection(layout, write_id):
             attempt.outputs.give_up()
@@ -449,7 +447,6 @@ class CheckpointCoordinator:
             )
 
     def _drop_executed(self, attempt: Executed) -> None:
-        """Remove all of an attempt that nobody finishes."""
         self._drop_exchange(attempt.batch.write_id)
         self._give_up(attempt, in_logs=False)
 

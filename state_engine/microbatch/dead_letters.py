@@ -26,10 +26,9 @@ from state_engine.microbatch.routing.assigned_time import NO_TIME, with_missing_
 from state_engine.microbatch.subtask.refusals import BAD_FILE
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Element, Slice, summary
 from state_engine.sources.frames import EVENT_TIME, ORIGIN, WATERMARK, StreamFrame
-from state_engine.sources.row_kinds import kinds_of
 from state_engine.sources.rows import DriverRows
 from state_engine.sources.source_positions import SourcePositions
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kinds_of
 from state_engine.storage.stores.files import join
 from state_engine.storage.stores.parquet_reading import open_recorded
 
@@ -105,19 +104,9 @@ class LettersSlice:
     slice: Slice
 
     @property
-    def operator(self) -> str | None:
-        """The operator that they go to; None where they go elsewhere."""
-        return self.letters[0].place.operator
-
-    @property
-    def source(self) -> str | None:
-        """The source that they go to; None where they go elsewhere."""
-        return self.letters[0].place.source
-
-    @property
-    def sink(self) -> str | None:
-        """The sink that they go to; None where they go elsewhere."""
-        return self.letters[0].place.sink
+    def place(self) -> Place:
+        """Where they go."""
+        return self.letters[0].place
 
     @property
     def input(self) -> int:
@@ -250,7 +239,6 @@ def _problem(letter: DeadLetter, job: StatefulJob | None) -> str:
 
 
 def _problem_at_operator(letter: DeadLetter, job: StatefulJob) -> str:
-    """Why a letter cannot be sent to its operator again; empty where it can."""
     operator, place = letter.operator, letter.input
     if operator is None or operator not in job.operators:
         return f"the job no longer has an operator '{operator}'"
@@ -273,7 +261,6 @@ def _problem_at_operator(letter: DeadLetter, job: StatefulJob) -> str:
 
 
 def _problem_at_sink(letter: DeadLetter, job: StatefulJob) -> str:
-    """Why a letter cannot be sent to its sink again; empty where it can."""
     if letter.sink not in job.sinks:
         return f"the job no longer has a sink '{letter.sink}'"
     declared = declared_columns(job.sinks[letter.sink].parent)
@@ -343,7 +330,6 @@ def _kind(letter: DeadLetter) -> RowKind:
 
 
 def _order_of(node: Node) -> tuple[str, ...]:
-    """The columns that a stream's order begins with, where the user named them."""
     if isinstance(node, SourceNode):
         return node.order_by
     if isinstance(node, TransformNode):

@@ -7,7 +7,7 @@ job, which shuffles nothing. Nothing is visible to readers afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -38,7 +38,7 @@ from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.dead_letters import LettersSlice
-from state_engine.microbatch.declarations import check_key_names
+from state_engine.microbatch.declarations import check_key_names, checked_key
 from state_engine.microbatch.judged_outputs import set_broken_aside
 from state_engine.microbatch.operator_run import (
     main_output_type,
@@ -48,18 +48,16 @@ from state_engine.microbatch.operator_run import (
     subtask_spec,
 )
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
+from state_engine.microbatch.quiet_time import runs_without_input
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
-from state_engine.microbatch.run_always import runs_without_input
-from state_engine.microbatch.source_errors import naming_source
-from state_engine.microbatch.stored_keys import checked_key
-from state_engine.microbatch.subtask.output_files import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
+from state_engine.microbatch.subtask.subtask_outputs import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport
 from state_engine.sinks.base import SinkTarget
-from state_engine.sources.base import ROW_COLUMN
+from state_engine.sources.base import ROW_COLUMN, naming_source
 from state_engine.sources.frames import (
     EVENT_TIME,
     HIDDEN,
@@ -73,15 +71,13 @@ from state_engine.sources.frames import (
     united,
 )
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.row_kinds import KIND_FIELD
 from state_engine.sources.rows import Given, rows_of
-from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.spark.execution import described
+from state_engine.sources.stream_columns import KIND_FIELD, ROW_KIND
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.read_failures import reading
-from state_engine.spark.shipped_code import running_driver_code
-from state_engine.spark.tasks import DriverTables
+from state_engine.spark.shipped_code import Attempt, attempts
+from state_engine.spark.tasks import DriverTables, described
 from state_engine.storage.layout import JobLayout, file_name, partition_path
 from state_engine.storage.stores.files import join, write_parquet
 
@@ -123,11 +119,10 @@ class GraphExecutor:
         """
         if not has_spark(self._spark):
             return self._execute(batch, outputs)
-        code, job = list(code_of(self._job)), self._job.name
-        frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
-        return running_driver_code(
-            self._spark, code, lambda: self._execute(batch, outputs), job=job, frames=frames
-        )
+        for attempt in self._attempts():
+            with attempt:
+                done = self._execute(batch, outputs)
+        return done
 
     def rows_of_key(
         self, operator: OperatorNode, place: int, batch: BatchContext, key_hash: int, *, limit: int
@@ -137,19 +132,19 @@ class GraphExecutor:
         Args:
             place: of the input. Its stream comes from sources; what other operators put out is not made again.
         """
-        one = operator.inputs[place]
+        node = operator.inputs[place].parent
+        for attempt in self._attempts():
+            with attempt:
+                frame = self._frame(node, batch, {})
+                if frame is None:
+                    return KeyRows(0, pa.table({}))
+                given = _input(node, place, replace(frame, refused=()))
+                rows = self._router.rows_of_key(given, operator, key_hash, limit=limit)
+        return rows
 
-        def read() -> KeyRows:
-            frame = self._frame(one.parent, batch, {})
-            if frame is None:
-                return KeyRows(0, pa.table({}))
-            declared = declared_columns(one.parent)
-            given = RoutedInput(place, replace(frame, refused=()), is_scalar(one.parent), declared=declared)
-            return self._router.rows_of_key(given, operator, key_hash, limit=limit)
-
-        transforms = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
-        code = list(code_of(self._job))
-        return running_driver_code(self._spark, code, read, job=self._job.name, frames=transforms)
+    def _attempts(self) -> Iterator[Attempt]:
+        frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
+        return attempts(self._spark, list(code_of(self._job)), job=self._job.name, frames=frames)
 
     def _execute(self, batch: BatchContext, outputs: AttemptSinks) -> Execution:
         done, frames = Execution(outputs), Frames()
@@ -158,8 +153,8 @@ class GraphExecutor:
         for sink in self._job.sinks.values():
             if output_of(sink.parent) is None:
                 self._write_sink(sink, batch, done, frames)
-        if batch.letters is not None and batch.letters.sink is not None:
-            self._send_to_sink(self._job.sinks[batch.letters.sink], batch.letters, batch, done)
+        if batch.letters is not None and (name := batch.letters.place.sink) is not None:
+            self._send_to_sink(self._job.sinks[name], batch.letters, batch, done)
         set_broken_aside(self._job, done, kernel=outputs.of_job.kernel, layout=self._layout)
         self._set_bad_files_aside(batch, done)
         timed = {name: node for name, node in self._job.sources.items() if node.timed}
@@ -182,7 +177,8 @@ class GraphExecutor:
         if place not in frames:
             frame: StreamFrame | None = None
             if isinstance(node, SourceNode):
-                frame = self._read_source(node, batch)
+                with naming_source(self._job.name, node.name):
+                    frame = self._read_source(node, batch)
             elif isinstance(node, TransformNode):
                 parent = self._frame(node.parent, batch, frames)
                 if parent is not None:  # rows that tasks read become a DataFrame here
@@ -195,28 +191,22 @@ class GraphExecutor:
         return frames[place]
 
     def _read_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
-        with naming_source(self._job.name, node.name):
-            return self._rows_of_source(node, batch)
-
-    def _rows_of_source(self, node: SourceNode, batch: BatchContext) -> StreamFrame | None:
-        part, keep = batch.slices.get(node.name), self._job.on_error == "dead_letter"
-        if batch.letters is not None and batch.letters.source == node.name:
-            with reading(node.name, job=self._job.name, into="the driver"):
-                sent = node.source.parse(self._spark, batch.letters.records, keep_refused=keep)
-            again = from_source(
-                self._spark, sent, order_by=node.order_by, event_time=node.event_time, source=node.name,
-                labels=batch.letters.labels, stored_bytes=0, changing=node.source.changing,
-            )  # fmt: skip
-            return with_assigned_time(again, node)
-        if part is None:
-            return None
+        part, letters, keep = batch.slices.get(node.name), batch.letters, self._job.on_error == "dead_letter"
+        stored_bytes: int | None = 0
         with reading(node.name, job=self._job.name, into="the driver"):
-            read = node.source.read(self._spark, part, keep_refused=keep)
+            if letters is not None and letters.place.source == node.name:
+                rows = node.source.parse(self._spark, letters.records, keep_refused=keep)
+                labels = letters.labels
+            elif part is not None:
+                rows = node.source.read(self._spark, part, keep_refused=keep)
+                labels, stored_bytes = tuple(part.labels), part.bytes
+            else:
+                return None
         frame = from_source(
-            self._spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name,
-            labels=tuple(part.labels), stored_bytes=part.bytes, changing=node.source.changing,
+            self._spark, rows, order_by=node.order_by, event_time=node.event_time, source=node.name,
+            labels=labels, stored_bytes=stored_bytes, changing=node.source.changing,
         )  # fmt: skip
-        return with_assigned_time(frame, node)
+        return frame if node.timestamps is None else with_assigned_time(frame, node)
 
     # -- operators -------------------------------------------------------------------------------------------------
 
@@ -230,26 +220,16 @@ class GraphExecutor:
             if frame is not None:
                 # only the first reader of a source sets its bad rows aside
                 fresh = tuple(r for r in frame.refused if r[0] not in done.rows_by_source)
-                inputs.append(
-                    RoutedInput(
-                        place,
-                        replace(frame, refused=fresh),
-                        is_scalar(one.parent),
-                        declared=declared_columns(one.parent),
-                    )
-                )
+                inputs.append(_input(one.parent, place, replace(frame, refused=fresh)))
         watermarks = Watermarks(operator, batch, done.max_event_ms)
         letters = batch.letters
-        if letters is not None and letters.operator == uid:
+        if letters is not None and letters.place.operator == uid:
             frame = letters.frame(self._spark, operator, timed=watermarks.timed)
-            parent = operator.inputs[letters.input].parent
-            inputs.append(
-                RoutedInput(letters.input, frame, is_scalar(parent), declared=declared_columns(parent))
-            )
+            inputs.append(_input(operator.inputs[letters.input].parent, letters.input, frame))
             done.rows_by_source[LETTERS] = len(letters.letters)
         if not inputs and not runs_without_input(operator, batch, watermarks.end()):
             return
-        watermarks.look_ahead([one.frame for one in inputs])
+        watermarks.look_ahead([one.frame for one in inputs if one.frame.event_time is not None])
         parallelism = batch.parallelism[uid]
         if inputs:
             collect = self._collected(batch, uid) if uid in self._need_watermarks else None
@@ -322,7 +302,6 @@ class GraphExecutor:
         )
 
     def _collected(self, batch: BatchContext, uid: str) -> Callable[[DataFrame], Sequence[object]]:
-        """Collects a small frame for an operator."""
         label = f"{self._job.name}: checkpoint {batch.checkpoint_id}, watermark for operator '{uid}'"
 
         def collect(rows: DataFrame) -> Sequence[object]:
@@ -371,3 +350,7 @@ class GraphExecutor:
         self, sink: SinkNode, fields: Iterable[pa.Field], changing: bool, done: Execution
     ) -> SinkTarget:
         return done.outputs.prepare(sink, pa.schema([*fields, *([KIND_FIELD] if changing else [])]))
+
+
+def _input(node: Node, place: int, frame: StreamFrame) -> RoutedInput:
+    return RoutedInput(place, frame, is_scalar(node), declared=declared_columns(node))

@@ -13,8 +13,8 @@ from state_engine.core.errors import UserFunctionError
 from state_engine.job.graph import output_of
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch_result import Execution
-from state_engine.microbatch.subtask.output_files import write_sink_file
 from state_engine.microbatch.subtask.refusals import Letter, letters_table, sink_letter
+from state_engine.microbatch.subtask.subtask_outputs import write_sink_file
 from state_engine.sinks.base import WRITE_ID, SinkTarget
 from state_engine.sinks.row_rules import without_rows
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -75,7 +75,6 @@ def _letters(target: SinkTarget, file: DataFile, rows: pa.Table, broken: dict[in
 
 
 def _written_again(target: SinkTarget, file: DataFile, rows: pa.Table, write_id: str) -> list[DataFile]:
-    """What is left of a file; none where nothing is."""
     if not rows.num_rows:
         return []
     subtask = file.subtask or 0

@@ -105,7 +105,7 @@ def subtask_spec(
         **_rules_of_table(job, operator, inputs),
         late_to={} if batch.letters else {s: tag.tag_id for s, tag in late_outputs(operator).items()},
         letters=batch.letters.labels
-        if batch.letters is not None and batch.letters.operator == operator.uid
+        if batch.letters is not None and batch.letters.place.operator == operator.uid
         else (),
     )
 
@@ -156,7 +156,6 @@ _NOTHING = OutputType.of(to_type(int, parameter="output_type"))
 
 
 def _input_type(inputs: Sequence[RoutedInput]) -> OutputType:
-    """The kind of the elements of an operator's first input."""
     first = next((one for one in inputs if one.place == 0), None)
     if first is None:
         return _NOTHING

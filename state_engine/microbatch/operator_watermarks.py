@@ -74,14 +74,13 @@ class Watermarks:
         return bool(self._sources)
 
     def look_ahead(self, frames: Sequence[StreamFrame]) -> None:
-        """Find the largest event times in this batch where timers need them and the driver has the rows."""
+        """Find the largest event times in this batch where timers need them and the driver has the rows.
+
+        Args:
+            frames: those with event time.
+        """
         for frame in frames:
-            if (
-                self._has_timers
-                and frame.event_time is not None
-                and frame.sources
-                and frame.table is not None
-            ):
+            if self._has_timers and frame.sources and frame.table is not None:
                 self.learn(newest_by_source(frame, frame.table, self._max_event_ms))
 
     def learn(self, newest_ms: Mapping[str, int]) -> None:

@@ -11,6 +11,7 @@ A run, a run of time partitions, a replay and a backfill differ in their steps o
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,15 +19,13 @@ from functools import cache
 from typing import TYPE_CHECKING, cast
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
-from state_engine.core.checkpoints.clock_jumps import is_behind, standing_time
+from state_engine.core.checkpoints.clock_jumps import check_jump, is_behind, standing_time
 from state_engine.core.time.partitions import Partition
 from state_engine.core.time.time_plan import PlannedSource, TimePlan, plan_time
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import PlannedInput
-from state_engine.microbatch.quiet_time import recorded_time, waiting_sources
-from state_engine.microbatch.run_always import any_timer_due
-from state_engine.microbatch.source_errors import naming_source
-from state_engine.sources.base import Slice, Source
+from state_engine.microbatch.quiet_time import any_timer_due, recorded_time, waiting_sources
+from state_engine.sources.base import Slice, Source, naming_source
 from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.sources.source_positions import SourcePositions
 
@@ -196,7 +195,6 @@ class InputPlanner:
             return source.replan(self._spark, before, appended)
 
     def _slices(self, path: list[CheckpointRow], step: PlannedStep) -> dict[str, Slice]:
-        """What each source gives; those that give nothing are absent."""
         slices: dict[str, Slice] = {}
         for name, source in self._sources.items():
             match step.reads:
@@ -226,7 +224,7 @@ class InputPlanner:
         self, name: str, source: Source, path: list[CheckpointRow], reads: PartitionInput
     ) -> Slice | None:
         row = reads.recorded
-        if row is not None and _position_after(name, source, path) == _position_before(name, row):
+        if row is not None and position_after(name, source, path) == _position_before(name, row):
             part = self.recorded(name, source, path, RecordedInput([row]))
             if part is not None:
                 return part
@@ -258,13 +256,23 @@ def _planned(source: PlannedSource, part: Slice | None, *, left_out: bool) -> Pl
     return replace(source, unread=more or (part is not None and bool(part.labels)), more=more)
 
 
-def _position_after(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:
-    """Where a source stands at the end of a path."""
+def position_after(name: str, source: Source, path: Sequence[CheckpointRow]) -> str:
+    """Where a source stands after the last row of a path; at its beginning where that does not know it."""
     reached = {s.name: s.position_to for s in path[-1].sources} if path else {}
     return reached.get(name) or source.empty_position()
 
 
 def _position_before(name: str, row: CheckpointRow) -> str | None:
-    """Where a source stood before a micro-batch."""
     source = row.source(name)
     return source.position_from if source else None
+
+
+def check_clock(job: StatefulJob, clock_ms: int, parent: CheckpointRow | None) -> None:
+    """Refuse a clock that is further ahead than the job allows.
+
+    Args:
+        parent: the last checkpoint; None for the clock of this machine.
+    """
+    if job.max_clock_jump_ms is not None:
+        now_ms = time.time_ns() // 1_000_000
+        check_jump(clock_ms, parent, machine_ms=now_ms, bound_ms=job.max_clock_jump_ms, job=job.name)

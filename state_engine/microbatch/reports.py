@@ -89,7 +89,6 @@ def _entries_added(parts: list[dict[str, int | None]]) -> dict[str, int | None]:
 
 
 def _first(firsts: list[dict[str, int]]) -> dict[str, int]:
-    """The smallest time of every domain."""
     return {domain: min(f[domain] for f in firsts if domain in f) for f in firsts for domain in f}
 
 

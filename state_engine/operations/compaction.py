@@ -28,8 +28,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange, check_max_paralleli
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.operations.changed_groups import as_ranges
 from state_engine.spark.placement import limits_of
-from state_engine.spark.task_attempts import TaskAttempt
-from state_engine.spark.tasks import OwnReads, Report, run, written_files
+from state_engine.spark.tasks import OwnReads, Report, TaskAttempt, run, written_files
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, write_base_files
 from state_engine.storage.state.listed_files import KeyGroups
@@ -214,12 +213,19 @@ def _members(key_groups: Sequence[KeyGroupRange] | None, max_parallelism: int) -
 
 
 def _chunks(
-    files: Sequence[StateFile], groups: Sequence[int], *, before: int, after: int, tasks: int
+    files: Sequence[StateFile],
+    groups: Sequence[int],
+    *,
+    before: int,
+    after: int,
+    tasks: int,
+    at_once: int = _ROWS_AT_ONCE,
 ) -> list[_Chunk]:
     """Neighbouring key groups with about as many rows as a task may hold, or few enough to keep all tasks busy.
 
     Args:
         before, after: number of key groups in the files, and in the base.
+        at_once: rows that a task may hold.
     """
     # a hash that is r modulo the one number and s modulo the other has r = s modulo what divides both
     residues = gcd(before, after)
@@ -230,7 +236,7 @@ def _chunks(
         of_residue[of_file] += file.listed.rows / len(of_file)
         inside.append(set(of_file.tolist()))
     rows = {g: of_residue[g % residues] * residues / after for g in groups}
-    limit = min(_ROWS_AT_ONCE, max(_ROWS_OF_ONE_TASK, sum(rows.values()) / tasks))
+    limit = min(at_once, max(_ROWS_OF_ONE_TASK, sum(rows.values()) / tasks))
     chunks: list[list[int]] = []
     held = limit
     for group in (g for g in groups if rows[g]):  # the others have no entry

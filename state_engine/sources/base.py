@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -220,3 +221,24 @@ def _with_elements(digest: hashlib._Hash, elements: Sequence[Element]) -> hashli
 
 
 _DIGEST: IncrementalFold[Element, hashlib._Hash] = IncrementalFold(_with_elements, hashlib.sha256())
+
+
+@contextmanager
+def naming_source(job: str, source: str, doing: str = "") -> Iterator[None]:
+    """Put job and source in front of the error of a source that does not name them.
+
+    Example:
+        >>> with naming_source("sums", "rows", "replay of checkpoint 3"):
+        ...     raise SourceError("a.csv vanished")
+        Traceback (most recent call last):
+        state_engine.core.errors.SourceError: job 'sums', source 'rows', replay of checkpoint 3: a.csv vanished
+        SourceError: its causes and ways out are in docs/reference/errors.md#sourceerror
+    """
+    try:
+        yield
+    except SourceError as error:
+        text = str(error).removeprefix(f"source '{source}': ")
+        if not text.startswith("job '"):
+            where = f"job '{job}', source '{source}'" + (f", {doing}" if doing else "")
+            error.args = (f"{where}: {text}",)
+        raise

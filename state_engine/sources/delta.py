@@ -35,10 +35,16 @@ from state_engine.sources.delta_position import (
     schemas_up_to,
     stops,
 )
-from state_engine.sources.delta_table import SourceTable, TableCommit, TableFile, check_there, missing
+from state_engine.sources.delta_table import (
+    SourceTable,
+    TableCommit,
+    TableFile,
+    check_there,
+    incompatible_change,
+    missing,
+)
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.parquet.parquet_rows import parquet_rows
-from state_engine.sources.schema_change import incompatible_change
 from state_engine.spark.catalog import checked_place, table_location
 
 if TYPE_CHECKING:
@@ -243,8 +249,6 @@ class DeltaSlice:
 
 @dataclass
 class _Draft:
-    """A slice while it is being planned."""
-
     source: DeltaSource
     log: SourceTable
     schema: str | None
@@ -297,7 +301,6 @@ class _Draft:
         return self._take(self.log.snapshot_files(at.version))
 
     def _next_commit(self) -> bool:
-        """Take one commit; False where the slice ends before its end."""
         inside = not self.position.snapshot and self.position.files is not None
         version = self.position.version + (0 if inside else 1)
         try:

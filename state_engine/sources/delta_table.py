@@ -8,6 +8,7 @@ that the log cannot give any more is a SourceError that says so.
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,8 +22,8 @@ from py4j.protocol import Py4JJavaError
 
 from state_engine.core.errors import SourceError
 from state_engine.sources.file_ranges import FileRange
-from state_engine.sources.parquet.few_rows import few_rows
 from state_engine.sources.parquet.parquet_files import parquet_row_count
+from state_engine.sources.parquet.parquet_rows import few_rows
 from state_engine.sources.row_places import STRICT, place_columns, scanned
 from state_engine.spark.placement import NO_LIMITS, limits_of
 from state_engine.spark.spark_names import F, T
@@ -230,7 +231,6 @@ class SourceTable:
         return [self._file(add, rows) for add, rows in given]
 
     def _listed_by_spark(self, snapshot: Any) -> list[tuple[Action, int | None]]:
-        """What adds each file, and the rows that are left of it."""
         rows = self._frame(snapshot.allFiles().toDF())
         known = [c for c in SCANNED if c in rows.columns]
         records = F.get_json_object("stats", "$.numRecords").cast("bigint").alias("records")
@@ -305,3 +305,63 @@ def missing(files: Sequence[TableFile]) -> str:
                 "table again"
             )
     return ""
+
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_WIDER = {
+    ("float", "double"),
+    ("byte", "double"),
+    ("short", "double"),
+    ("integer", "double"),
+    ("date", "timestamp_ntz"),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def incompatible_change(old: dict[str, Any], new: dict[str, Any], inside: str = "") -> str:
+    """What of ``old`` is not in ``new`` any more, as text; empty where nothing is missing.
+
+    Args:
+        inside: name of the column that holds them, with a dot.
+
+    Example:
+        >>> column = lambda kind: {"type": "struct", "fields": [{"name": "k", "type": kind}]}
+        >>> incompatible_change(column("integer"), column("long"))
+        ''
+        >>> incompatible_change(column("long"), column("string"))
+        "column 'k' changed from long to string"
+    """
+    after = {f["name"]: f["type"] for f in new["fields"]}
+    for field in old["fields"]:
+        name = inside + field["name"]
+        if field["name"] not in after:
+            return f"column '{name}' was dropped or renamed"
+        problem = _type_change(name, field["type"], after[field["name"]])
+        if problem:
+            return problem
+    return ""
+
+
+def _type_change(name: str, old: Any, new: Any) -> str:
+    if isinstance(old, dict) and isinstance(new, dict) and old["type"] == new["type"]:
+        if old["type"] == "struct":
+            return incompatible_change(old, new, f"{name}.")
+        parts = [p for p in ("elementType", "keyType", "valueType") if p in old]
+        return next((p for part in parts if (p := _type_change(f"{name}.{part}", old[part], new[part]))), "")
+    if old == new or (isinstance(old, str) and isinstance(new, str) and _is_wider(old, new)):
+        return ""
+    return f"column '{name}' changed from {_shown(old)} to {_shown(new)}"
+
+
+def _is_wider(old: str, new: str) -> bool:
+    if old in _INTEGERS and new in _INTEGERS:
+        return _INTEGERS.index(new) > _INTEGERS.index(old)
+    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    if before and after:
+        (p, s), (q, t) = map(int, before.groups()), map(int, after.groups())
+        return t >= s and q - t >= p - s
+    return (old, new) in _WIDER
+
+
+def _shown(kind: Any) -> str:
+    return kind if isinstance(kind, str) else str(kind["type"])

@@ -36,6 +36,7 @@ from state_engine.sources.base import (
     SourceFrame,
 )
 from state_engine.sources.file_columns import Missing
+from state_engine.sources.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
     FileRange,
@@ -49,18 +50,17 @@ from state_engine.sources.file_ranges import (
     position_summary,
     recorded_ranges,
 )
-from state_engine.sources.files.file_ends import digest_of, file_ends
-from state_engine.sources.files.path_values import PathValues, inferred_columns, values_in_path
 from state_engine.sources.listing import Looks
 from state_engine.sources.local_listing import InputFile
 from state_engine.sources.parquet.file_types import check_columns, inferred
-from state_engine.sources.parquet.parquet_files import footer
-from state_engine.sources.parquet.parquet_options import check_parquet_options
+from state_engine.sources.parquet.parquet_files import check_parquet_options, footer
 from state_engine.sources.parquet.parquet_rows import parquet_rows
+from state_engine.sources.path_values import PathValues, inferred_columns, values_in_path
 from state_engine.sources.row_places import STRICT, place_columns, scan_uris, scanned
 from state_engine.sources.rows import Given
 from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
+from state_engine.spark.placement import USUAL, Limits, limits_of
 from state_engine.spark.read_failures import finding_files
 from state_engine.spark.spark_names import F, T
 from state_engine.storage.stores.files import normal_uri
@@ -69,8 +69,6 @@ from state_engine.storage.stores.in_threads import in_threads
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MOST_FILES, _MOST_CUT, _MOST_BYTES = 10_000, 1000, 2**32
-"""What a batch holds where nobody says how much: Spark plans many small files in seconds, and many bytes are enough."""
 _NAMELESS = "bytes that are no UTF-8, or a character that an object store's URIs cannot have (%, ?, #)"
 Schema: TypeAlias = "str | T.StructType"
 """As it is declared."""
@@ -164,13 +162,14 @@ class FileSource(Source):
     def plan(self, spark: SparkSession, elements: Sequence[Element]) -> Slice | None:
         consumed = last_ranges(elements)
         listed = self._listed(consumed)
-        pending = self._pending(listed, consumed)
+        limits = limits_of(spark)
+        pending = self._pending(listed, consumed, limits)
         schema = self._schema(elements, pending, [one.uri for one in listed])
-        ranges, bad = self._bounded(pending, schema)
+        ranges, bad = self._bounded(pending, schema, limits)
         if not (ranges or bad):
             return None
         # one listing looks at no more files than a batch may hold, where that is the only bound
-        full = self.max_rows_per_batch is None and len(pending) >= self._most_files
+        full = self.max_rows_per_batch is None and len(pending) >= self._most_files(limits)
         more = full or ranges != [r for r in pending if r not in bad]
         return replace(self._slice(elements, ranges, schema, bad=bad), more=more)
 
@@ -186,7 +185,7 @@ class FileSource(Source):
     ) -> Slice | None:
         left = left_over(before, recorded)
         schema = self._schema([*before, *recorded], left, [r.uri for r in left])
-        ranges, bad = self._bounded(left, schema)
+        ranges, bad = self._bounded(left, schema, limits_of(spark))
         check_unchanged(ranges)
         more = ranges != [r for r in left if r not in bad]
         return replace(self._slice(before, ranges, schema, bad=bad), more=more) if ranges or bad else None
@@ -200,7 +199,6 @@ class FileSource(Source):
         recorded: Sequence[Element] = (),
         bad: Mapping[FileRange, BadFile] = MappingProxyType({}),
     ) -> Slice:
-        """A slice of these ranges, which appends what was recorded, or else the ranges and their schema."""
         appended = list(recorded) or [r.element() for r in sorted([*ranges, *bad], key=lambda r: r.uri)]
         if self.schema is None and ranges and not any(map(is_schema, (*before, *appended))):
             assert isinstance(
@@ -226,8 +224,10 @@ class FileSource(Source):
         if self.format == "parquet":
             files = SourceFrame(self._parquet_rows(spark, wanted.ranges, left))
         else:
-            files = self._text(left).of_files(spark, wanted.ranges, keep_refused=keep_refused)
-        return replace(files, rows=values.added_to(files.rows, schema))
+            files = self._text(left, limits_of(spark)).of_files(
+                spark, wanted.ranges, keep_refused=keep_refused
+            )
+        return replace(files, rows=values.added_to(files.rows, schema)) if values.values else files
 
     def set_aside(self, part: Slice, bad: BadFile) -> Slice | None:
         ranges: list[FileRange] = part.detail.ranges
@@ -257,7 +257,7 @@ class FileSource(Source):
             values = PathValues.of([f"{directory}/"] * len(records), self.path, _fields(schema))
             text = self._text(values.left_to_files(schema))
             part = text.of_letters({place: records[place] for place in some}, keep_refused=keep_refused)
-            parts.append(replace(part, rows=values.added_to(part.rows, schema)))
+            parts.append(replace(part, rows=values.added_to(part.rows, schema)) if values.values else part)
         refused = [part.refused for part in parts if part.refused is not None]
         return SourceFrame(
             pa.concat_tables([part.rows for part in parts]).combine_chunks(),
@@ -285,7 +285,6 @@ class FileSource(Source):
         return position_summary(elements)
 
     def _parquet_rows(self, spark: SparkSession, ranges: list[FileRange], schema: T.StructType) -> Given:
-        """The rows of Parquet files: read by the driver, by tasks with Arrow, or by Spark."""
         if self.options:
             return self._read_parquet(spark, ranges, schema)
         return parquet_rows(spark, ranges, schema, partial(self._read_parquet, spark, ranges, schema))
@@ -307,16 +306,19 @@ class FileSource(Source):
     def _listed(self, consumed: Collection[str] = ()) -> list[InputFile]:
         return (self._looks or Looks()).files(self.path, self.pattern, consumed)
 
-    def _pending(self, listed: list[InputFile], consumed: Mapping[str, FileRange]) -> list[FileRange]:
+    def _pending(
+        self, listed: list[InputFile], consumed: Mapping[str, FileRange], limits: Limits
+    ) -> list[FileRange]:
         there = {one.uri for one in listed}
         for uri, known in consumed.items():
             if known.end is not None and uri not in there and self.on_change == "fail":
                 self._changed(uri, "before it was read to its end")
         pending: list[FileRange] = []
         wanted = (one for one in listed if not one.copied and self._is_pending(one, consumed.get(one.uri)))
-        for some in batched(wanted, self._most_files):
+        most = self._most_files(limits)
+        for some in batched(wanted, most):
             pending += [part for part in self._ranges_of(some, consumed) if part is not None]
-            if self.max_rows_per_batch is None and len(pending) >= self._most_files:
+            if self.max_rows_per_batch is None and len(pending) >= most:
                 break
         return pending
 
@@ -380,28 +382,27 @@ class FileSource(Source):
         return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]
 
     def _bounded(
-        self, pending: list[FileRange], schema: Schema | None
+        self, pending: list[FileRange], schema: Schema | None, limits: Limits
     ) -> tuple[list[FileRange], dict[FileRange, BadFile]]:
         """What a batch takes of pending files, and those that cannot be read, where they are set aside."""
         bad: dict[FileRange, BadFile] = {}
         while True:
-            some = self._first_files([r for r in pending if r not in bad])
+            some = self._first_files([r for r in pending if r not in bad], limits)
             more = self._unreadable(some, schema)
             if not more:
                 return some if self.max_rows_per_batch is None else cut(some, self.max_rows_per_batch), bad
             bad |= more
 
-    @property
-    def _most_files(self) -> int:
-        # each micro-batch reads the footers of those that a bound of rows may cut
-        return self.max_files_per_batch or (_MOST_FILES if self.max_rows_per_batch is None else _MOST_CUT)
+    def _most_files(self, limits: Limits) -> int:
+        usual = limits.batch_files if self.max_rows_per_batch is None else limits.cut_files
+        return self.max_files_per_batch or usual
 
-    def _first_files(self, pending: list[FileRange]) -> list[FileRange]:
+    def _first_files(self, pending: list[FileRange], limits: Limits) -> list[FileRange]:
         """As many as a batch may hold; one at least."""
-        some = pending[: self._most_files]
+        some = pending[: self._most_files(limits)]
         if self.max_files_per_batch is None:
             sums = accumulate(r.size for r in some)
-            some = some[: max(sum(bytes_ <= _MOST_BYTES for bytes_ in sums), 1)]
+            some = some[: max(sum(bytes_ <= limits.batch_bytes for bytes_ in sums), 1)]
         return some
 
     def _unreadable(self, ranges: Sequence[FileRange], schema: Schema | None) -> dict[FileRange, BadFile]:
@@ -421,7 +422,6 @@ class FileSource(Source):
         return bad
 
     def _fault(self, declared: list[pa.Field] | None, one: FileRange) -> BadFileError | None:
-        """Why a file cannot be read, as its path and footer show."""
         if one.nameless:
             return BadFileError(
                 f"{one.uri}: the path holds {_NAMELESS}: rename the file or its directory", one.uri
@@ -470,8 +470,7 @@ class FileSource(Source):
                 return T.StructType.fromJson(spark_schema(pa.schema(list(columns.values()))))
         return None
 
-    def _text(self, schema: Schema) -> TextRows:
-        """Reads columns of its files of text."""
+    def _text(self, schema: Schema, limits: Limits = USUAL) -> TextRows:
         assert self.format != "parquet"
         columns = to_type(schema, parameter=f"schema of {self.path}")
         if not isinstance(columns, StructType):
@@ -480,7 +479,9 @@ class FileSource(Source):
             raise SourceError(
                 f"{self.path}: the directories give all declared columns: declare one of the files, too"
             )
-        return TextRows(self.format, columns, text_options(self.format, self.options, missing=self.missing))
+        return TextRows(
+            self.format, columns, text_options(self.format, self.options, missing=self.missing), limits
+        )
 
     def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):
@@ -503,7 +504,6 @@ def _parsed(ddl: str) -> T.StructType:
 
 
 def _fields(schema: Schema) -> list[pa.Field]:
-    """The columns of a schema, with their types in Arrow."""
     columns = to_type(schema, parameter="schema of a FileSource").arrow
     if not isinstance(columns, pa.StructType):
         raise ConfigurationError(

@@ -15,7 +15,7 @@ from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.incremental_fold import IncrementalFold
 from state_engine.core.json_text import has_form, is_long
 from state_engine.sources.base import Element, summary
-from state_engine.sources.files.file_ends import digest_of
+from state_engine.sources.file_ends import digest_of
 from state_engine.sources.listing import mtime_ms
 from state_engine.sources.parquet.parquet_files import footer
 from state_engine.storage.stores.files import join, open_location

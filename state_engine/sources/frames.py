@@ -228,7 +228,7 @@ class StreamFrame:
 
     def require(self, columns: Sequence[str], *, what: str) -> None:
         """Refuse columns that are not there, naming those that are."""
-        check_there((c for c in columns if c not in self.schema.names), self.user_columns, what=what)
+        check_there([c for c in columns if c not in self.schema.names], self.user_columns, what=what)
 
     def ordered(self) -> StreamFrame:
         """With hidden columns that make its order total: a hash of the row where a transform lost the source's."""
@@ -380,7 +380,6 @@ def from_source(spark: SparkSession, read: SourceFrame, *, order_by: tuple[str, 
 
 
 def _packed(refused: DataFrame | pa.Table, source: str) -> Rows:
-    """Rows that could not be parsed as the column REFUSED."""
     text, file, row, *reasons = refused.schema.names
 
     def in_arrow_column(rows: pa.Table) -> Rows:
@@ -481,7 +480,6 @@ def _united_in_spark(frames: Sequence[StreamFrame], rules: Sequence[dict[str, Ru
 def _united_in_tasks(
     parts: Sequence[TaskRows], rules: Sequence[dict[str, Rule]], scan: Callable[[], DataFrame]
 ) -> TaskRows:
-    """The rows that all their tasks read, with the columns of the union."""
     columns = {name: in_arrow(rule, parts[0].schema.empty_table()) for name, rule in rules[0].items()}
     tasks = [
         (part.read, task, one) for part, one in zip(parts, rules, strict=True) for task in range(part.tasks)

@@ -169,6 +169,5 @@ def _is_walked(real: str, place: _Place) -> bool:
 
 
 def _inside(path: str, directory: str) -> str | None:
-    """The rest of a path that is a directory's or lies in it; None for another."""
     start = directory.rstrip("/") + "/"
     return path[len(start) :] if (path + "/").startswith(start) else None

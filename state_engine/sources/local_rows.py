@@ -12,8 +12,7 @@ from state_engine.core.operator.element_kinds import own_kind, split
 from state_engine.core.types.row import RowKind
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.row_kinds import kind_column
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kind_column
 
 
 def normal_elements(

@@ -21,9 +21,9 @@ from state_engine.sources.base import FILE_COLUMN, SourceFrame
 from state_engine.sources.frames import from_source
 from state_engine.sources.rows import Given, all_tables, either
 from state_engine.sources.stream_columns import Milliseconds, in_arrow, in_spark
-from state_engine.spark.execution import described
 from state_engine.spark.read_failures import reading
 from state_engine.spark.spark_names import F, T
+from state_engine.spark.tasks import described
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -180,7 +180,6 @@ def _frame_ms(rows: DataFrame, column: str) -> Column:
 
 
 def _literal(kind: T.DataType, at_ms: int) -> Column:
-    """The smallest value of a type that is not before an instant."""
     if isinstance(kind, T.DateType):
         return F.expr(f"date_from_unix_date({-(-at_ms // DAY_MS)})")
     if isinstance(kind, T.TimestampType):

@@ -203,7 +203,6 @@ class _named_failures:
 def _read_partition(
     sent: ShippedCode, kind: StructType, schema: pa.Schema, task: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition, as its reader gives them in a task."""
     reader, partitions = sent.unpacked()
     first = 0
     for read, count in _column_batches(reader.read(partitions[task]), kind):

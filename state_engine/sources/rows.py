@@ -18,10 +18,9 @@ import pyarrow as pa
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.core.types.type_parsing import to_type
-from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
 from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.spark_names import F, T
-from state_engine.spark.tasks import DriverTables, FramePartitions, TaskInput
+from state_engine.spark.tasks import ArrowFunction, DriverTables, FramePartitions, TaskInput, mapped_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

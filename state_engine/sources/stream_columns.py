@@ -1,21 +1,28 @@
-"""What the hidden columns of a stream's rows are made of: a rule a column, for Arrow and for Spark.
+"""What the hidden columns of a stream's rows are made of: a rule a column, for Arrow and for Spark; and kinds of rows.
 
 Which order, time and origin rows have is decided once, here and by the attributes of a ``StreamFrame``. The router
 evaluates the rules over Arrow tables; a union of streams, which users' DataFrame code may read, over DataFrames.
+
+Only streams that change have the column ``ROW_KIND``. It stands beside the columns of the order, never among the
+user's: on the way from sources to subtasks, in files between operators, in dead letters, and in files of sinks that
+accept changes. Plays the part of the header byte of ``RowData``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.operator.element_kinds import rows_of_kinds, shown_changes
 from state_engine.core.types.beyond_python import FIRST_MS, LAST_MS
-from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.columns import elements, one_chunk
 from state_engine.core.types.ddl import ddl_text, quoted
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.row import RowKind
 from state_engine.spark.spark_names import F
 
 if TYPE_CHECKING:
@@ -128,3 +135,58 @@ def _in_spark_ms(rule: Milliseconds, column: Column) -> Column:
     part = [F.extract(F.lit(unit), since) for unit in ("DAY", "HOUR", "MINUTE", "SECOND")]
     minutes = (part[0].cast("bigint") * 24 + part[1]) * 60 + part[2]
     return minutes * 60_000 + F.floor(part[3] * 1000).cast("bigint")
+
+
+KIND_FIELD = pa.field(ROW_KIND, pa.int8())
+"""The column."""
+_KINDS = tuple(RowKind)
+
+
+def kind_column(kinds: Iterable[RowKind]) -> pa.Array:
+    """Kinds as the column.
+
+    Example:
+        >>> kind_column([RowKind.DELETE]).to_pylist()
+        [3]
+    """
+    return pa.array([kind.value for kind in kinds], pa.int8())
+
+
+def column_of_kinds(rows: pa.Table) -> pa.Array:
+    """The column of rows; where they have none, all are inserts.
+
+    Example:
+        >>> column_of_kinds(pa.table({"id": [7]})).to_pylist()
+        [0]
+    """
+    if ROW_KIND in rows.column_names:
+        return rows[ROW_KIND]
+    return pa.repeat(pa.scalar(RowKind.INSERT.value, pa.int8()), rows.num_rows)
+
+
+def kinds_of(rows: pa.Table | pa.RecordBatch) -> list[RowKind]:
+    """Kinds of rows that have the column; a null is an insert.
+
+    Example:
+        >>> kinds_of(pa.table({ROW_KIND: pa.array([3, None], pa.int8())}))
+        [<RowKind.DELETE: 3>, <RowKind.INSERT: 0>]
+    """
+    return [_KINDS[value or 0] for value in rows[ROW_KIND].to_pylist()]
+
+
+def with_kinds_of(rows: pa.Table | pa.RecordBatch, values: list[Any]) -> list[Any]:
+    """Elements that were made of rows, as functions see them: a Row has its kind."""
+    return rows_of_kinds(values, kinds_of(rows)) if ROW_KIND in rows.schema.names else values
+
+
+def shown_elements(rows: pa.Table, *, scalar: bool, declared: StructType | None) -> list[Any]:
+    """Rows of a sink's file as elements: where they have kinds, Rows of their kind or pairs of a kind and a value.
+
+    Example:
+        >>> rows = pa.table({"value": [7], ROW_KIND: pa.array([3], pa.int8())})
+        >>> shown_elements(rows, scalar=True, declared=None)
+        [ElementChange(kind=<RowKind.DELETE: 3>, value=7)]
+    """
+    names = [name for name in rows.column_names if name != ROW_KIND]
+    values = elements(rows, names, scalar=scalar, declared=declared)
+    return shown_changes(values, kinds_of(rows)) if ROW_KIND in rows.column_names else values

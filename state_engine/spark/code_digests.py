@@ -85,7 +85,6 @@ class CodeDigests:
             self.visit(thing)
 
     def _data(self, things: Iterable[Any]) -> None:
-        """Items of a collection, which may hold code, and mostly does not."""
         for thing in things:
             if self._left <= 0:
                 return

@@ -172,7 +172,6 @@ def cause_of_death(texts: list[str]) -> str | None:
 
 
 def _short(text: str) -> str:
-    """The first line, without the trace behind it."""
     return text.strip().splitlines()[0][:200] if text.strip() else "no message"
 
 

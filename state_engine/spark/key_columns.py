@@ -184,5 +184,4 @@ def _holds_floats(data_type: DataType) -> bool:
 
 
 def _name_of(column: Column) -> str:
-    """The column's name or expression, as Spark spells it in ``Column<'name'>``."""
     return repr(column).removeprefix("Column<'").removesuffix("'>")

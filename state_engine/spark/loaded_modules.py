@@ -153,12 +153,10 @@ def _source(module: types.ModuleType) -> bytes:
 
 @functools.cache
 def _started_s() -> float:
-    """When this process began."""
     return float(psutil.Process().create_time())
 
 
 def _functions(module: types.ModuleType) -> Iterator[types.FunctionType]:
-    """Functions and methods that a module defines in its file."""
     waiting: list[Any] = list(vars(module).values())
     seen = set[int]()
     while waiting:

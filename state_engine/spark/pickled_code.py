@@ -106,7 +106,6 @@ def _problem(part: Any) -> Exception | None:
 
 
 def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
-    """What an object holds, with the step of a path that leads there."""
     if isinstance(thing, list | tuple | set | frozenset):
         names = getattr(thing, "_fields", None) or [f"[{at}]" for at in range(len(thing))]
         yield from (
@@ -129,7 +128,6 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """What a function takes along: closure, defaults, attributes, and global names where it travels by value."""
     name = function.__qualname__.rpartition(".")[2]
     for variable, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         if cell.cell_contents is not function:
@@ -146,7 +144,6 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _of_object(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes, and the class where it travels by value."""
     name = type(thing).__name__
     slots = [s for kind in type(thing).__mro__ for s in getattr(kind, "__slots__", ()) if hasattr(thing, s)]
     for attribute, value in {

@@ -25,6 +25,10 @@ class Limits:
         routed_at_once: rows that a reader routes at a time: their columns stay in the cache of a core.
         task_bytes, least_task_bytes: what one task reads at most, and what is worth a task; as for Spark's scans.
         read_at_once: rows that a task has in memory at a time of what it reads.
+        chunk_bytes: of text that are decoded at a time.
+        batch_files, batch_bytes: that a micro-batch reads of files, where nothing else bounds it: Spark plans many
+            small files in seconds, and many bytes are enough.
+        cut_files: where rows bound it: the footer of each file that a bound may cut is read.
         in_process: whether this process does the work of tasks that get few rows, or none.
     """
 
@@ -36,6 +40,10 @@ class Limits:
     task_bytes: int = 2**27
     least_task_bytes: int = 2**22
     read_at_once: int = 2**18
+    chunk_bytes: int = 2**22
+    batch_files: int = 10_000
+    batch_bytes: int = 2**32
+    cut_files: int = 1000
     in_process: bool = False
 
     def bytes_of_a_task(self, total: int, cores: int) -> int:

@@ -101,58 +101,56 @@ def reading(source: str | None, *, job: str, into: str) -> Iterator[None]:
     """
     from pyspark.errors.exceptions.captured import CapturedException
 
+    where = f"job '{job}', source '{source or 'unknown'}', on the way to {into}: "
     try:
         yield
     except UnreadFileError as error:  # of this very process
-        raise _unread(json.loads(error.args[0]), source=source, job=job, into=into) from error
+        raise _unread(error.args[0], where) from error
     except RefusedRecordError as error:
-        raise _refused(json.loads(error.args[0]), source=source, job=job, into=into) from error
+        raise _refused(error.args[0], where) from error
     except (Py4JJavaError, CapturedException) as error:
         texts = messages(error)
-        raised = next((m.group(1) for text in texts if (m := _IN_TASK.search(text))), None)
-        if raised is not None:
+        if (raised := _said(_IN_TASK, texts)) is not None:
             raise SourceError(f"job '{job}', on the way to {into}: {raised}") from error
-        if (failed := _of_kafka(error, source=source, job=job, into=into)) is not None:
+        if (failed := _of_kafka(error, where)) is not None:
             raise failed from error
-        unread = next((m.group(1) for text in texts if (m := _FILE_IN_TASK.search(text))), None)
-        if unread is not None:
-            raise _unread(json.loads(unread), source=source, job=job, into=into) from error
-        record = next((m.group(1) for text in texts if (m := _RECORD_IN_TASK.search(text))), None)
-        if record is not None:
-            raise _refused(json.loads(record), source=source, job=job, into=into) from error
-        match = next((m for text in texts if (m := _FILE.search(text + " "))), None)
-        if match is None:
+        if (unread := _said(_FILE_IN_TASK, texts)) is not None:
+            raise _unread(unread, where) from error
+        if (record := _said(_RECORD_IN_TASK, texts)) is not None:
+            raise _refused(record, where) from error
+        if (uri := _said(_FILE, [f"{text} " for text in texts])) is None:
             raise
-        refused = java_storage_error("\n".join(texts), match.group(1))
+        refused = java_storage_error("\n".join(texts), uri)
         if refused is not None:  # the file may be whole
             raise refused from error
-        cause = _STATE.sub("", texts[-1])
-        raise _bad_file(match.group(1), cause, source=source, job=job, into=into) from error
+        raise _bad_file(uri, _STATE.sub("", texts[-1]), where) from error
 
 
-def _of_kafka(error: Any, *, source: str | None, job: str, into: str) -> SourceError | None:
-    """The error for what Spark's reader of Kafka, or Kafka's client in it, raised."""
+def _said(sign: re.Pattern[str], texts: list[str]) -> str | None:
+    return next((match.group(1) for text in texts if (match := sign.search(text))), None)
+
+
+def _of_kafka(error: Any, where: str) -> SourceError | None:
     raised = (java for java in _causes(error) if java.getClass().getName().startswith(_KAFKA))
     cause = next((" ".join(str(java.getMessage()).split()) for java in raised), None)
     if cause is None:
         return None
     return SourceError(
-        f"job '{job}', source '{source or 'unknown'}', on the way to {into}: Kafka could not be read ({cause}). "
-        "Nothing of this micro-batch was committed: run again; that names offsets that are gone for good"
+        f"{where}Kafka could not be read ({cause}). Nothing of this micro-batch was committed: run again; that names "
+        "offsets that are gone for good"
     )
 
 
-def _unread(what: dict[str, Any], *, source: str | None, job: str, into: str) -> SourceError | StorageError:
-    """The error for what ``reading_file`` met."""
+def _unread(packed: str, where: str) -> SourceError | StorageError:
+    what = json.loads(packed)
     if what["storage"]:
         return StorageError(what["cause"], path=what["file"])
-    return _bad_file(what["file"], what["cause"], source=source, job=job, into=into)
+    return _bad_file(what["file"], what["cause"], where)
 
 
-def _refused(what: dict[str, str], *, source: str | None, job: str, into: str) -> SourceError:
-    """The error for a record that does not fit."""
-    text = _message(what["file"], what["problem"], _RECORD_WAY_OUT, source=source, job=job, into=into)
-    return SourceError(text)
+def _refused(packed: str, where: str) -> SourceError:
+    what = json.loads(packed)
+    return SourceError(_message(what["file"], what["problem"], _RECORD_WAY_OUT, where))
 
 
 def way_out_of(cause: str) -> str:
@@ -166,19 +164,14 @@ def way_out_of(cause: str) -> str:
     return way_out if way_out == _RUN_AGAIN else way_out + _SET_ASIDE
 
 
-def _bad_file(uri: str, cause: str, *, source: str | None, job: str, into: str) -> BadFileError:
+def _bad_file(uri: str, cause: str, where: str) -> BadFileError:
     way_out = way_out_of(cause)
-    message = _message(uri, cause, way_out, source=source, job=job, into=into)
-    return BadFileError(
-        message, uri, letter=f"{uri}: {cause.rstrip('.')}. {way_out.removesuffix(_SET_ASIDE)}"
-    )
+    letter = f"{uri}: {cause.rstrip('.')}. {way_out.removesuffix(_SET_ASIDE)}"
+    return BadFileError(_message(uri, cause, way_out, where), uri, letter=letter)
 
 
-def _message(uri: str, problem: str, way_out: str, *, source: str | None, job: str, into: str) -> str:
-    return (
-        f"job '{job}', source '{source or 'unknown'}', on the way to {into}: {uri}: {problem.rstrip('.')}. "
-        f"Nothing of this micro-batch was committed. {way_out}"
-    )
+def _message(uri: str, problem: str, way_out: str, where: str) -> str:
+    return f"{where}{uri}: {problem.rstrip('.')}. Nothing of this micro-batch was committed. {way_out}"
 
 
 def messages(error: Any) -> list[str]:

@@ -188,7 +188,6 @@ def _check_hadoop(jvm: Any) -> None:
 
 
 def _numbers(version: str) -> list[int]:
-    """The first three numbers of a version."""
     return [int(part) for part in re.findall(r"\d+", version)[:3]]
 
 
@@ -347,7 +346,6 @@ def _write_no_checksums(spark: Any) -> None:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables for the JVM that is started inside, and puts back what was there before."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:

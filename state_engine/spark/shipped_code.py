@@ -18,8 +18,9 @@ import pickle
 import re
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -128,39 +129,57 @@ def _travels_by_reference(code: Any) -> bool:
     return True
 
 
-def running_driver_code(
-    spark: SparkSession, seeds: Any, run: Callable[[], T], *, job: str, frames: Sequence[Any] = ()
-) -> T:
-    """Run Spark actions with user code in them; again, with the code by value, where workers have other code.
+class Attempt:
+    """One attempt at Spark actions with user code in them.
+
+    Attributes:
+        error: that workers do not have the code of this process, or a library of it; any other error is raised.
+    """
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self.error: CodeVersionError | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.error = _code_error(error, self._spark)
+        return self.error is not None
+
+
+def attempts(spark: SparkSession, seeds: Any, *, job: str, frames: Sequence[Any] = ()) -> Iterator[Attempt]:
+    """Attempts at Spark actions: mostly one; another one, with the code by value, where workers have other code.
+
+    Only what the last attempt did counts::
+
+        for attempt in attempts(spark, code, job="sums"):
+            with attempt:
+                rows = frame.collect()
 
     Args:
-        run: does the work; nothing of what it did counts where it raises, and it may be called again.
+        seeds: the user code.
         frames: the part of it that makes DataFrames, whose functions Spark pickles.
+
+    Raises:
+        CodeVersionError: workers do not run the code that this process has, and it cannot be sent to them.
+        SetupError: workers lack a library.
     """
     code = _digests(seeds)
     _renew_changed(spark, code)
-    try:
-        return _run_frames(spark, frames, run) if frames else _run(spark, run)
-    except CodeVersionError as error:
-        if _is_library(error, code):
-            raise _no_library(job, error) from error
-        if not _send_by_value(code.modules):
-            raise _refused(job, error) from error
+    of_frames = ready_for_frames(spark, frames) if frames else None
+    yield (attempt := Attempt(spark))
+    if of_frames is not None and attempt.error is None and _send_by_value(_edited(of_frames)):  # meanwhile
+        _forget_plans(of_frames)
+        yield (attempt := Attempt(spark))
+    if attempt.error is None:
+        return
+    if _is_library(attempt.error, code) or not _send_by_value(code.modules):
+        raise _explained(attempt.error, code, job) from attempt.error
     _renew(spark)
-    try:
-        return _run(spark, run)
-    except CodeVersionError as error:
-        raise (_no_library if _is_library(error, code) else _refused)(job, error) from error
-
-
-def _run_frames(spark: SparkSession, frames: Sequence[Any], run: Callable[[], T]) -> T:
-    """Run Spark actions whose DataFrames call functions of these modules: as this process has them, or by value."""
-    code = ready_for_frames(spark, frames)
-    done = _run(spark, run)
-    if _send_by_value(_edited(code)):  # meanwhile
-        _forget_plans(code)
-        done = _run(spark, run)
-    return done
+    yield (attempt := Attempt(spark))
+    if attempt.error is not None:
+        raise _explained(attempt.error, code, job) from attempt.error
 
 
 def ready_for_frames(spark: SparkSession, frames: Sequence[Any]) -> CodeDigests:
@@ -186,16 +205,19 @@ def _forget_plans(code: CodeDigests) -> None:
             thing._judf_placeholder = None
 
 
-def _run(spark: SparkSession, run: Callable[[], T]) -> T:
-    """Run Spark actions; CodeVersionError also where Spark reports that code, or a library of it, is missing."""
-    try:
-        return run()
-    except (Py4JJavaError, CapturedException) as error:
-        text = "\n".join(messages(error))
-        if (sign := _NO_CODE.search(text)) is None:
-            raise
-        missing = f"workers cannot import it: {sign.group(2)} ({place_of_task(text, spark)})"
-        raise CodeVersionError(sign.group(1) or missing) from error
+def _code_error(error: BaseException | None, spark: SparkSession) -> CodeVersionError | None:
+    """The error, where it says that code, or a library of it, is missing or another; Spark reports that as its own."""
+    if isinstance(error, CodeVersionError):
+        return error
+    if not isinstance(error, Py4JJavaError | CapturedException):
+        return None
+    text = "\n".join(messages(error))
+    if (sign := _NO_CODE.search(text)) is None:
+        return None
+    missing = f"workers cannot import it: {sign.group(2)} ({place_of_task(text, spark)})"
+    found = CodeVersionError(sign.group(1) or missing)
+    found.__cause__ = error
+    return found
 
 
 def _send_by_value(modules: set[str]) -> bool:
@@ -223,8 +245,10 @@ def _is_library(error: CodeVersionError, code: CodeDigests) -> bool:
     return module is not None and not code.owns(module)
 
 
-def _no_library(job: str, error: CodeVersionError) -> SetupError:
-    return module_error(str(missing_module(str(error))), placed(str(error)), job=job)
+def _explained(error: CodeVersionError, code: CodeDigests, job: str) -> SetupError | CodeVersionError:
+    if _is_library(error, code):
+        return module_error(str(missing_module(str(error))), placed(str(error)), job=job)
+    return _refused(job, error)
 
 
 def _refused(job: str, error: CodeVersionError) -> CodeVersionError:
@@ -239,8 +263,7 @@ def _refused(job: str, error: CodeVersionError) -> CodeVersionError:
 
 def _digests(code: Any) -> CodeDigests:
     parts = code if isinstance(code, list | tuple) else [code]
-    named = modules_of(parts)
-    digests = CodeDigests(lambda module: is_own(module, named=named))
+    digests = CodeDigests(partial(is_own, named=modules_of(parts)))
     digests.visit(code)
     return digests
 

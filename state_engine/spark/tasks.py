@@ -2,7 +2,11 @@
 
 A task is given its rows in one of three ways, see ``TaskInput``, and sends one report to the driver, as JSON. Spark
 repeats a task that raises, and an error of ours would only come again: it stands in the report, and the driver raises
-it. Decision 0040.
+it. Where ``Limits.in_process`` says so, this process does the work: it writes the same files, and the driver commits
+and publishes them as ever. Decision 0040.
+
+The engine's own Spark jobs run under a label for Spark's UI, and interpreted where there is little input: generating
+and loading code takes longer then. Decision 0096.
 """
 
 from __future__ import annotations
@@ -10,19 +14,90 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from itertools import count
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError, from_wire, to_wire
 from state_engine.core.types.columns import from_bytes, in_one_chunk, to_bytes
-from state_engine.spark.execution import described, interpreted, mapped_in_arrow
-from state_engine.spark.task_attempts import TaskAttempt, attempt_here, this_task
+from state_engine.spark.no_spark import has_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ArrowFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""What ``mapInArrow`` takes."""
+
+
+def mapped_in_arrow(rows: DataFrame, run: ArrowFunction, schema: StructType | str) -> DataFrame:
+    """``mapInArrow`` for columns of any name: that of PySpark takes a dot or a backtick for SQL's."""
+    names = rows.columns
+
+    def run_with_names(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return run(batch.rename_columns(names) for batch in batches)
+
+    return rows.toDF(*[f"c{at}" for at in range(len(names))]).mapInArrow(run_with_names, schema)
+
+
+def interpreted(rows: DataFrame) -> DataFrame:
+    """The same rows, of whose expressions Spark compiles none."""
+    from state_engine.spark.engine_session import EngineSession, moved  # PySpark is imported on first use
+
+    session = rows.sparkSession
+    return moved(rows, session.interpreted) if isinstance(session, EngineSession) else rows
+
+
+@contextmanager
+def described(spark: SparkSession, label: str) -> Iterator[None]:
+    """Run the actions inside under a description, for Spark's UI."""
+    if not has_spark(spark):
+        yield
+        return
+    context = spark.sparkContext
+    before = context.getLocalProperty("spark.job.description")
+    context.setJobDescription(label)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.job.description", before)  # type: ignore[arg-type]
+
+
+_ATTEMPT_IDS = count(1 << 32)
+"""Of attempts in this process, above those of Spark's tasks."""
+
+
+def attempt_here(task: int) -> TaskAttempt:
+    """An attempt in this process; no other one has its id, nor a task of Spark."""
+    return TaskAttempt(task, next(_ATTEMPT_IDS))
+
+
+class TaskAttempt(NamedTuple):
+    """Who does a piece of work.
+
+    Attributes:
+        task: its number: the partition that it works on, or the subtask that it is.
+        attempt_id: which no other attempt of the application has; part of the names of files.
+        number: how often the task was tried before.
+    """
+
+    task: int
+    attempt_id: int
+    number: int = 0
+
+
+def this_task() -> TaskAttempt:
+    """The attempt that this code runs in; only inside of a Spark task."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return TaskAttempt(context.partitionId(), int(context.taskAttemptId()), context.attemptNumber())
+
 
 _File = TypeVar("_File", bound=DataFile)
 Given = TypeVar("Given")
@@ -96,7 +171,7 @@ class FramePartitions(TaskInput[Given]):
     Attributes:
         rows: the DataFrame.
         read: what a task is given of the batches of its partition.
-        little: whether there is so little input that Spark interprets its expressions, see ``execution``.
+        little: whether there is so little input that Spark interprets its expressions.
     """
 
     rows: DataFrame

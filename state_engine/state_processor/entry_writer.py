@@ -46,8 +46,7 @@ from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, KEY_HASH, OP, PLACE, STATE, WHY
 from state_engine.queries.stored_entries import stored_entries
 from state_engine.spark.key_columns import key_group_column, subtask_column
-from state_engine.spark.task_attempts import TaskAttempt
-from state_engine.spark.tasks import FramePartitions, Report, run, written_files
+from state_engine.spark.tasks import FramePartitions, Report, TaskAttempt, run, written_files
 from state_engine.storage.layout import JobLayout, changelog_schema, state_column
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, write_entries
 from state_engine.storage.state.changelog_write import in_file_order, write_changes
@@ -224,11 +223,13 @@ def _write(
     dry_run: bool,
     batches: Iterable[pa.RecordBatch],
     attempt: TaskAttempt,
+    *,
+    at_once: int = _ROWS_AT_ONCE,
 ) -> Report:
     """What a task does: rows come in, sorted by key group, and files go out."""
     counts: Counts = Counter()
     files: list[DataFile] = []
-    for number, table in enumerate(_whole_groups(batches)):
+    for number, table in enumerate(_whole_groups(batches, at_once)):
         counts.update(check(table))
         rows = _stored(spec, table if is_base else table.filter(pc.is_valid(table[OP])))
         if dry_run or not rows.num_rows:
@@ -243,11 +244,11 @@ def _write(
     return {"files": files, "counts": [[*at, number] for at, number in counts.items()]}
 
 
-def _whole_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _whole_groups(batches: Iterable[pa.RecordBatch], at_once: int) -> Iterator[pa.Table]:
     """Rows that are sorted by key group, a few groups at a time, none of them divided."""
     held: list[pa.RecordBatch] = []
     for batch in (b for b in batches if b.num_rows):
-        groups, enough = batch[GROUP].to_numpy(), sum(b.num_rows for b in held) >= _ROWS_AT_ONCE
+        groups, enough = batch[GROUP].to_numpy(), sum(b.num_rows for b in held) >= at_once
         if enough and groups[-1] != held[-1][GROUP][-1].as_py():
             last = int(np.searchsorted(groups, groups[-1]))
             yield pa.Table.from_batches([*held, batch.slice(0, last)])

@@ -43,7 +43,7 @@ from state_engine.job.graph import (
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
-from state_engine.microbatch.stored_keys import other_columns
+from state_engine.microbatch.declarations import other_columns
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, STATE, WHY, key_schema_of
@@ -52,12 +52,11 @@ from state_engine.sources.frames import StreamFrame, from_source, order_name, un
 from state_engine.sources.output_type import OutputType
 from state_engine.sources.rows import DriverRows
 from state_engine.spark.read_failures import reading
-from state_engine.spark.shipped_code import running_driver_code
+from state_engine.spark.shipped_code import attempts
 from state_engine.state_processor.entry_writer import (
     Counts,
     EntryWriter,
     OperatorEntries,
-    WrittenEntries,
     refused_row,
 )
 from state_engine.state_processor.key_conversion import OLD, Convert, converted
@@ -127,12 +126,11 @@ class KeyTypeChange:
         writer = EntryWriter(self.spark, self.tables.layout, self.dry_run)
         changed = replace(operator, key_schema=str(new), key_type=new.declared_text)
 
-        def write() -> WrittenEntries:
-            made = converted(entries, old, new, convert and (convert, key), what=what)
-            produced = OperatorEntries(changed, made, partial(_counted, old, new), is_base=True)
-            return writer.write(produced, what=what, doing=f"keys become {report.after}")
-
-        written = running_driver_code(self.spark, convert, write, job=self.job)
+        for attempt in attempts(self.spark, convert, job=self.job):
+            with attempt:
+                made = converted(entries, old, new, convert and (convert, key), what=what)
+                produced = OperatorEntries(changed, made, partial(_counted, old, new), is_base=True)
+                written = writer.write(produced, what=what, doing=f"keys become {report.after}")
         counts = {state: kinds.total() for state, kinds in sorted(written.counts.items())}
         report = replace(report, keys=counts.pop(_KEYS, 0), entries=counts)
         if self.dry_run:
@@ -241,7 +239,8 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
             spark, read, order_by=node.order_by, event_time=node.event_time, source=node.name, labels=(),
             changing=node.source.changing,
         )  # fmt: skip
-        return with_assigned_time(frame, node)  # a transform sees the hidden column
+        # a transform sees the hidden column
+        return frame if node.timestamps is None else with_assigned_time(frame, node)
     if isinstance(node, TransformNode):
         parent = _frame(spark, job, node.parent)
         return None if parent is None else parent.transformed(node)

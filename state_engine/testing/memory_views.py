@@ -24,7 +24,7 @@ from state_engine.job.parallelism import parallelism_in_force
 from state_engine.job.typed_by_input import function_for
 from state_engine.sinks.file_moves import PUBLISHED
 from state_engine.sinks.files import FileSink, published_directory
-from state_engine.sources.row_kinds import shown_elements
+from state_engine.sources.stream_columns import shown_elements
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.listed_files import AllKeys

@@ -19,10 +19,10 @@ from pyspark.sql import SparkSession
 from state_engine import CheckpointedFunction, DataStream, RuntimeContext, StatefulJob
 from state_engine.core.errors import SubtaskLostError, UserFunctionError
 from state_engine.microbatch.subtask import subtask_outputs, subtask_state
-from state_engine.sources.frames import StreamFrame
 from state_engine.spark.tasks import DriverTables
 from tests.faults.cases import SavedSite
 from tests.faults.workloads import PAIR, Site, Sums, Workload, _events
+from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 
 Where = Literal["element", "snapshot_state", "file", "user function"]
 MESSAGE = "this element is one too many"
@@ -152,7 +152,7 @@ def saved_site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) ->
 
 
 @pytest.fixture
-def sent_by_driver(monkeypatch: pytest.MonkeyPatch, route: str) -> Iterator[list[int]]:
+def sent_by_driver(monkeypatch: pytest.MonkeyPatch, limits: SetLimits, route: str) -> Iterator[list[int]]:
     """Numbers of tables that the driver sent to subtasks."""
     sent, real = list[int](), DriverTables.answers
 
@@ -162,7 +162,7 @@ def sent_by_driver(monkeypatch: pytest.MonkeyPatch, route: str) -> Iterator[list
 
     monkeypatch.setattr(DriverTables, "answers", answers)
     if route == "spark":
-        monkeypatch.setattr(StreamFrame, "table", None)
+        limits(**NOTHING_BY_DRIVER)
     yield sent
     assert bool(sent) == (route == "driver")
 

@@ -29,8 +29,8 @@ from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import arrow_type, to_type
 from state_engine.job.graph import declared_key
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedLayout
-from state_engine.microbatch.subtask.output_files import read_exchange
 from state_engine.microbatch.subtask.subtask import Subtask
+from state_engine.microbatch.subtask.subtask_outputs import read_exchange
 from state_engine.microbatch.subtask.subtask_spec import (
     BatchClocks,
     OutputSpec,

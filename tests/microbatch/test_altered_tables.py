@@ -211,7 +211,7 @@ def test_a_letter_that_somebody_altered_says_why_it_cannot_be_sent(
     part = next_slice([one], [], 10)
     if part is None:
         assert one.problem
-    elif part.operator is not None:
+    elif part.place.operator is not None:
         assert part.rows().num_rows == 1
 
 

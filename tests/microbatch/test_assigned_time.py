@@ -73,7 +73,7 @@ def _timed(node: SourceNode, rows: pa.Table | TaskRows) -> StreamFrame:
         source=node.name,
         labels=(),
     )
-    return with_assigned_time(frame, node)
+    return frame if node.timestamps is None else with_assigned_time(frame, node)
 
 
 def _row(table: pa.Table, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -28,8 +28,8 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.sources.frames import StreamFrame
 from state_engine.testing import CollectSink, run_in_memory
+from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 
 Context = KeyedProcessFunction.Context
 ROWS = 60
@@ -142,15 +142,15 @@ def run(
 def test_neither_cuts_nor_parallelism_matter(
     tmp_path: Path,
     spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    limits: SetLimits,
     seed: int,
     cuts: list[tuple[int, int | None]],
 ) -> None:
     """Without order_by the total order is that of files and rows, so any cut is right; whoever routes the rows."""
     events = feed(tmp_path / "feed", seed)
-    with monkeypatch.context() as patch:
-        patch.setattr(StreamFrame, "table", None)
-        expected = run(spark, tmp_path / "whole", FileSource(str(events)), parallelism=1, order_by=[])
+    limits(**NOTHING_BY_DRIVER)
+    expected = run(spark, tmp_path / "whole", FileSource(str(events)), parallelism=1, order_by=[])
+    limits()
     assert expected[0]
     assert expected[2] == 1
     for parallelism, rows in ((1, ROWS), (4, 13)):

@@ -40,9 +40,8 @@ from state_engine.cli.status import notes
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.dagster.concepts import checks
-from state_engine.microbatch.quiet_time import outages
+from state_engine.microbatch.quiet_time import due_since, outages
 from state_engine.microbatch.reports import RunReport
-from state_engine.microbatch.run_always import due_since
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory

@@ -20,7 +20,7 @@ from state_engine.core.errors import CommitFailedError, MissingFilesError, Stale
 from state_engine.job.graph import SinkNode
 from state_engine.microbatch.attempt_outputs import AttemptSinks, OutputsOfJob
 from state_engine.microbatch.coordinator import CheckpointCoordinator
-from state_engine.microbatch.subtask.output_files import order_fields, read_exchange, write_sink_file
+from state_engine.microbatch.subtask.subtask_outputs import order_fields, read_exchange, write_sink_file
 from state_engine.publishing.publication import Publication
 from state_engine.storage.delta.log_tail import LogDurability
 from state_engine.storage.layout import JobLayout

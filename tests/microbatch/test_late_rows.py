@@ -33,8 +33,8 @@ from state_engine import (
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import UserFunctionError
-from state_engine.sources.frames import StreamFrame
 from state_engine.testing import CollectSink, run_in_memory
+from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -242,23 +242,20 @@ def test_neither_cuts_nor_parallelism_show(what: str, seed: int) -> None:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("routed", ["by tasks", "by the driver"])
-def test_spark_does_the_same(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, routed: str
-) -> None:
+def test_spark_does_the_same(tmp_path: Path, spark: SparkSession, limits: SetLimits, routed: str) -> None:
     case = CASES["a union with a source whose late rows stay"]
     given, model = case.of(events(11))
+    if routed == "by tasks":
+        limits(**NOTHING_BY_DRIVER)
     pipeline = Pipeline(tmp_path, spark, case.build(given, 20), parallelism=2)
-    with monkeypatch.context() as patch:
-        if routed == "by tasks":
-            patch.setattr(StreamFrame, "table", None)
-        report = pipeline.run()
-        check(pipeline, given, model, 20)
-        assert report.behind_watermark == model.counts(range(len(given)))
-        before = counted(pipeline.checkpoints())
-        with pipeline.engine() as engine:
-            replayed = engine.replay(pipeline.job(), from_checkpoint=0)
-            branch = [row for row in engine.checkpoints("pipeline") if row.branch == replayed.branch]
-            assert engine.compare("pipeline", replayed.branch).is_equal
+    report = pipeline.run()
+    check(pipeline, given, model, 20)
+    assert report.behind_watermark == model.counts(range(len(given)))
+    before = counted(pipeline.checkpoints())
+    with pipeline.engine() as engine:
+        replayed = engine.replay(pipeline.job(), from_checkpoint=0)
+        branch = [row for row in engine.checkpoints("pipeline") if row.branch == replayed.branch]
+        assert engine.compare("pipeline", replayed.branch).is_equal
     assert counted(branch) == before
     assert len(before) == 2
     assert all(before)

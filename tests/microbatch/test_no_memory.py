@@ -25,7 +25,7 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import MemoryLimitError
-from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
+from state_engine.microbatch.routing.arrow_router import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed_columns import Edge
 from state_engine.microbatch.routing.routing import nothing_new
 from state_engine.sources.stream_columns import Constant

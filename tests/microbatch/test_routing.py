@@ -31,10 +31,10 @@ from state_engine.core.keys.key_arrays import hash_columns, key_groups_of
 from state_engine.core.keys.key_groups import key_group_of_hash, subtask_for_key_group
 from state_engine.core.types.columns import to_bytes
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.microbatch.routing.arrow_router import OwnInput, OwnRows
 from state_engine.microbatch.routing.blocks import BLOCK, unpacked
 from state_engine.microbatch.routing.element_watermarks import watermarks_by_steps
 from state_engine.microbatch.routing.origins import EventTimes, origins_of
-from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed import (
     HASH,
     INPUT,

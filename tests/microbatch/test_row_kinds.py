@@ -31,8 +31,7 @@ from state_engine import (
     WatermarkStrategy,
 )
 from state_engine.core.errors import ConfigurationError, UserFunctionError, ValueTypeError
-from state_engine.sources.row_kinds import kinds_of
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kinds_of
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.changes import (
     ACCOUNT,

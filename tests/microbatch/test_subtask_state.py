@@ -15,7 +15,6 @@ from state_engine.core.keys.hashing import hash_int64_array
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import APPEND, Change
-from state_engine.microbatch.subtask import subtask_state
 from state_engine.microbatch.subtask.subtask_input import Keys
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.storage.layout import JobLayout
@@ -45,7 +44,7 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
     )  # fmt: skip
 
     def subtask(numbers: list[int]) -> Any:
-        return SubtaskKeyedState(spec, 0, keys_of(numbers))  # type: ignore[arg-type]
+        return SubtaskKeyedState(spec, 0, keys_of(numbers), at_once=at_once)  # type: ignore[arg-type]
 
     stored = list(range(20))
     changes = [(SEEN, [Change(n, APPEND, [n, n + 1]) for n in stored])]
@@ -66,7 +65,6 @@ def test_a_backend_that_spills_gets_the_same_in_parts(
         return original(self, hashes)
 
     monkeypatch.setattr(SubtaskKeyedState, "_touched", watched)
-    monkeypatch.setattr(subtask_state, "_KEYS_AT_ONCE", at_once)
     spec.backend = EmbeddedRocksDBStateBackend()
     assert dict(subtask(touched).load(SEEN)) == whole
     assert max(asked) == min(at_once, len(touched))

@@ -169,14 +169,13 @@ def test_key_groups_that_cannot_be_are_refused(wrong: list[tuple[int, int]]) -> 
 @pytest.mark.parametrize(("before", "after"), [(8, 8), (8, 16), (16, 8), (6, 4), (7, 5)])
 @pytest.mark.parametrize("at_once", [1, 3, 1000])
 def test_every_hash_is_folded_once_with_all_files_that_may_hold_it(
-    monkeypatch: pytest.MonkeyPatch, before: int, after: int, at_once: int
+    before: int, after: int, at_once: int
 ) -> None:
-    monkeypatch.setattr(compaction, "_ROWS_AT_ONCE", at_once)
     files = [
         StateFile(ListedFile(str(n), 5), low, min(high, before - 1), n)
         for n, (low, high) in enumerate([(0, 0), (1, 1), (0, 2), (3, 9), (4, 4)])
     ]
-    chunks = compaction._chunks(files, range(after), before=before, after=after, tasks=2)
+    chunks = compaction._chunks(files, range(after), before=before, after=after, tasks=2, at_once=at_once)
     for h in range(before * after):
         holding = [f for f in files if f.key_group_min <= h % before <= f.key_group_max]
         having = [c for c in chunks if any(h % after in r for r in c.groups.ranges)]

@@ -35,7 +35,7 @@ from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.executor import GraphExecutor
-from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.microbatch.subtask.subtask_outputs import write_sink_file
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.operations.compaction import WrittenBase
 from state_engine.storage.layout import JobLayout, file_name, partition_path

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
-from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.microbatch.subtask.subtask_outputs import write_sink_file
 from state_engine.sinks.base import Sink, SinkRequest
 from state_engine.sinks.staging import Staging
 

@@ -16,7 +16,7 @@ import pytest
 from state_engine import FileSink
 from state_engine.core.checkpoints.checkpoint import StagedSink
 from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError, SinkIdentityError
-from state_engine.microbatch.subtask.output_files import write_sink_file
+from state_engine.microbatch.subtask.subtask_outputs import write_sink_file
 from state_engine.sinks import file_moves
 from state_engine.sinks.file_moves import STAGED_PREFIX, Mover
 from state_engine.sinks.files import FilePublisher

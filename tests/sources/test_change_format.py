@@ -24,8 +24,7 @@ from state_engine.sources.changes.change_format import Changes
 from state_engine.sources.collection import CollectionSource
 from state_engine.sources.frames import StreamFrame, from_source, united
 from state_engine.sources.output_type import OutputType
-from state_engine.sources.row_kinds import KIND_FIELD, column_of_kinds, kind_column, kinds_of
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import KIND_FIELD, ROW_KIND, column_of_kinds, kind_column, kinds_of
 from state_engine.spark.no_spark import NO_SPARK
 
 INS, OLD_ROW, NEW_ROW, DEL = RowKind

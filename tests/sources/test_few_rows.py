@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.base import SourceFrame
 from state_engine.sources.file import FileSource
-from state_engine.sources.parquet.few_rows import few_rows
+from state_engine.sources.parquet.parquet_rows import few_rows
 from state_engine.sources.rows import TaskRows
 from state_engine.spark.placement import USUAL
 from tests.support.key_samples import plain_table

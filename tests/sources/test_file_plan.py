@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,17 +16,18 @@ from hypothesis import strategies as st
 
 from state_engine import FileSource
 from state_engine.core.errors import ConfigurationError, SourceError
-from state_engine.sources import file
 from state_engine.sources.base import Element, Slice
-from state_engine.sources.files.file_ends import file_ends
+from state_engine.sources.file_ends import file_ends
+from state_engine.spark.placement import USUAL, Limits
 from state_engine.storage.stores.files import open_location
 from tests.sources.runs import write_ids
 
 NO_SPARK: Any = None
 
 
-def plan(source: FileSource, elements: Sequence[Element] = ()) -> Slice | None:
-    return source.plan(NO_SPARK, list(elements))
+def plan(source: FileSource, elements: Sequence[Element] = (), limits: Limits = USUAL) -> Slice | None:
+    session: Any = SimpleNamespace(limits=limits)
+    return source.plan(session, list(elements))
 
 
 def ranges(part: Slice | None) -> list[tuple[str, int, int | None]]:
@@ -176,7 +178,7 @@ def test_no_file_that_was_consumed_is_opened_again(tmp_path: Path, monkeypatch: 
         opened.append(uri)
         return open_location(uri)
 
-    monkeypatch.setattr("state_engine.sources.files.file_ends.open_location", look)
+    monkeypatch.setattr("state_engine.sources.file_ranges.open_location", look)
     assert ranges(plan(source, part.elements)) == [("b.parquet", 0, None)]
     assert opened == [f"file://{tmp_path}/b.parquet"]
 
@@ -376,17 +378,13 @@ def test_changed_and_vanished_files_cannot_be_replayed(tmp_path: Path) -> None:
                 call(NO_SPARK, [], appended)
 
 
-def test_without_a_bound_a_batch_holds_so_many_bytes_or_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_bound_a_batch_holds_so_many_bytes_or_files(tmp_path: Path) -> None:
     for number in range(5):
         write_ids(tmp_path / f"{number}.parquet", number, 1)
     size = (tmp_path / "0.parquet").stat().st_size
     source = FileSource(str(tmp_path), schema="id bigint")
     for most_files, most_bytes, expected in [(9, 2 * size, 2), (9, 1, 1), (3, 9 * size, 3), (9, 9 * size, 5)]:
-        monkeypatch.setattr(file, "_MOST_FILES", most_files)
-        monkeypatch.setattr(file, "_MOST_BYTES", most_bytes)
-        part = plan(source)
+        part = plan(source, limits=Limits(batch_files=most_files, batch_bytes=most_bytes))
         assert part is not None
         assert (len(part.labels), part.more) == (expected, expected < 5)
     bounded = plan(FileSource(str(tmp_path), schema="id bigint", max_files_per_batch=4))

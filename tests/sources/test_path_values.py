@@ -18,7 +18,7 @@ from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN
 from state_engine.sources.file import FileSource
-from state_engine.sources.files.path_values import inferred_columns, texts_in_path, values_in_path
+from state_engine.sources.path_values import inferred_columns, texts_in_path, values_in_path
 from tests.sources.runs import SourceRun
 from tests.support.limits import SetLimits
 from tests.support.read_rows import table_of

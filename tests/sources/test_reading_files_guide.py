@@ -17,7 +17,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.sources import file
+from state_engine.spark.placement import USUAL
 from tests.sources.test_text_files import Read, read
 from tests.support.guides import GUIDES, blocks_of, code_blocks
 
@@ -106,8 +106,8 @@ def test_the_table_has_these_lines() -> None:
 
 def test_the_bounds_are_those_of_the_source() -> None:
     text = GUIDE.read_text()
-    assert f"up to {file._MOST_FILES:,} files, or {file._MOST_BYTES // 2**30} GiB" in text
-    assert f"with `max_rows_per_batch` {file._MOST_CUT:,} files" in text
+    assert f"up to {USUAL.batch_files:,} files, or {USUAL.batch_bytes // 2**30} GiB" in text
+    assert f"with `max_rows_per_batch` {USUAL.cut_files:,} files" in text
 
 
 def test_the_guide(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:

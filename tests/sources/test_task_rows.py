@@ -22,14 +22,13 @@ from state_engine import DataStream, DeltaSink, DeltaSource, StatefulJob
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import BadFileError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.microbatch.subtask.output_files import exchange_rows
+from state_engine.microbatch.subtask.subtask_outputs import exchange_rows
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame
 from state_engine.sources.file import FileSource
 from state_engine.sources.file_ranges import FileRange
 from state_engine.sources.frames import StreamFrame, from_source, united
-from state_engine.sources.parquet import task_rows
-from state_engine.sources.parquet.plain_files import row_groups
-from state_engine.sources.parquet.task_rows import Piece, in_tasks
+from state_engine.sources.parquet import parquet_rows
+from state_engine.sources.parquet.parquet_rows import Piece, in_tasks, row_groups
 from state_engine.sources.rows import TaskRows
 from tests.sources.runs import Numbered, SourceRun, write_ids
 from tests.support.key_samples import plain_table
@@ -92,8 +91,8 @@ def test_every_piece_goes_to_one_task(sizes: list[int], cores: int) -> None:
     for task in tasks:
         assert all((a.place, a.number) < (b.place, b.number) for a, b in pairwise(task))
     if sizes:
-        costs = [size + task_rows._OPENING_BYTES for size in sizes]
-        of_tasks = [sum(p.bytes + task_rows._OPENING_BYTES for p in task) for task in tasks]
+        costs = [size + parquet_rows._OPENING_BYTES for size in sizes]
+        of_tasks = [sum(p.bytes + parquet_rows._OPENING_BYTES for p in task) for task in tasks]
         fullest, largest = max(of_tasks), max(costs)
         assert fullest <= max(largest, 2 * sum(costs) / len(tasks))
         assert fullest <= largest or fullest <= 2 * max(2**22, min(2**27, sum(costs) // cores + 1))
@@ -156,11 +155,11 @@ def test_only_files_on_a_disk_are_near(
     """Each of a few subtasks reads them all; to read objects of a store again costs requests and time."""
     pq.write_table(pa.table({"k": [1]}), tmp_path / "0.parquet")
     assert read(FileSource(str(tmp_path)), spark, []).near
-    monkeypatch.setattr(task_rows, "_row_groups", lambda *_: [])
+    monkeypatch.setattr(parquet_rows, "_row_groups", lambda *_: [])
     kind = StructType.fromJson(spark_schema(pa.schema([("k", pa.int64())])))
     disk, store = (FileRange(f"{at}/0.parquet", 0, 0, 0, 1) for at in ("file:///a", "s3a://b"))
     for ranges, near in (([disk], True), ([store], False), ([disk, store], False)):
-        rows = task_rows.task_rows(ranges, kind, cores=2, scan=scan)
+        rows = parquet_rows.task_rows(ranges, kind, cores=2, scan=scan)
         assert rows is not None
         assert rows.near == near
 

@@ -14,7 +14,6 @@ from state_engine import FileSource
 from state_engine.core.errors import BadFileError, SourceError
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, SourceFrame
 from state_engine.sources.rows import TaskRows
-from state_engine.sources.text import text_files
 from state_engine.sources.text.text_files import text_chunks
 from tests.sources.runs import SourceRun
 from tests.support.limits import SetLimits
@@ -74,26 +73,23 @@ def test_tasks_read_what_the_driver_reads(
 @pytest.mark.parametrize("chunk", [1, 2, 3, 7, 1000])
 @pytest.mark.parametrize("form", ["csv", "json"])
 def test_chunks_do_not_matter(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, form: Any, chunk: int
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, form: Any, chunk: int
 ) -> None:
     (tmp_path / f"x.{form}").write_text("\ufeff" + "\r\n".join(lines_of(form, 60, seed=7)))
     source = FileSource(str(tmp_path), schema=SCHEMA, format=form)
     whole = given(spark, source)
-    monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
+    limits(chunk_bytes=chunk)
     assert given(spark, source) == whole
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a", b"a\nbb\n\nccc", b"a\nbb\n\nccc\n", b"\n\n\n"])
-def test_ranges_of_bytes_have_every_line_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
-) -> None:
+def test_ranges_of_bytes_have_every_line_once(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "x"
     file.write_bytes(content)
     for chunk in (1, 2, 100):
-        monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
         for size in range(1, len(content) + 2):
             parts = [
-                "".join(text_chunks(f"file://{file}", "utf-8", start=at, end=at + size))
+                "".join(text_chunks(f"file://{file}", "utf-8", start=at, end=at + size, at_once=chunk))
                 for at in range(0, max(len(content), 1), size)
             ]
             assert "".join(parts).encode() == content

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
 from state_engine.core.errors import CodeVersionError
-from state_engine.spark.shipped_code import running_driver_code
+from state_engine.spark.shipped_code import attempts
 from tests.support.tiny import Site
 
 pytestmark = pytest.mark.spark_tasks
@@ -211,9 +211,9 @@ class Udfs:
     def results(self) -> list[tuple[int, int]]:
         step = sys.modules[self.name].step
         frame = self.spark.createDataFrame([(1,), (2,)], "v bigint")
-        rows = running_driver_code(
-            self.spark, [step], lambda: step(frame).collect(), job="udfs", frames=[step]
-        )
+        for attempt in attempts(self.spark, [step], job="udfs", frames=[step]):
+            with attempt:
+                rows = step(frame).collect()
         return [(row.n, row.m) for row in rows]
 
 

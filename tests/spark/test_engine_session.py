@@ -22,8 +22,8 @@ from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.sinks.delta import DeltaSink
 from state_engine.spark.engine_session import active_session
-from state_engine.spark.execution import described
 from state_engine.spark.stores import reach_stores
+from state_engine.spark.tasks import described
 from state_engine.storage.stores import object_stores
 from state_engine.storage.stores.object_stores import StoreAccess
 from tests.support.guides import GUIDES, code_blocks

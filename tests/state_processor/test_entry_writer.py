@@ -20,7 +20,7 @@ from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import CLEAR, PUT
 from state_engine.core.types.types_namespace import Types
-from state_engine.spark.task_attempts import TaskAttempt
+from state_engine.spark.tasks import TaskAttempt
 from state_engine.state_processor import entry_writer
 from state_engine.state_processor.entry_writer import Counts, check_given
 from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec
@@ -63,23 +63,20 @@ def counted(seen: list[set[int]], table: pa.Table) -> Counts:
 
 
 def write(
-    directory: Path, table: pa.Table, *, is_base: bool, at_once: int = 3
+    directory: Path, table: pa.Table, *, is_base: bool, at_once: int = 3, held: int = 200_000
 ) -> tuple[list[DataFile], list[set[int]]]:
     seen: list[set[int]] = []
     batches: Iterator[pa.RecordBatch] = iter(table.to_batches(max_chunksize=at_once))
     report = entry_writer._write(
-        spec(directory), partial(counted, seen), is_base, False, batches, TaskAttempt(2, 5)
+        spec(directory), partial(counted, seen), is_base, False, batches, TaskAttempt(2, 5), at_once=held
     )
     assert report["counts"] == [["total", "added", table.num_rows]]
     return report["files"], seen
 
 
 @pytest.mark.parametrize("is_base", [True, False])
-def test_producers_see_whole_key_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_base: bool
-) -> None:
-    monkeypatch.setattr(entry_writer, "_ROWS_AT_ONCE", 4)
-    files, seen = write(tmp_path, rows(40), is_base=is_base)
+def test_producers_see_whole_key_groups(tmp_path: Path, is_base: bool) -> None:
+    files, seen = write(tmp_path, rows(40), is_base=is_base, held=4)
     assert len(seen) > 1
     assert sorted(g for groups in seen for g in groups) == list(range(GROUPS))
     assert len({f.path for f in files}) == len(files) == (GROUPS if is_base else len(seen))

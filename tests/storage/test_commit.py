@@ -140,7 +140,7 @@ WRITES = {
     ("job/job_tables.py", "uri"),  # tables of bases and of changes
     ("job/job_tables.py", "self.layout.operator_state"),
     ("job/job_tables.py", "self.layout.changelog(uid)"),
-    ("microbatch/failed_attempts.py", "uri"),  # takes out what an attempt listed there
+    ("microbatch/attempt_outputs.py", "uri"),  # takes out what an attempt listed there
     ("operations/file_collector.py", "uri"),  # takes out files of expired checkpoints
     ("operations/root_upgrade.py", "self._uri"),  # the rows that are there, in the form of this version
     ("sinks/delta.py", "staged.path"),

@@ -146,9 +146,8 @@ def test_where_there_is_no_room_a_file_is_opened_each_time_until_others_are_not_
     assert (first.times, second.times) == (2, 3)
 
 
-def test_a_large_file_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_files, "_LARGEST_BYTES", 100)
-    kept, opening = KeptFiles(), Opening(written(tmp_path))
+def test_a_large_file_is_not_kept(tmp_path: Path) -> None:
+    kept, opening = KeptFiles(largest_bytes=100), Opening(written(tmp_path))
     opening.through(kept)
     opening.through(kept)
     assert (opening.times, kept.bytes) == (2, 0)

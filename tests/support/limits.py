@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 from state_engine.spark.placement import limits_of
 
+NOTHING_BY_DRIVER = {"rows": -1}
+"""Limits by which the driver reads and routes no rows."""
 SetLimits = Callable[..., None]
 """Gives the session of a test other limits, by name."""
 

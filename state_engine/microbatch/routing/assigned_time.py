@@ -28,11 +28,10 @@ from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import SourceNode, declared_columns
 from state_engine.sources.frames import EVENT_TIME, TIME_REFUSAL, StreamFrame
-from state_engine.sources.row_kinds import with_kinds_of
 from state_engine.sources.rows import DriverRows, Given, TaskRows
-from state_engine.sources.stream_columns import in_arrow, in_spark
-from state_engine.spark.execution import ArrowFunction, mapped_in_arrow
+from state_engine.sources.stream_columns import in_arrow, in_spark, with_kinds_of
 from state_engine.spark.spark_names import T
+from state_engine.spark.tasks import ArrowFunction, mapped_in_arrow
 
 Timed = tuple[pa.Array, pa.Array]
 """Event times in milliseconds, and for each row why it has none, where that is an error."""
@@ -43,11 +42,9 @@ _ADDED = pa.schema([(EVENT_TIME, pa.int64()), (TIME_REFUSAL, pa.string())])
 
 
 def with_assigned_time(frame: StreamFrame, node: SourceNode) -> StreamFrame:
-    """The frame of a source with the event times that its strategy gives; the same one where it names a column."""
-    given = node.timestamps
-    if given is None:
-        return frame
-    payload = frame.user_columns
+    """The frame of a source whose event times a strategy gives, with these."""
+    given, payload = node.timestamps, frame.user_columns
+    assert given is not None
     if isinstance(given, TimestampColumn):
         _check_column(frame, given, f"source '{node.name}'")
     declared = _declared(node, payload)

@@ -169,7 +169,6 @@ def _with_most(rows: pa.Table, origins: Origins, arrivals: pa.Table) -> pa.Table
 
 
 def _newest(rows: pa.Table) -> dict[str, int]:
-    """The newest event time of the rows of each source."""
     maxima = rows.group_by(SOURCE).aggregate([(EVENT_TIME, "max")])
     pairs = zip(maxima[SOURCE].to_pylist(), maxima[f"{EVENT_TIME}_max"].to_pylist(), strict=True)
     return {name: newest for name, newest in pairs if name is not None and newest is not None}

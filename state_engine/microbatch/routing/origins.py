@@ -77,7 +77,7 @@ class EventTimes:
         if isinstance(node, SourceNode):
             return self.sources_ms.get(node.name)
         operator = node.operator if isinstance(node, SideOutputNode) else node
-        active = (self.of(end) for end in timed_ends(operator) if not self.is_idle(end))
+        active = [self.of(end) for end in timed_ends(operator) if not self.is_idle(end)]
         return combined(active, self.operators_ms.get(operator.uid))
 
     def is_idle(self, node: Node) -> bool:

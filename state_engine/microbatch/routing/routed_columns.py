@@ -176,7 +176,6 @@ def _common_layout(
 def _hidden_columns(
     frame: StreamFrame, order: Sequence[Rule], layout: RoutedLayout, frames: Sequence[StreamFrame], what: str
 ) -> dict[str, Rule]:
-    """Order, time and origin of the rows of one input."""
     rules = dict(zip(layout.order, order, strict=True))
     if layout.event_time:
         rules[EVENT_TIME] = frame.event_ms(what)
@@ -196,7 +195,6 @@ def _hidden_columns(
 
 
 def _orders(inputs: Sequence[RoutedInput], operator: OperatorNode, what: str) -> list[list[Rule]]:
-    """Rules of the columns of the order, for each input."""
     frames, places = [one.frame for one in inputs], _places(inputs, operator)
     return (
         orders_by_event_time(frames, places, what=what)
@@ -236,7 +234,6 @@ def _edge_key(key: _Key, *, several: bool, refusals: bool) -> EdgeKey:
 
 
 def _key_schema(keys: Sequence[_Key], what: str) -> KeySchema:
-    """The schema of the stored key: the first input's, if those of the others agree."""
     first = KeySchema(keys[0].names, keys[0].types)
     for key in keys[1:]:
         same = len(key.names) == len(first.names)

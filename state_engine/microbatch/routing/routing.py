@@ -4,7 +4,7 @@ These read files with Arrow where that gives what Spark would; else Spark reads,
 ``arrow_router`` does it, so the results do not show who did. Only events are shuffled: a task cuts its rows into
 blocks, one for each subtask, and these go through Spark's shuffle. A statically empty plan runs no task at all, and a
 subtask without events still has functions to open and snapshots to take; so every subtask gets a block without rows,
-too. A few subtasks read files on a disk themselves, see ``own_rows``. Decision 0040.
+too. A few subtasks read files on a disk themselves, see ``OwnRows``. Decision 0040.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from pyspark.sql import functions as F
 from state_engine.core.types.columns import one_chunk, to_bytes
 from state_engine.job.graph import OperatorNode
 from state_engine.microbatch.routing.arrow_router import (
+    KeyFunction,
+    OwnInput,
+    OwnRows,
     by_subtask,
     routed_rows,
     stream_columns,
@@ -38,18 +41,15 @@ from state_engine.microbatch.routing.element_watermarks import (
     steps_in,
 )
 from state_engine.microbatch.routing.origins import NO_ORIGINS, Origins
-from state_engine.microbatch.routing.own_rows import OwnInput, OwnRows
 from state_engine.microbatch.routing.routed import HASH, SUBTASK, InputLayout, RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routed_columns import Edge, planned
-from state_engine.microbatch.routing.selected_key import KeyFunction
 from state_engine.sources.frames import EVENT_TIME, REFUSED, StreamFrame, order_name
 from state_engine.sources.rows import Rows
 from state_engine.sources.stream_columns import in_arrow
-from state_engine.spark.execution import ArrowFunction
 from state_engine.spark.pickled_code import copied
 from state_engine.spark.placement import Placement, limits_of, placement_of
 from state_engine.spark.shipped_code import shipped
-from state_engine.spark.tasks import DriverTables, FramePartitions, OwnReads, TaskInput
+from state_engine.spark.tasks import ArrowFunction, DriverTables, FramePartitions, OwnReads, TaskInput
 
 Collect = Callable[[DataFrame], Sequence[Any]]
 """Runs a DataFrame and gives its rows."""
@@ -244,7 +244,6 @@ class Router:
         return routed_rows(rows, one.edge, parallelism=parallelism, max_parallelism=self._max_parallelism)
 
     def _blocks(self, one: _Input, layout: RoutedLayout, parallelism: int) -> DataFrame:
-        """Blocks of the rows of one input, made by the tasks that read them."""
         edge, key, max_parallelism = one.edge, one.key, self._max_parallelism
         sent = shipped(key, [] if key is None else key.code, what=one.keyed_for)
 
@@ -258,8 +257,6 @@ class Router:
         return _where_read(one.given.frame, edge, route_there, _BLOCKS_SCHEMA)
 
     def _unparsable_blocks(self, refused: Rows, parallelism: int) -> DataFrame:
-        """Blocks of rows that could not be parsed."""
-
         def route_there(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for rows in gathered(batches):
                 yield blocks_of(

@@ -20,7 +20,7 @@ from state_engine.microbatch.subtask.vectorized_state import (
     VectorizedKeys,
     vectorized_rows,
 )
-from state_engine.storage.stores.files import PutFile
+from state_engine.storage.stores.files import PutFile, side_by_side
 
 
 class ColumnRun(FunctionRun):
@@ -72,7 +72,10 @@ class ColumnRun(FunctionRun):
             operator.close()
         self._work.report.metrics = operator.metrics()
         self._work.lap("process")
-        self.write(out, snapshot, lambda put: self._write_keyed_state(keyed, operator, changes, put))
+        with side_by_side() as put:
+            self._write_keyed_state(keyed, operator, changes, put)
+            self.write(out, snapshot, put)
+        self._work.lap("write")
 
     def _write_keyed_state(
         self,

@@ -19,7 +19,7 @@ from state_engine.microbatch.subtask.subtask_input import (
 )
 from state_engine.microbatch.subtask.subtask_state import SubtaskKeyedState
 from state_engine.state_backends.state_backend import KeyedStateBackend
-from state_engine.storage.stores.files import PutFile
+from state_engine.storage.stores.files import PutFile, side_by_side
 
 
 class ElementRun(FunctionRun):
@@ -81,12 +81,11 @@ class ElementRun(FunctionRun):
             operator.close()
         self._work.report.metrics = operator.metrics()
         self._work.lap("process")
-
-        def write_keyed_state(put: PutFile) -> None:
+        with side_by_side() as put:
             if keyed is not None and backend is not None:
                 self._write_keyed_state(keyed, backend, put)
-
-        self.write(out, snapshot, write_keyed_state)
+            self.write(out, snapshot, put)
+        self._work.lap("write")
 
     def _operator(self, store: KeyedStateStore | None) -> StreamOperator:
         spec, clocks = self._spec, self._spec.clocks

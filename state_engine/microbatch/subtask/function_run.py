@@ -1,13 +1,14 @@
-"""``FunctionRun``: what a function gets before it runs in a subtask, and where its state and outputs go afterwards.
+"""What runs a function in a subtask: what it gets before it runs, and where its state and outputs go afterwards.
 
 Two kinds of functions run, each in its own way: those called for each element (``element_run``), and those called once
-with columns (``column_run``). Rows for a sink pass through without a function (``pass_through_run``).
+with columns (``column_run``). Rows for a sink pass through without a function (``PassThroughRun``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
+
+import pyarrow as pa
 
 from state_engine.core.functions.checkpointed import CheckpointListener
 from state_engine.core.operator.operator_lifecycle import Resumption
@@ -17,8 +18,10 @@ from state_engine.core.state.state_table import KeyContext
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_outputs import SubtaskOutputs
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
+from state_engine.sources.frames import REFUSED
+from state_engine.sources.stream_columns import KIND_FIELD, ROW_KIND, column_of_kinds
 from state_engine.storage.state.operator_state_files import read_subtask_state, write_subtask_state
-from state_engine.storage.stores.files import PutFile, side_by_side
+from state_engine.storage.stores.files import PutFile, put_file
 
 
 class FunctionRun:
@@ -32,7 +35,6 @@ class FunctionRun:
         return Resumption(self._spec.checkpoint_id, self._restored(), self._spec.parent_id)
 
     def _restored(self) -> SubtaskSnapshot | None:
-        """The operator state that the subtask starts with."""
         spec, held = self._spec, self._spec.operator_state
         restored = read_subtask_state(
             held.ref,
@@ -53,14 +55,11 @@ class FunctionRun:
             for checkpoint_id in self._spec.operator_state.completed:
                 function.notify_checkpoint_complete(checkpoint_id)
 
-    def write(self, out: ElementOutputs, snapshot: Any, write_keyed_state: Callable[[PutFile], None]) -> None:
-        """Write keyed state, operator state and outputs."""
-        with side_by_side() as put:
-            write_keyed_state(put)
-            self._write_operator_state(snapshot, put)
-            self._work.lap("changelog")
-            SubtaskOutputs(self._work, self._rows, put).write(out)
-        self._work.lap("write")
+    def write(self, out: ElementOutputs, snapshot: Any, put: PutFile) -> None:
+        """Write operator state and outputs, after keyed state."""
+        self._write_operator_state(snapshot, put)
+        self._work.lap("changelog")
+        SubtaskOutputs(self._work, self._rows, put).write(out)
 
     def _write_operator_state(self, snapshot: Any, put: PutFile) -> None:
         spec = self._spec
@@ -75,3 +74,32 @@ class FunctionRun:
             put=put,
         )
         self._work.report.operator_state_files = [] if file is None else [file]
+
+
+class PassThroughRun(FunctionRun):
+    """All rows as they are, or rows that could not be parsed, which become letters."""
+
+    def run(self, table: pa.Table | None) -> None:
+        """Write the rows, if there are any, as one file of the sink, and those that are refused as dead letters.
+
+        Raises:
+            ElementRefused: a row holds bad text under ``on_error='fail'``.
+            UserFunctionError: the sink refuses a row under ``on_error='fail'``.
+        """
+        if table is None:
+            return
+        if self._spec.source is not None:
+            self._work.report.rows_by_source = {self._spec.source: table.num_rows}
+        out = ElementOutputs()
+        if REFUSED in table.column_names:
+            self._work.refused.add_unparsable(table)
+        else:
+            self._rows.pass_through(table)
+            out = self._outputs(self._rows.events)
+        SubtaskOutputs(self._work, self._rows, put_file).write(out)
+
+    def _outputs(self, rows: pa.Table) -> ElementOutputs:
+        table = rows.select(list(self._spec.routed.inputs[0].names))
+        if ROW_KIND in self._spec.outputs[0].sinks[0].schema.names:
+            table = table.append_column(KIND_FIELD, column_of_kinds(rows))
+        return ElementOutputs(origins=cast(Any, range(rows.num_rows)), table=table)

@@ -74,7 +74,6 @@ def order_of(
 
 
 def _numbers(at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The number of each output among those of its origin."""
     if len(at) and (np.diff(at) < 0).any():
         by_origin = np.argsort(at, kind="stable")
         numbers = np.empty(len(at), np.int64)
@@ -109,7 +108,6 @@ def _instant(timer: TimerOrigin, delay_ms: int) -> int | None:
 
 
 def _watermark(timer: TimerOrigin, start_ms: int) -> int:
-    """The watermark before a timer fired."""
     if timer.stage == AT_ONCE:
         return start_ms
     return max(timer.at, MIN_TIMESTAMP + 1) - 1 if timer.stage == IN_TIME else MAX_TIMESTAMP

@@ -27,8 +27,7 @@ from state_engine.microbatch.subtask.subtask_input import (
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.sinks.row_rules import refused_rows
 from state_engine.sources.frames import TIME_REFUSAL
-from state_engine.sources.row_kinds import kinds_of
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kinds_of
 
 _TAKES_AWAY = (RowKind.DELETE, RowKind.UPDATE_BEFORE)
 
@@ -102,7 +101,6 @@ class ReceivedRows:
         return self._without(self._refused_by_table(events, columns) | errors, events, of_broadcast)
 
     def _without(self, errors: dict[int, str], events: pa.Table, of_broadcast: Flags | None) -> pa.Table:
-        """Without rows that are refused, each for an error."""
         if not errors:
             return events
         for index, error in sorted(errors.items()):

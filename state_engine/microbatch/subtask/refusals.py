@@ -23,8 +23,7 @@ from state_engine.microbatch.routing.routed import INPUT
 from state_engine.microbatch.subtask.subtask_spec import SubtaskSpec
 from state_engine.sources.base import BadFile
 from state_engine.sources.frames import EVENT_TIME, REFUSED, SOURCE
-from state_engine.sources.row_kinds import kinds_of
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kinds_of
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA
 
 UNPARSABLE = "SourceError: the row cannot be parsed with the declared schema"
@@ -134,7 +133,6 @@ class RefusedRows:
         return self._place(events, index) + kind
 
     def _place(self, events: pa.Table, index: int) -> str:
-        """Source, file and row, or the place in the total order, as far as that is known."""
         spec, routed = self._spec, self._spec.routed
         order = [shown(events[c], index) for c in routed.order]
         source = self._source(events, index)
@@ -173,7 +171,6 @@ class RefusedRows:
 
 
 def _kind(events: pa.Table, index: int) -> str:
-    """The kind of an update or delete, for its position."""
     (kind,) = kinds_of(events.slice(index, 1))
     return "" if kind is RowKind.INSERT else f", {kind}"
 

@@ -26,14 +26,13 @@ from state_engine.core.state.state_table import KeyContext
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun
-from state_engine.microbatch.subtask.pass_through_run import PassThroughRun
+from state_engine.microbatch.subtask.function_run import PassThroughRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.spark.failures import MORE_MEMORY
 from state_engine.spark.shipped_code import shipped
-from state_engine.spark.task_attempts import TaskAttempt
-from state_engine.spark.tasks import Work
+from state_engine.spark.tasks import TaskAttempt, Work
 
 
 def subtask_function(spec: SubtaskSpec) -> Work[pa.Table | None]:

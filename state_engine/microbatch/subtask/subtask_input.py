@@ -29,7 +29,7 @@ from state_engine.microbatch.routing.element_watermarks import watermarks_by_ste
 from state_engine.microbatch.routing.routed import HASH, INPUT, InputLayout, RoutedLayout
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.sources.frames import EVENT_TIME, RANK, SOURCE, WATERMARK
-from state_engine.sources.row_kinds import kinds_of, with_kinds_of
+from state_engine.sources.stream_columns import kinds_of, with_kinds_of
 
 Hashes = np.ndarray[Any, Any]
 Flags = np.ndarray[Any, Any]

@@ -1,28 +1,35 @@
-"""``SubtaskOutputs``: the files of what one subtask emits: for sinks, for chained operators, and dead letters."""
+"""The files of what subtasks emit: staged for sinks, handed to a chained operator, and dead letters.
+
+Outputs for a chained operator have their order beside them, in a file of its own: decision 0003 says why.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.errors import CommitFailedError, StatelakeError
 from state_engine.core.names import stored_name
 from state_engine.core.operator.element_kinds import split
 from state_engine.core.operator.outputs import BroadcastOrigin, ElementOutputs, Refusal, TimerOrigin
 from state_engine.core.types.columns import to_table
 from state_engine.microbatch.subtask.order_columns import order_of
-from state_engine.microbatch.subtask.output_files import write_exchange_files, write_sink_file
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.refusals import sink_letter
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.sinks.base import SinkTarget
 from state_engine.sinks.row_rules import without_rows
-from state_engine.sources.row_kinds import KIND_FIELD, kind_column
+from state_engine.sources.rows import TaskRows
+from state_engine.sources.stream_columns import KIND_FIELD, kind_column
 from state_engine.storage.layout import partition_path
-from state_engine.storage.stores.files import PutFile, join, write_parquet
+from state_engine.storage.stores.files import PutFile, is_local, join, write_csv, write_parquet
+from state_engine.storage.stores.parquet_reading import OpenParquet, open_recorded
 
 
 class SubtaskOutputs:
@@ -103,7 +110,6 @@ class SubtaskOutputs:
         return without_rows(rows, refused) if refused else rows
 
     def _place_of(self, origin: Any) -> str:
-        """Where an output came from, for messages."""
         if isinstance(origin, TimerOrigin):
             return f"a timer at {origin.at} ms of key {origin.key!r}"
         broadcast = isinstance(origin, BroadcastOrigin)
@@ -134,3 +140,95 @@ class SubtaskOutputs:
         self._work.report.dead_letters = [
             DataFile(path, file.bytes, table.num_rows, self._work.index, footer=file.footer)
         ]
+
+
+_EXCHANGE = "outputs on their way to a chained operator"
+
+
+def write_sink_file(
+    table: pa.Table, sink: SinkTarget, name: str, subtask: int, put: PutFile | None = None
+) -> DataFile:
+    """Stage one file of a sink, see ``write_parquet``; its path is relative to the sink."""
+    uri = join(sink.directory, name)
+    table = sink.stamped(table).select(sink.schema.names).cast(sink.schema)
+    write = write_csv if sink.format == "csv" else write_parquet
+    file = write(table, uri, put=put)
+    path = uri.removeprefix(sink.uri + "/")
+    return DataFile(path, file.bytes, table.num_rows, subtask, footer=file.footer)
+
+
+def write_exchange_files(
+    table: pa.Table,
+    order: pa.Table,
+    *,
+    directory: str,
+    name: str,
+    subtask: int,
+    written: DataFile | None,
+    put: PutFile | None = None,
+) -> list[DataFile]:
+    """The output file and its order file, by full URI.
+
+    Args:
+        table, order: outputs and their order columns, row for row.
+        written: a file that holds the outputs already, by full URI; they are not written twice then.
+        put: see ``write_parquet``.
+    """
+
+    def written_to(uri: str, rows: pa.Table) -> DataFile:
+        file = write_parquet(rows, uri, short_lived=True, put=put)
+        return DataFile(uri, file.bytes, rows.num_rows, subtask, footer=file.footer)
+
+    outputs = written or written_to(join(directory, name), table)
+    return [outputs, written_to(join(directory, f"order-{name}"), order)]
+
+
+def order_fields(pairs: list[list[DataFile]], names: list[str]) -> list[pa.Field]:
+    """Types of the order columns, from the first order file; any type will do where there is none."""
+    if not pairs:
+        return [pa.field(n, pa.int64()) for n in names]
+    order = pairs[0][1]
+    schema = _opened(order).schema
+    return [pa.field(n, schema.field(n).type) for n in names]
+
+
+def _opened(file: DataFile) -> OpenParquet:
+    try:
+        return open_recorded(file.path, file, of=_EXCHANGE)
+    except FileNotFoundError:
+        raise CommitFailedError(
+            f"{file.path}, which one operator hands to another, is gone: this runner stood still until a "
+            "vacuum took its attempt for an abandoned one, or somebody deleted the file. Nothing of this micro-batch "
+            "was committed; run again"
+        ) from None
+
+
+def read_exchange(pair: Sequence[DataFile], schema: pa.Schema | None = None) -> pa.Table:
+    """An output file and its order file, side by side.
+
+    Args:
+        schema: the columns that are wanted; None for all, as they are stored.
+    """
+    files = [_opened(file) for file in pair]
+    if len({file.metadata.num_rows for file in files}) > 1:
+        raise StatelakeError(f"{[file.path for file in pair]} have different numbers of rows")
+    stored = pa.unify_schemas([file.schema for file in files])
+    wanted = stored if schema is None else schema
+    columns: dict[str, pa.ChunkedArray] = {}
+    for file in files:
+        part = file.read([name for name in wanted.names if name in file.schema.names])
+        columns |= dict(zip(part.column_names, part.columns, strict=True))
+    return pa.table([columns[name] for name in wanted.names], wanted.names).cast(wanted)
+
+
+def exchange_rows(pairs: Sequence[Sequence[DataFile]], schema: pa.Schema) -> TaskRows:
+    """Pairs of files that tasks read, one each."""
+    near = all(is_local(file.path) for pair in pairs for file in pair)
+    return TaskRows(schema, len(pairs), partial(_read_pair, pairs, schema), near=near)
+
+
+def _read_pair(
+    pairs: Sequence[Sequence[DataFile]], schema: pa.Schema, task: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    wanted = pa.schema([schema.field(name) for name in columns])
+    yield from read_exchange(pairs[task], wanted).to_batches(max_chunksize=100_000)

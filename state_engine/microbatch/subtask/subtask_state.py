@@ -31,15 +31,16 @@ from state_engine.storage.state.state_rows import Read
 from state_engine.storage.stores.files import PutFile, is_local
 from state_engine.storage.stores.kept_files import PROCESS_CACHE
 
-_KEYS_AT_ONCE = 20_000
-"""Touched keys whose state is in memory at once, on its way into a backend that spills."""
-
 
 class SubtaskKeyedState:
-    """Keyed state of one operator in one subtask."""
+    """Keyed state of one operator in one subtask.
 
-    def __init__(self, spec: SubtaskSpec, subtask: int, keys: Keys) -> None:
-        self._spec = spec
+    Args:
+        at_once: touched keys whose state is in memory at once, on its way into a backend that spills.
+    """
+
+    def __init__(self, spec: SubtaskSpec, subtask: int, keys: Keys, *, at_once: int = 20_000) -> None:
+        self._spec, self._at_once = spec, at_once
         own = self.key_groups = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
         self._files = own_files(spec, own)
         self._touched_once: list[TouchedState] = []
@@ -66,7 +67,7 @@ class SubtaskKeyedState:
 
     def _due(self, may_be_due: Hashes) -> pa.Table | None:
         """Timers that this batch may fire; where they are few, what is read for that is not read again."""
-        if self._spec.backend.spills or len(may_be_due) > _KEYS_AT_ONCE:
+        if self._spec.backend.spills or len(may_be_due) > self._at_once:
             return self._timers.due()
         touched = self._touched(np.concatenate([self.keys.touched, may_be_due]))
         self._touched_once.append(touched)
@@ -94,8 +95,8 @@ class SubtaskKeyedState:
 
     def _in_parts(self, descriptor: StateDescriptor, read: Read) -> Iterator[tuple[Any, Any]]:
         hashes = KeyHashes(self.keys.touched).ordered
-        for start in range(0, len(hashes), _KEYS_AT_ONCE):
-            part = self._touched(hashes[start : start + _KEYS_AT_ONCE])
+        for start in range(0, len(hashes), self._at_once):
+            part = self._touched(hashes[start : start + self._at_once])
             yield from self._loaded(part, descriptor, read).items()
 
     def _loaded(self, state: TouchedState, descriptor: StateDescriptor, read: Read) -> dict[Any, Any]:

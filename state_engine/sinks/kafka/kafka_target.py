@@ -25,8 +25,7 @@ from state_engine.core.types.json_values import for_json, scalar_text
 from state_engine.core.types.row import RowKind
 from state_engine.sinks.base import DROP_ROWS
 from state_engine.sinks.row_rules import DecodedByPython, NotAfter, NotBefore1970, RowRule
-from state_engine.sources.row_kinds import kinds_of
-from state_engine.sources.stream_columns import ROW_KIND
+from state_engine.sources.stream_columns import ROW_KIND, kinds_of
 from state_engine.spark.kafka.cluster import Format, KafkaCluster
 
 Values = Mapping[str, Any]

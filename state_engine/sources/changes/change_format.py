@@ -242,7 +242,6 @@ class DebeziumFormat(ChangeFormat):
 
     @property
     def _row(self) -> StructType:
-        """The type of a row in an envelope of JSON text."""
         kind = to_type(self.schema, parameter="schema")
         assert isinstance(kind, StructType)
         return StructType(kind.names, kind.types)
@@ -483,7 +482,6 @@ def _in_order(values: Sequence[Any], parts: Sequence[Path]) -> str | None:
 
 
 def _parsed(texts: list[bytes | None], kind: StructType, placed: PlaceReader | None) -> _Envelopes:
-    """Of envelopes that are JSON text."""
     before: list[Any] = []
     after: list[Any] = []
     ops: list[str | None] = []
@@ -513,7 +511,6 @@ def _parsed(texts: list[bytes | None], kind: StructType, placed: PlaceReader | N
 
 
 def _envelope(text: bytes) -> dict[str, Any]:
-    """One envelope, without Debezium's wrapping."""
     try:
         envelope = json_decoder().decode(text.decode())
     except (ValueError, RecursionError) as error:
@@ -526,7 +523,6 @@ def _envelope(text: bytes) -> dict[str, Any]:
 
 
 def _field(envelope: Any, path: Path) -> Any:
-    """A field of an envelope; None without one."""
     for name in path:
         envelope = envelope.get(name) if isinstance(envelope, dict) else None
     return envelope
@@ -542,7 +538,6 @@ def _place_in(envelope: Any, path: Path, read: Reader) -> Any:
 
 
 def _images(envelope: dict[str, Any], read: Reader) -> tuple[Any, Any, str | None]:
-    """Row before, row after and operation of an envelope."""
     images = []
     for name in ("before", "after"):
         try:

@@ -34,8 +34,8 @@ from state_engine.sources.frames import HIDDEN
 from state_engine.sources.partition_rows import as_frame
 from state_engine.sources.rows import Given, all_tables, either
 from state_engine.sources.stream_columns import ROW_KIND
-from state_engine.spark.execution import mapped_in_arrow
 from state_engine.spark.spark_names import F, T
+from state_engine.spark.tasks import mapped_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -173,7 +173,6 @@ def _good(source: DecodedSource, keep_refused: bool, rows: pa.Table) -> pa.Table
 
 
 def _bad(source: DecodedSource, rows: pa.Table) -> pa.Table:
-    """The rows that cannot be decoded."""
     feed, letters = _feed(rows), []
     for row, why in sorted(source.format.decode(feed).problems.items()):
         places = [rows[name][row].as_py() for name in PLACES.names]
@@ -223,7 +222,6 @@ def _record_of(feed: pa.Table, row: int) -> bytes:
 
 
 def _row_of(record: bytes, place: int) -> pa.Table:
-    """A row that could not be decoded, as a file of its own."""
     one = pa.ipc.open_stream(record[len(_RECORD) :]).read_all()
     values = (place, 0)
     for field, value in zip(PLACES, values, strict=True):

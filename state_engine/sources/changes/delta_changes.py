@@ -155,7 +155,6 @@ class ChangeTable(SourceTable):
         return self._property(version, FEED).lower() == "true"
 
     def _property(self, version: int, name: str) -> str:
-        """A property of the table in a version; empty where it has none."""
         given = self._snapshot(version).metadata().configuration()
         value = self._java("scala.jdk.javaapi.CollectionConverters").asJava(given).get(name)
         return "" if value is None else str(value)
@@ -317,7 +316,6 @@ def _metadata_columns(files: Sequence[ChangeFile]) -> list[Column]:
 
 
 def _recorded_changes(uri: str, types: Sequence[str]) -> int:
-    """How many rows of a file of changes are of these types."""
     with open_location(uri).parquet() as file:
         column = file.read(columns=[CHANGE_TYPE])[CHANGE_TYPE]
     return int(pc.sum(pc.is_in(column, value_set=pa.array(types, column.type))).as_py() or 0)

@@ -142,7 +142,6 @@ class Decoding:
         return [*places, kind.alias(ROW_KIND)] if self.changes else places
 
     def _rows(self, frame: DataFrame) -> DataFrame:
-        """The columns of records that fit."""
         columns = [F.col(f"{_DECODED}.{quoted(name)}").alias(name) for name in self.declared.names]
         added = [F.col(name.removeprefix(METADATA)).alias(name) for name, _ in self._metadata]
         return frame.select(*columns, *added, *self._hidden())
@@ -181,8 +180,6 @@ class Decoding:
 
 
 class _RecordReader:
-    """Reads records by the rules of ``sources.text``."""
-
     def __init__(self, decoding: Decoding, columns: StructType) -> None:
         self._decoding, self._columns = decoding, columns
         kinds = dict(zip(columns.names, columns.types, strict=True))
@@ -259,7 +256,6 @@ def _columns_of(
 
 
 def _objects(texts: Sequence[bytes | None], names: tuple[str, ...]) -> list[tuple[Any, ...] | str]:
-    """The fields of JSON objects; a text that is none is why."""
     fields, dialect = FieldNames(names, "null"), JsonDialect(TextOptions(multi_line=True))
     objects: list[tuple[Any, ...] | str] = []
     for text in texts:
@@ -306,8 +302,6 @@ def records_again(spark: SparkSession, letters: Sequence[bytes]) -> DataFrame:
 
 
 def _letters(bad: DataFrame) -> DataFrame:
-    """Records that do not fit, as a source gives them."""
-
     def packed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             rows = pa.Table.from_batches([batch])

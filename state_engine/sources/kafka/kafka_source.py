@@ -252,7 +252,6 @@ class KafkaSource(Source):
         return self._decoding().decoded(records_again(spark, records), keep_refused=keep_refused)
 
     def _records(self, spark: SparkSession, wanted: KafkaSlice) -> DataFrame:
-        """The records of ranges, with hidden columns."""
         if not wanted.ranges:
             return spark.createDataFrame([], record_schema())
         starts: dict[str, dict[str, int]] = {}
@@ -411,7 +410,6 @@ def _check_starting(starting: object) -> None:
 
 
 def _offsets_given(given: object, there: Mapping[Partition, Topic], *, of: str) -> dict[Partition, int]:
-    """Offsets that a user names."""
     offsets: dict[Partition, int] = {}
     for topic, partitions in given.items() if isinstance(given, Mapping) else [("", None)]:
         if not isinstance(partitions, Mapping):

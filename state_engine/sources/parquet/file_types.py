@@ -194,14 +194,12 @@ _GIVEN: dict[pa.DataType, tuple[pa.DataType, ...]] = {
 
 
 def _text(kind: pa.DataType) -> str:
-    """A type as the user may know it."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return "nanoseconds"
     return ddl_text(_in_spark(kind)) if _has_type(_in_spark(kind)) else str(kind)
 
 
 def _stored_as(kind: pa.DataType) -> str:
-    """What a column of a type can be declared as."""
     if _has_type(_in_spark(kind)):
         return ddl_text(_in_spark(kind))
     if pa.types.is_nested(kind):

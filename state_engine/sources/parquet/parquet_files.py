@@ -1,21 +1,27 @@
-"""What a source learns from the footers of Parquet files: number of rows and schema."""
+"""What a source learns from the footers of Parquet files, number of rows and schema; and the options of a reader.
+
+A source with options has Spark read its files. Names with a dot are Hadoop's own, such as
+``parquet.encryption.kms.client.class``, and reach it as they are.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from state_engine.core.errors import BadFileError, StorageError
+from state_engine.core.choices import check_choice, unknown_option
+from state_engine.core.errors import BadFileError, ConfigurationError, StorageError
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sources.files.file_ends import bytes_of_ends
+from state_engine.sources.file_ends import bytes_of_ends
 from state_engine.sources.parquet.file_types import columns_of, inferred
+from state_engine.sources.text.options import REFUSED_OF_FILES
 from state_engine.spark.read_failures import way_out_of
 from state_engine.spark.spark_names import T
 from state_engine.storage.stores.files import open_location
@@ -108,3 +114,32 @@ def _parquet(uri: str, last: bytes = b"") -> Iterator[pq.ParquetFile]:
 def _is_damaged(error: OSError) -> bool:
     """Whether the bytes are wrong; what the storage refuses has a number, and may name any path."""
     return not isinstance(error, StorageError) and error.errno is None and bool(_DAMAGED.search(str(error)))
+
+
+_REBASE = ("EXCEPTION", "CORRECTED", "LEGACY")
+_VALUES: dict[str, tuple[str, ...]] = {
+    "mergeSchema": ("true", "false"),
+    "datetimeRebaseMode": _REBASE,
+    "int96RebaseMode": _REBASE,
+    "recursiveFileLookup": ("true",),
+    "ignoreCorruptFiles": ("false",),
+    "ignoreMissingFiles": ("false",),
+}
+"""What each option takes; of the last three, what a ``FileSource`` does anyway."""
+
+
+def check_parquet_options(given: Mapping[str, Any]) -> None:
+    """Refuse options that Spark would pass over, and those that a ``FileSource`` cannot have."""
+    values = {name.lower(): name for name in _VALUES}
+    refused = {name.lower(): why for name, why in REFUSED_OF_FILES.items()}
+    for name, value in sorted(given.items()):
+        small = name.lower()
+        if "." in name:
+            continue
+        if small in refused:
+            raise ConfigurationError(f"FileSource: the option {name!r} {refused[small]}")
+        if small not in values:
+            raise unknown_option(name, _VALUES, what="FileSource: a reader of parquet")
+        takes = _VALUES[values[small]]
+        if str(value).lower() not in [word.lower() for word in takes]:
+            check_choice(value, takes, what=f"FileSource: the option {name!r}")

@@ -119,7 +119,6 @@ def microseconds(fraction: str) -> int:
 
 
 def _part(letters: str, option: str, pattern: str) -> tuple[str, str]:
-    """Name and regular expression of a part."""
     letter, count = letters[0], len(letters)
     digits = r"\d{1,2}" if count == 1 else r"\d{2}"
     if letter in "yu":

@@ -49,7 +49,6 @@ class JsonDialect:
         return records
 
     def _object(self, text: str, at: int, records: list[Record]) -> int:
-        """Where the object that begins somewhere ends."""
         value, end = self._decoder.raw_decode(text, at)
         problem = "" if isinstance(value, dict) else f"{short(value)} is not an object"
         records.append((text[at:end], value, problem))

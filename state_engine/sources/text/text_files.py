@@ -12,17 +12,18 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, Any, cast
 
 import pyarrow as pa
 
 from state_engine.core.errors import BadFileError, StorageError
+from state_engine.spark.placement import USUAL
 from state_engine.storage.stores.files import open_location
 
 PACKED = (".gz", ".bz2", ".deflate", ".zst")
 """Ends of the names of files that are unpacked."""
 _UNREAD = (".lz4", ".snappy", ".xz", ".zip", ".7z", ".lzo")
-_CHUNK_BYTES = 2**22
 _BOM = "\ufeff"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
@@ -32,17 +33,21 @@ def is_packed(uri: str) -> bool:
     return uri.endswith(PACKED)
 
 
-def text_chunks(uri: str, encoding: str, *, start: int = 0, end: int | None = None) -> Iterator[str]:
+def text_chunks(
+    uri: str, encoding: str, *, start: int = 0, end: int | None = None, at_once: int = USUAL.chunk_bytes
+) -> Iterator[str]:
     """The text of a file, or of its lines that begin within a range of bytes.
 
     Args:
         start, end: bytes, of a file that is not packed and whose lines end with the byte of a line end.
+        at_once: how many bytes are read at a time.
     """
     decode = codecs.getincrementaldecoder(encoding)(
         errors="surrogateescape" if encoding == "utf-8" else "strict"
     )
     with _damage(uri), _opened(uri) as stream:
-        content = _all_of(stream) if start == 0 and end is None else _lines_of(stream, start, end)
+        chunks = iter(partial(stream.read, at_once), b"")
+        content = chunks if start == 0 and end is None else _lines_of(stream, start, end, at_once)
         first = start == 0
         for chunk in content:
             if first and encoding == "utf-8" and chunk.startswith(_UTF16):
@@ -106,16 +111,11 @@ class _Inflated:
         return b""
 
 
-def _all_of(stream: IO[bytes]) -> Iterator[bytes]:
-    while chunk := stream.read(_CHUNK_BYTES):
-        yield chunk
-
-
-def _lines_of(stream: IO[bytes], start: int, end: int | None) -> Iterator[bytes]:
+def _lines_of(stream: IO[bytes], start: int, end: int | None, at_once: int) -> Iterator[bytes]:
     """The lines that begin from ``start`` on and before ``end``."""
     at, begun = max(start - 1, 0), start == 0
     stream.seek(at)
-    for chunk in _all_of(stream):
+    while chunk := stream.read(at_once):
         first = 0 if begun else chunk.find(b"\n") + 1
         begun = begun or first > 0
         last = -1 if end is None else chunk.find(b"\n", max(end - 1 - at, 0))

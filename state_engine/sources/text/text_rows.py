@@ -32,7 +32,7 @@ from state_engine.sources.text.options import TextFormat, TextOptions
 from state_engine.sources.text.text_columns import csv_column, json_column
 from state_engine.sources.text.text_files import is_packed, text_chunks
 from state_engine.sources.text.text_values import FieldNames, short
-from state_engine.spark.placement import Limits, limits_of, placement_of
+from state_engine.spark.placement import USUAL, Limits, placement_of
 from state_engine.spark.read_failures import RefusedRecordError, reading_file
 from state_engine.spark.spark_names import T
 from state_engine.storage.stores.in_threads import in_threads
@@ -98,8 +98,11 @@ class Piece:
 class TextRows:
     """Reads text as rows of declared columns."""
 
-    def __init__(self, format_: TextFormat, columns: StructType, options: TextOptions) -> None:
+    def __init__(
+        self, format_: TextFormat, columns: StructType, options: TextOptions, limits: Limits = USUAL
+    ) -> None:
         self._columns, self._options = StructType(columns.names, columns.types), options
+        self._limits = limits
         self.schema = pa.schema([*columns.arrow, *PLACES])
         self._is_csv = format_ == "csv"
         column = csv_column if self._is_csv else json_column
@@ -119,11 +122,10 @@ class TextRows:
             RefusedRecordError: a record does not fit, and ``keep_refused`` is not set.
         """
         sizes = [one.size * (_PACKED_SHARE if is_packed(one.uri) else 1) for one in ranges]
-        limits = limits_of(spark)
-        if placement_of(limits, stored_bytes=sum(sizes)).by_driver:
+        if placement_of(self._limits, stored_bytes=sum(sizes)).by_driver:
             pieces = [Piece(place, one.uri, 0, None, one.size) for place, one in enumerate(ranges)]
             return self._of_driver(self._records(pieces), keep_refused)
-        tasks = self._tasks(ranges, sizes, spark.sparkContext.defaultParallelism, limits)
+        tasks = self._tasks(ranges, sizes, spark.sparkContext.defaultParallelism)
         rows = TaskRows(self.schema, len(tasks), partial(self._good, tasks, keep_refused))
         return SourceFrame(rows, self._refused_frame(spark, tasks) if keep_refused else None)
 
@@ -160,12 +162,10 @@ class TextRows:
         schema = T.StructType.fromJson(spark_schema(REFUSED_ROWS))
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
-    def _tasks(
-        self, ranges: Sequence[FileRange], sizes: Sequence[int], cores: int, limits: Limits
-    ) -> list[list[Piece]]:
+    def _tasks(self, ranges: Sequence[FileRange], sizes: Sequence[int], cores: int) -> list[list[Piece]]:
         """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
         total = sum(sizes) + len(sizes) * _OPENING_BYTES
-        size = limits.bytes_of_a_task(total, cores)
+        size = self._limits.bytes_of_a_task(total, cores)
         pieces: list[Piece] = []
         for place, one in enumerate(ranges):
             if self._options.splittable and not is_packed(one.uri) and one.size > size:
@@ -217,7 +217,6 @@ class TextRows:
         return fit, pa.Table.from_pylist(letters, REFUSED_ROWS)
 
     def _records(self, pieces: Iterable[Piece]) -> Iterator[Placed]:
-        """Every record of pieces, with its place."""
         several = iter(pieces)
         while some := list(islice(several, _FILES_AHEAD)):
             small = [one for one in some if one.bytes <= _SMALL_BYTES]
@@ -238,7 +237,8 @@ class TextRows:
             return list(self._chunks(piece))
 
     def _chunks(self, piece: Piece) -> Iterator[str]:
-        return text_chunks(piece.uri, self._options.encoding, start=piece.start, end=piece.end)
+        encoding, at_once = self._options.encoding, self._limits.chunk_bytes
+        return text_chunks(piece.uri, encoding, start=piece.start, end=piece.end, at_once=at_once)
 
     def _of_letter(self, letter: bytes) -> Iterable[Record]:
         said, line = _taken_apart(letter)
@@ -266,7 +266,6 @@ class TextRows:
     def _csv(
         self, chunks: Iterable[str], uri: str, *, names: list[str] | None = None, letter: bool = False
     ) -> Iterator[Record]:
-        """The records of CSV."""
         dialect = CsvDialect(self._options)
         records = dialect.records(chunks, uri)
         if self._options.header and not letter:
@@ -319,7 +318,6 @@ def directory_of(letter: bytes) -> str:
 
 
 def _head(names: list[str] | None, uri: str) -> bytes:
-    """What a letter of a file begins with."""
     directory = uri.rpartition("/")[0]
     said: dict[str, Any] = {} if names is None else {"names": names}
     said |= {"directory": directory} if "=" in directory else {}
@@ -350,7 +348,6 @@ def _batched(rows: Iterable[Placed]) -> Iterator[list[Placed]]:
 
 
 def _letter(one: Placed, problem: str) -> dict[str, Any]:
-    """A record that does not fit, as a source gives it."""
     text = text_or_bytes(one.record.text.encode("utf-8", "surrogateescape"))
     shown = text if isinstance(text, str) else json.dumps(text)
     parts = (one.record.letter, one.file, one.row, f"SourceError: {problem}", shown)

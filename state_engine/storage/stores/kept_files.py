@@ -16,10 +16,6 @@ from threading import RLock
 from state_engine.storage.stores.files import open_location
 from state_engine.storage.stores.parquet_reading import OpenParquet
 
-_MAX_BYTES = 64 << 20
-"""Of all files that a process keeps, decoded."""
-_LARGEST_BYTES = 1 << 20
-"""Decoded size of the largest file that is kept."""
 _UNUSED_S = 600.0
 """A file that was used in the last ten minutes makes no room for another one."""
 
@@ -37,10 +33,15 @@ class _Kept:
 
 
 class KeptFiles:
-    """See the module docstring. May be used by several threads."""
+    """See the module docstring. May be used by several threads.
 
-    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        self._max_bytes, self._lock = max_bytes, RLock()
+    Args:
+        max_bytes: of all files that a process keeps, decoded.
+        largest_bytes: decoded size of the largest file that is kept.
+    """
+
+    def __init__(self, max_bytes: int = 64 << 20, largest_bytes: int = 1 << 20) -> None:
+        self._max_bytes, self._largest_bytes, self._lock = max_bytes, largest_bytes, RLock()
         self._files: dict[tuple[str, tuple[str, ...]], _Kept] = {}
 
     def opened(self, uri: str, coded: Collection[str], opening: Callable[[], OpenParquet]) -> OpenParquet:
@@ -55,7 +56,7 @@ class KeptFiles:
             kept.used_s = now_s
             return kept.file
         file = opening()
-        if file.decoded_bytes(range(file.row_groups)) <= _LARGEST_BYTES:
+        if file.decoded_bytes(range(file.row_groups)) <= self._largest_bytes:
             with self._lock:
                 self._files.pop(key, None)
                 if self._has_room(stamp[0], now_s):
@@ -72,7 +73,7 @@ class KeptFiles:
     def _may_keep(self, decoded: int) -> bool:
         """Whether rows of a file that is kept may be, too."""
         with self._lock:  # a file asks as it is read, while other threads open theirs
-            return decoded <= _LARGEST_BYTES and self.bytes + decoded <= self._max_bytes
+            return decoded <= self._largest_bytes and self.bytes + decoded <= self._max_bytes
 
     @property
     def bytes(self) -> int:

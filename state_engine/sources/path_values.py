@@ -148,7 +148,6 @@ def _or_text(text: str, kind: pa.DataType) -> pa.DataType:
 
 
 def _common(kinds: Sequence[pa.DataType]) -> pa.DataType:
-    """The type that holds the values of several."""
     several = set(kinds)
     if len(several) <= 1:
         return next(iter(several), pa.string())
@@ -203,8 +202,6 @@ class PathValues:
 
     def added_to(self, rows: Given, schema: T.StructType) -> Given:
         """Rows of the files, with all columns of a schema in its order, and the hidden ones."""
-        if not self.values:
-            return rows
 
         def in_table(rows: pa.Table) -> Given:
             return self.in_arrow(rows, _names(rows.column_names, schema))
@@ -250,7 +247,6 @@ def _names(there: Sequence[str], schema: T.StructType) -> list[str]:
 
 
 def _by_place(texts: Sequence[str | None]) -> Column:
-    """The text at the place of a row's file; all of them go to Java as one."""
     return F.element_at(F.from_json(F.lit(json.dumps(texts)), "array<string>"), F.col(FILE_COLUMN) + 1)
 
 
@@ -262,7 +258,6 @@ def _canonical(value: Any) -> str | None:
 
 
 def _read(values: PathValues, read: Read, task: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, with the values of its files."""
     whole = values.values.keys() - values.given.keys()
     needed = dict.fromkeys([*[name for name in columns if name not in whole], FILE_COLUMN])
     for batch in read(task, tuple(needed)):
