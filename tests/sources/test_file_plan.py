@@ -178,7 +178,7 @@ def test_no_file_that_was_consumed_is_opened_again(tmp_path: Path, monkeypatch: 
         opened.append(uri)
         return open_location(uri)
 
-    monkeypatch.setattr("state_engine.sources.file_ranges.open_location", look)
+    monkeypatch.setattr("state_engine.sources.file_ends.open_location", look)
     assert ranges(plan(source, part.elements)) == [("b.parquet", 0, None)]
     assert opened == [f"file://{tmp_path}/b.parquet"]
 
