@@ -18,7 +18,6 @@ from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.dead_letters import DeadLetter, chosen, letters_of, next_slice
 from state_engine.microbatch.quiet_time import any_timer_due
 from state_engine.microbatch.reports import BatchReport
-from state_engine.microbatch.quiet_time import any_timer_due
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,13 @@ from state_engine.core.time.time_plan import plan_time
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.job import StatefulJob
-from state_engine.microbatch.quiet_time import outages, times_without_rows, waiting_sources
-from state_engine.microbatch.quiet_time import due_since, timers_due
+from state_engine.microbatch.quiet_time import (
+    due_since,
+    outages,
+    timers_due,
+    times_without_rows,
+    waiting_sources,
+)
 from state_engine.microbatch.unasked_states import kept_for_later
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles

@@ -42,8 +42,8 @@ from state_engine.job.graph import (
 )
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
-from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.declarations import other_columns
+from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.operations.head_operations import HeadOperations
 from state_engine.queries.state_changes import SAME
 from state_engine.queries.state_rows import KEY, STATE, WHY, key_schema_of
