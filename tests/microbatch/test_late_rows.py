@@ -315,7 +315,7 @@ def test_the_first_operator_diverts_whatever_its_function(cut: int | None) -> No
 
 @pytest.mark.spark
 def test_the_first_operator_diverts_where_tasks_route_its_rows(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
 ) -> None:
     """It has the watermark before each row, though its function does not see it; a transform stands in front."""
     given, model = CASES["one source"].of(events(3))
@@ -325,7 +325,7 @@ def test_the_first_operator_diverts_where_tasks_route_its_rows(
         mapped = source.map(lambda value: value, EVENT, uid="mapped")
         return {"mapped": mapped, "late": mapped.get_side_output(LATE)}
 
-    monkeypatch.setattr(StreamFrame, "table", None)
+    limits(**NOTHING_BY_DRIVER)
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
     pipeline.run()
     outputs = pipeline.outputs()
