@@ -30,10 +30,10 @@ from state_engine import (
     StateTtlConfig,
     Time,
 )
-from state_engine.sources.frames import StreamFrame
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing import CollectSink, run_in_memory
 from tests.state_backends.backends import BACKENDS
+from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 from tests.support.pipelines import Pipeline
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
@@ -206,7 +206,7 @@ def test_no_cut_makes_a_row_late(
 @pytest.mark.spark
 @pytest.mark.parametrize("order_by", [["n"], ["k"]])
 def test_tasks_of_spark_find_the_same(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, order_by: list[str]
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, order_by: list[str]
 ) -> None:
     rows = {name: events(random.Random(3), delay_ms, 40) for name, delay_ms in DELAYS_MS.items()}
 
@@ -220,7 +220,7 @@ def test_tasks_of_spark_find_the_same(
         )  # fmt: skip
         return {"sums": summed("union", left, right)}
 
-    monkeypatch.setattr(StreamFrame, "table", None)
+    limits(**NOTHING_BY_DRIVER)
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
     pipeline.run(drain=True)
     assert sorted(pipeline.outputs()["sums"]) == expected(chain(*rows.values()))
