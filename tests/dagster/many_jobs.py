@@ -23,8 +23,13 @@ COLUMNS = "key bigint, value bigint"
 
 
 class Total(KeyedProcessFunction):
+    """Keeps the total of a key in a state of a given name."""
+
+    def __init__(self, state: str = "total") -> None:
+        self.state = state
+
     def open(self, runtime_context: RuntimeContext) -> None:
-        self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
+        self.total = runtime_context.get_state(ValueStateDescriptor(self.state, int))
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         total = (self.total.value() or 0) + value.value
@@ -32,18 +37,20 @@ class Total(KeyedProcessFunction):
         yield value.key, total
 
 
-def totals(name: str, source: FileSource | DeltaSource, directory: Path) -> StatefulJob:
+def totals(
+    name: str, source: FileSource | DeltaSource, directory: Path, *, state: str = "total"
+) -> StatefulJob:
     """A job that writes totals into the table ``directory / name``."""
     job = StatefulJob(name, parallelism=1, max_parallelism=2)
     stream = job.source("rows", source)
-    stream.key_by("key").process(Total(), uid="total", output_type=COLUMNS).sink(
+    stream.key_by("key").process(Total(state), uid="total", output_type=COLUMNS).sink(
         "totals", DeltaSink(str(directory / name))
     )
     return job
 
 
-def from_files(name: str, directory: Path) -> StatefulJob:
-    return totals(name, FileSource(str(directory / "inbox"), schema=COLUMNS), directory)
+def from_files(name: str, directory: Path, *, state: str = "total") -> StatefulJob:
+    return totals(name, FileSource(str(directory / "inbox"), schema=COLUMNS), directory, state=state)
 
 
 def from_table(name: str, table: str, directory: Path) -> StatefulJob:

@@ -140,6 +140,28 @@ def test_assets_below_and_above_ones_own_run_together(tmp_path: Path, spark: Spa
     assert event.asset_materialization.metadata["rows_out"].value == 2
 
 
+def test_states_that_the_code_keeps_for_later_are_in_the_metadata_of_the_checkpoint(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    root = str(tmp_path / "state")
+    before, after = (from_files("one", tmp_path, state=state) for state in ("total", "sum"))
+    after.stream(after.operators["total"]).keep_states("total")
+    checkpoint, shown = dg.AssetKey(["one", "checkpoint"]), []
+    with dg.DagsterInstance.ephemeral() as instance:
+        for number, job in enumerate([before, after]):
+            arrive(tmp_path, f"rows{number}", [(1, 10), (2, 3)])
+            run = dg.materialize(
+                [statelake_assets(job, root=root)],
+                resources={"state_engine": StateEngineResource(root=root)},
+                instance=instance,
+                run_config=QUIET,
+            )
+            [event] = [e for e in run.get_asset_materialization_events() if e.asset_key == checkpoint]
+            kept = event.materialization.metadata.get("kept_states")
+            shown.append(None if kept is None else kept.value)
+    assert shown == [None, ["state 'total' of operator 'total' is kept for later: keep_states names it"]]
+
+
 def test_a_name_that_is_taken_twice_and_what_is_no_job_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="two jobs are named 'one'"):
         of([from_files("one", tmp_path), from_files("one", tmp_path)], tmp_path)
