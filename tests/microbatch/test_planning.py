@@ -69,7 +69,7 @@ class FakeSource:
 class FakePositions:
     """Every micro-batch appended its own id, where it read anything."""
 
-    def elements(self, path: Sequence[CheckpointRow], name: str) -> list[Any]:
+    def elements(self, path: Sequence[CheckpointRow], name: str, source: object) -> list[Any]:
         return [row.write_id for row in path for s in row.sources if s.position_from != s.position_to]
 
 

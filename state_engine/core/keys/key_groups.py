@@ -126,8 +126,8 @@ def check_max_parallelism(max_parallelism: int, *, name: str = "max_parallelism"
 
     >>> check_max_parallelism(128)
     """
-    if not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
-        raise ConfigurationError(f"{name} must be 1 … {MAX_PARALLELISM_LIMIT}, got {max_parallelism}")
+    if type(max_parallelism) is not int or not 1 <= max_parallelism <= MAX_PARALLELISM_LIMIT:
+        raise ConfigurationError(f"{name} must be 1 … {MAX_PARALLELISM_LIMIT}, got {max_parallelism!r}")
 
 
 def check_parallelism(*, max_parallelism: int, parallelism: int) -> None:
@@ -136,8 +136,8 @@ def check_parallelism(*, max_parallelism: int, parallelism: int) -> None:
     >>> check_parallelism(max_parallelism=128, parallelism=2)
     """
     check_max_parallelism(max_parallelism)
-    if parallelism < 1:
-        raise ConfigurationError(f"parallelism must be at least 1, got {parallelism}")
+    if type(parallelism) is not int or parallelism < 1:
+        raise ConfigurationError(f"parallelism must be at least 1, got {parallelism!r}")
     if parallelism > max_parallelism:
         raise ConfigurationError(
             f"parallelism {parallelism} is greater than max parallelism {max_parallelism}: subtasks would be left "
