@@ -15,8 +15,10 @@ import pyarrow as pa
 from state_engine.core.checkpoints.time_travel import METADATA, DeclaredState, Expiry
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import APPEND, CLEAR, PUT
+from state_engine.core.types.column_forms import times_as_text
 from state_engine.core.types.ddl import ddl_text, list_text, map_text, quoted, record_text
-from state_engine.core.types.every_type import DictType, ListType, StructType, TypeInformation
+from state_engine.core.types.every_type import DictType, ListType, StructType, TimeType, TypeInformation
+from state_engine.core.types.logical_types import DAY_US
 from state_engine.core.types.type_text import type_from_text
 from state_engine.core.types.walk import walked
 from state_engine.storage.layout import state_column
@@ -79,7 +81,7 @@ def _changes(
     column = quoted(state_column(declared.schema.column_name))
     want = shown or declared.shown_type
     stored = column if declared.column_type == want else f"CAST({column} AS {_type_text(want)})"
-    stored = with_defaults_sql(stored, type_from_text(declared.schema.type), want)
+    stored = read_sql(stored, type_from_text(declared.schema.type), want)
     rows = (
         f"SELECT key_hash, key, updated_at, {stored} AS stored, coalesce(op, '{op_of_entry(declared.shape)}') AS op, "
         f"if(op IS NULL, 0, {ORDER}) AS place FROM {source} WHERE state = '{declared.schema.column_name}'"
@@ -91,28 +93,46 @@ def _changes(
     return f"SELECT * FROM ({rows}) WHERE {' AND '.join(conditions)}"
 
 
-def with_defaults_sql(value: str, kind: TypeInformation, shown: pa.DataType, depth: int = 0) -> str:
-    """A value in which fields that were added with a default have it; the twin of ``column_forms.with_defaults``.
+def read_sql(value: str, kind: TypeInformation, shown: pa.DataType, depth: int = 0) -> str:
+    """A stored value as queries show it; the twin of ``column_forms``' ``with_defaults`` and ``times_as_text``.
 
     Args:
         shown: the type of the value, which has other names of fields than are stored.
     """
     part = f"e{depth}"
-    if not kind.completes:
+    if not (kind.completes or kind.has_times):
         return value
     if isinstance(kind, ListType):
-        return f"transform({value}, {part} -> {with_defaults_sql(part, kind.element, shown.value_type, depth + 1)})"
+        return f"transform({value}, {part} -> {read_sql(part, kind.element, shown.value_type, depth + 1)})"
     if isinstance(kind, DictType):
-        item = with_defaults_sql(part, kind.value, shown.item_type, depth + 1)
-        return f"transform_values({value}, (k{depth}, {part}) -> {item})"
+        item = read_sql(part, kind.value, shown.item_type, depth + 1)
+        items = f"transform_values({value}, (k{depth}, {part}) -> {item})"
+        if not kind.key.has_times:
+            return items
+        key = read_sql(f"k{depth}", kind.key, shown.key_type, depth + 1)
+        return f"transform_keys({items}, (k{depth}, {part}) -> {key})"
+    if isinstance(kind, TimeType):
+        return _time_text(value)
     assert isinstance(kind, StructType)
     fields = []
     for place, (field, inner) in enumerate(zip(shown, kind.types, strict=True)):
-        text = with_defaults_sql(f"{value}.{quoted(field.name)}", inner, field.type, depth + 1)
+        text = read_sql(f"{value}.{quoted(field.name)}", inner, field.type, depth + 1)
         if (default := kind.stored_defaults.get(place)) is not None:
-            text = f"coalesce({text}, {literal(default.view(field.type)[0])})"
+            text = f"coalesce({text}, {literal(times_as_text(default.view(field.type), inner)[0])})"
         fields.append(f"{text} AS {quoted(field.name)}")
     return f"if({value} IS NULL, NULL, struct({', '.join(fields)}))"
+
+
+def _time_text(micros: str) -> str:
+    """A time of day as text; the twin of ``TimeType.as_text``."""
+    hours, minutes, seconds = (
+        f"lpad(CAST({micros} div {unit} % {most} AS STRING), 2, '0')"
+        for unit, most in ((3_600_000_000, 24), (60_000_000, 60), (1_000_000, 60))
+    )
+    rest = f"CAST({micros} % 1000000 AS STRING)"
+    fraction = f"if({rest} = '0', '', concat('.', lpad({rest}, 6, '0')))"
+    text = f"concat({hours}, ':', {minutes}, ':', {seconds}, {fraction})"
+    return f"if({micros} BETWEEN 0 AND {DAY_US - 1}, {text}, CAST({micros} AS STRING))"
 
 
 def _counts(files: Sequence[StateFile]) -> str:

@@ -24,7 +24,9 @@ from state_engine.core.checkpoints.time_travel import (
 from state_engine.core.keys.canonical import decode_keys
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.types.column_forms import times_as_text
 from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.layout import JobLayout, state_column
 from state_engine.storage.state.base import BaseSpec, read_entries
 from state_engine.storage.state.listed_files import KeyGroups
@@ -106,6 +108,7 @@ def _columns(
         return schema.empty_table()
     # fields are called as they were declared: some are stored under the names that they had before
     column = one_chunk(entries[state_column(declared.schema.column_name)]).view(declared.shown_type)
+    column = times_as_text(column, type_from_text(declared.schema.type))
     arrays = key_columns(one_chunk(entries["key"]), declared.key.shown)
     updated = lasting = one_chunk(entries["updated_at"])
     if declared.shape == "map":

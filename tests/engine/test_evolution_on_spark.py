@@ -32,9 +32,9 @@ from state_engine import (
 )
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.state.evolution import evolve
-from state_engine.core.types.column_forms import with_defaults
+from state_engine.core.types.column_forms import times_as_text, with_defaults
 from state_engine.core.types.type_parsing import to_type
-from state_engine.queries.fold_sql import with_defaults_sql
+from state_engine.queries.fold_sql import read_sql
 from tests.core.state.test_evolution import DEFAULTS
 from tests.support.catalogs import new_schema
 from tests.support.pipelines import Pipeline
@@ -265,9 +265,9 @@ def test_a_query_reads_each_type_of_default(spark: SparkSession) -> None:
     for name, value in (("session.timeZone", "Asia/Kolkata"), ("parser.escapedStringLiterals", "true")):
         session.conf.set(f"spark.sql.{name}", value)
     frame = session.createDataFrame(pa.table({"v": stored}))
-    text = with_defaults_sql("v", evolution.type, evolution.storage)
+    text = read_sql("v", evolution.type, evolution.storage)
     answer = frame.selectExpr(f"{text} AS v").toArrow()["v"].combine_chunks()
-    wanted = with_defaults(stored, evolution.type).to_pylist()
+    wanted = times_as_text(with_defaults(stored, evolution.type), evolution.type).to_pylist()
     assert answer.to_pylist() == wanted
     assert None not in wanted[0].values()
 

@@ -19,6 +19,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.ttl import Lifetime
+from state_engine.core.types.column_forms import times_as_text
 from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.type_text import shown_storage, type_from_text
 
@@ -121,6 +122,11 @@ class DeclaredState:
         """The same with the names that fields were declared with, which are others where a field was renamed."""
         return shown_storage(self.schema.type)
 
+    @property
+    def read_type(self) -> pa.DataType:
+        """The same as queries show it, with text for times of day."""
+        return times_as_text(pa.array([], self.shown_type), type_from_text(self.schema.type)).type
+
     def key_names(self, *, metadata: bool) -> list[str]:
         """Names of the key's columns for readers; one that another column has gets ``key_`` before it."""
         others = {"value", *(["map_key"] if self.shape == "map" else []), *(METADATA if metadata else ())}
@@ -130,7 +136,7 @@ class DeclaredState:
     def columns(self) -> list[tuple[str, pa.DataType]]:
         """Names and types of all columns for readers."""
         keys = zip(self.key_names(metadata=True), self.key.shown, strict=True)
-        column, stamp = self.shown_type, pa.timestamp("us", "UTC")
+        column, stamp = self.read_type, pa.timestamp("us", "UTC")
         if self.shape == "map":
             values = [("map_key", column.field("key").type), ("value", column.field("value").type)]
         elif self.shape == "list":

@@ -110,6 +110,33 @@ def with_defaults(array: pa.Array, kind: TypeInformation) -> pa.Array:
     return pa.MapArray.from_arrays(offsets, keys, items, type=kind.storage, mask=_nulls(array))
 
 
+def times_as_text(array: pa.Array, kind: TypeInformation) -> pa.Array:
+    """A stored column of a type as queries show it: with times of day as text.
+
+    Args:
+        array: fields of its records may have other names than are stored.
+
+    Example:
+        >>> times_as_text(pa.array([[34_200_000_000], None]), ListType(TimeType())).to_pylist()
+        [['09:30:00'], None]
+    """
+    if not kind.has_times:
+        return array
+    if isinstance(kind, StructType):
+        parts = [times_as_text(array.field(n), part) for n, part in enumerate(kind.types)]
+        fields = [field.with_type(part.type) for field, part in zip(array.type, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=_nulls(array))
+    if isinstance(kind, ListType):
+        offsets, values = _parts(array, array.values)
+        return pa.ListArray.from_arrays(offsets, times_as_text(values, kind.element), mask=_nulls(array))
+    if isinstance(kind, DictType):
+        offsets, keys = _parts(array, array.keys)
+        items = times_as_text(_parts(array, array.items)[1], kind.value)
+        return pa.MapArray.from_arrays(offsets, times_as_text(keys, kind.key), items, mask=_nulls(array))
+    assert isinstance(kind, TimeType)
+    return kind.as_text(array)
+
+
 def _record(array: pa.Array, kind: StructType, *, stored: bool, by_name: bool) -> pa.Array:
     names = [field.name for field in array.type]
     if len(names) != len(kind.names):

@@ -32,6 +32,10 @@ class ListType(TypeInformation):
     def completes(self) -> bool:
         return self.element.completes
 
+    @property
+    def has_times(self) -> bool:
+        return self.element.has_times
+
     def normalise(self, value: Any) -> list[Any]:
         if isinstance(value, str | bytes | bytearray | memoryview | Mapping) or not isinstance(
             value, Iterable
@@ -77,6 +81,10 @@ class DictType(TypeInformation):
     @property
     def completes(self) -> bool:
         return self.value.completes
+
+    @property
+    def has_times(self) -> bool:
+        return self.key.has_times or self.value.has_times
 
     def normalise(self, value: Any) -> dict[Any, Any]:
         if not isinstance(value, Mapping):
@@ -152,6 +160,10 @@ class StructType(TypeInformation):
     @property
     def completes(self) -> bool:
         return bool(self.fills) or any(kind.completes for kind in self.types)
+
+    @property
+    def has_times(self) -> bool:
+        return any(kind.has_times for kind in self.types)
 
     @cached_property
     def _filled(self) -> dict[int, Any]:

@@ -1,8 +1,8 @@
 """Types that are stored as another type, because neither Arrow nor Delta has them: CHAR, BIG_INT, INSTANT, SQL_TIME.
 
 A reader of the tables sees the stored form: text, ``decimal(38,0)``, ``timestamp``, and for a time of day the
-microseconds since midnight as ``bigint``, which sorts and compares like the time. Mirrors the rest of
-``org.apache.flink.api.common.typeinfo.BasicTypeInfo`` and ``SqlTimeTypeInfo.TIME``.
+microseconds since midnight as ``bigint``, which sorts and compares like the time; queries show its text. Mirrors the
+rest of ``org.apache.flink.api.common.typeinfo.BasicTypeInfo`` and ``SqlTimeTypeInfo.TIME``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # what every reader of timestamps can show: the years 1 to 9999
 _FIRST_US = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 _LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_DAY_US = 24 * 60 * 60 * 1_000_000
+DAY_US = 24 * 60 * 60 * 1_000_000
 
 
 class CharType(StringType):
@@ -113,6 +113,7 @@ class TimeType(TypeInformation):
     """
 
     arrow = storage = pa.int64()
+    has_times = True
 
     def check(self, var: str, names: dict[str, Any]) -> str:
         names["time"] = time
@@ -131,8 +132,21 @@ class TimeType(TypeInformation):
     def from_arrow(self, array: pa.Array) -> list[Any]:
         return [None if us is None else self._time(us) for us in array.to_pylist()]
 
+    def as_text(self, array: pa.Array) -> pa.Array:
+        """A stored column as readers see it: ISO 8601, and as the number that it is what was written as one.
+
+        Example:
+            >>> TimeType().as_text(pa.array([34_200_000_000, 1_500_000, -1])).to_pylist()
+            ['09:30:00', '00:00:01.500000', '-1']
+        """
+        texts = [
+            us if us is None else self._time(us).isoformat() if 0 <= us < DAY_US else str(us)
+            for us in array.to_pylist()
+        ]
+        return pa.array(texts, pa.string())
+
     def _time(self, micros: int) -> time:
-        if not 0 <= micros < _DAY_US:
+        if not 0 <= micros < DAY_US:
             raise self._refuse(micros, ": it was written as a number")
         return (datetime.min + timedelta(microseconds=micros)).time()
 

@@ -58,6 +58,11 @@ class TypeInformation:
         """Whether reading a stored column gives values instead of nulls, see ``StructType``."""
         return False
 
+    @property
+    def has_times(self) -> bool:
+        """Whether it is, or holds, times of day, which queries show as text."""
+        return False
+
     def to_plain(self, value: Any) -> Any:
         """A normal value as plain nested Python (lists, tuples, dicts), for messages and JSON."""
         return value

@@ -1,0 +1,131 @@
+"""A time of day is shown as text, wherever it stands in a state and however the state is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import time
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    DataStream,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RuntimeContext,
+    StatefulJob,
+    ValueStateDescriptor,
+    open_state,
+)
+from state_engine.core.types.every_type import TimeType
+from state_engine.monitoring.job_history import read_history
+from state_engine.queries.fold_sql import read_sql
+from state_engine.queries.portable_sql import answer
+from state_engine.queries.state_views import ViewedJob, views_of
+from tests.support.pipelines import Pipeline
+
+HALF_PAST, LAST = time(9, 30), time(23, 59, 59, 1)
+A, B = "09:30:00", "23:59:59.000001"
+
+
+class Visit(NamedTuple):
+    at: time | None
+    n: int = 1
+
+
+VALUES: dict[str, tuple[Any, Any, Any]] = {
+    "plain": (time, HALF_PAST, A),
+    "record": (Visit, Visit(LAST, 3), {"at": B, "n": 3}),
+    "nothing_in_a_record": (Visit, Visit(None), {"at": None, "n": 1}),
+    "times": (list[time], [HALF_PAST, None, LAST], [A, None, B]),
+    "records": (list[Visit], [Visit(LAST), Visit(HALF_PAST, 2)], [{"at": B, "n": 1}, {"at": A, "n": 2}]),
+    "by_number": (dict[int, time], {1: LAST}, [(1, B)]),
+    "by_time": (dict[time, list[Visit]], {HALF_PAST: [Visit(LAST)]}, [(A, [{"at": B, "n": 1}])]),
+}
+"""By the place of a time: the type of a value, a value, and how it is shown."""
+SHOWN = {
+    **{name: shown for name, (_, _, shown) in VALUES.items()},
+    "elements": [B, A],
+    "entries": (A, {"at": B, "n": 1}),
+}
+
+
+class Keeps(KeyedProcessFunction):
+    """Keeps times in each place."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        values = {name: ValueStateDescriptor(name, kind) for name, (kind, _, _) in VALUES.items()}
+        self.values = {name: runtime_context.get_state(one) for name, one in values.items()}
+        self.elements = runtime_context.get_list_state(ListStateDescriptor("elements", time))
+        self.entries = runtime_context.get_map_state(MapStateDescriptor("entries", time, Visit))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[int]:
+        for name, (_, given, _) in VALUES.items():
+            self.values[name].update(given)
+        self.elements.update([LAST, HALF_PAST])
+        self.entries.put(HALF_PAST, Visit(LAST))
+        yield value.v
+
+
+def build(job: StatefulJob) -> dict[str, DataStream]:
+    rows = job.from_collection([("b", 1), ("a", 1)], "k string, v int", name="rows", max_rows_per_batch=1)
+    return {"out": rows.key_by("k").process(Keeps(), uid="keeps", output_type=int)}
+
+
+def shown(rows: pa.Table) -> Any:
+    """What the entry of a key shows: its value, of a map with its key."""
+    (row,) = [row for row in rows.to_pylist() if row["k"] == "a"]
+    parts = [row[name] for name in ("map_key", "value", "after") if name in row]
+    return parts[0] if len(parts) == 1 else tuple(parts)
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[dict[str, Any]]:
+    """Each gives what a state shows."""
+    directory = tmp_path_factory.mktemp("times")
+    pipeline = Pipeline(directory, spark, build)
+    pipeline.run()
+    root = directory / "root"
+    history = read_history(str(root), "pipeline")
+    assert history is not None
+    views = views_of(
+        ViewedJob(history.layout, history.checkpoints, history.path, lambda _: pytest.fail("Spark"))
+    )
+    with pipeline.engine() as engine:
+        explained = engine.explain("pipeline", {"k": "a"}).events[-1].states
+        after = {one.state: one.after for one in explained}
+        yield {
+            "a DataFrame": lambda s: shown(engine.read_state("pipeline", "keeps", s).toArrow()),
+            "SQL of Spark": lambda s: shown(engine.sql("pipeline", query(s)).toArrow()),
+            "SQL of DuckDB": lambda s: shown(answer(views, query(s))),
+            "Arrow": lambda s: shown(open_state.read_state(root, "pipeline", "keeps", s)),
+            "diff": lambda s: shown(engine.diff("pipeline", 1, 2, state=s)[0].changes.toArrow()),
+            "explain": lambda s: one_pair(after[s]) if s == "entries" else after[s],
+        }
+
+
+def query(state: str) -> str:
+    return f"SELECT k, {'map_key, ' if state == 'entries' else ''}value FROM {state}"
+
+
+def one_pair(pairs: Any) -> Any:
+    ((key, value),) = (pair.values() for pair in pairs)
+    return key, value
+
+
+@pytest.mark.parametrize(
+    "reader", ["a DataFrame", "SQL of Spark", "SQL of DuckDB", "Arrow", "diff", "explain"]
+)
+def test_a_time_of_day_is_text_wherever_it_stands(readers: dict[str, Any], reader: str) -> None:
+    assert {state: readers[reader](state) for state in SHOWN} == SHOWN
+
+
+def test_spark_shows_each_time_as_arrow_does(spark: SparkSession) -> None:
+    micros = [0, 1, 999_999, 1_000_000, 34_200_000_000, 86_399_999_999, 86_400_000_000, -1, None]
+    stored = pa.array(micros, pa.int64())
+    frame = spark.createDataFrame(pa.table({"v": stored}))
+    answer = frame.selectExpr(f"{read_sql('v', TimeType(), stored.type)} AS v").toArrow()["v"]
+    assert answer.to_pylist() == TimeType().as_text(stored).to_pylist()
