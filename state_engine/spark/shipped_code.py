@@ -215,9 +215,9 @@ def _code_error(error: BaseException | None, spark: SparkSession) -> CodeVersion
     if (sign := _NO_CODE.search(text)) is None:
         return None
     missing = f"workers cannot import it: {sign.group(2)} ({place_of_task(text, spark)})"
-    found = CodeVersionError(sign.group(1) or missing)
-    found.__cause__ = error
-    return found
+    code_error = CodeVersionError(sign.group(1) or missing)
+    code_error.__cause__ = error
+    return code_error
 
 
 def _send_by_value(modules: set[str]) -> bool:
