@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from state_engine import FileSource, JobSavepoints, RetentionPolicy, StateEngine, StatefulJob, StateProcessor
-from state_engine.cli import branches, explain, operations, running, session
+from state_engine.cli import explain, progress, running, session
 from state_engine.cli.main import app
 from state_engine.machine.settings import LoadedSettings, Settings
 from state_engine.registry import RegisteredJob
@@ -65,8 +65,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         session, "loaded_settings", lambda: LoadedSettings(settings=settings, origins={}, file=None)
     )
-    for module in (branches, operations):
-        monkeypatch.setattr(module, "task_progress", lambda *_: nullcontext())
+    monkeypatch.setattr(progress, "task_progress", lambda *_: nullcontext())
     for module in (session, running, explain):
         monkeypatch.setattr(module, "registered", lambda _: {"sums": RegisteredJob(job=JOB)})
 
