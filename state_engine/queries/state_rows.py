@@ -209,20 +209,24 @@ def _stored(
         refusals.append(F.when(F.col(UPDATED_AT).isNull(), F.lit(f"'{UPDATED_AT}' is null")))
     if form.map_key is not None:
         map_key = as_stored(
-            F.col(MAP_KEY), fields[MAP_KEY], form.map_key.storage, what=f"{what}: column '{MAP_KEY}'"
+            F.col(MAP_KEY),
+            fields[MAP_KEY],
+            form.map_key,
+            form.map_key.storage,
+            what=f"{what}: column '{MAP_KEY}'",
         )
         refusals.append(key_refusal_column([(F.col(MAP_KEY), fields[MAP_KEY])]))
-        value = renamed(as_stored(column, have, want, what=name), want, stored)
+        value = renamed(as_stored(column, have, form.value, want, what=name), want, stored)
         return F.struct(map_key.alias("key"), value.alias("value")), True
     refusals.append(F.when(column.isNull(), F.lit(f"'{VALUE}' is null")))
     if form.shape == "value":
-        return renamed(as_stored(column, have, want, what=name), want, stored), True
+        return renamed(as_stored(column, have, form.value, want, what=name), want, stored), True
     whole = _is_whole_list(have, want)
     if whole:
         refusals.append(F.when(F.exists(column, lambda x: x.isNull()), F.lit(f"'{VALUE}' holds a null")))
     else:
         column, have = F.array(column), ArrayType(have)
-    elements = as_stored(column, have, pa.list_(want), what=name)
+    elements = as_stored(column, have, ListType(form.value), pa.list_(want), what=name)
     elements = renamed(elements, pa.list_(want), pa.list_(stored))
     if whole and isinstance(fields.get(UPDATED_AT), ArrayType):
         refusals.append(

@@ -70,8 +70,8 @@ _NO_MEMORY = {
     "a task that read or routed rows": re.compile(r"^(?:pyarrow\.lib\.Arrow)?MemoryError\b", re.MULTILINE),
 }
 """Who asked for memory in vain, and what Spark says then."""
-_OURS = re.compile(r"\bstate_engine\.core\.errors\.(\w+): (.+)")
-"""How Python prints an error of ours, as which it leaves a task."""
+_OURS = re.compile(r"\bstate_engine\.core\.errors\.(\w+): (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
+"""How Python prints an error of ours, as which it leaves a task, and how an expression raises one."""
 _STORE_PATH = re.compile(r"\bs3a?://[^\s:]+")
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known. One that answers with an exception has not hung up."""

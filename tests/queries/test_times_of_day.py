@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from state_engine import (
     DataStream,
@@ -20,6 +22,7 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.every_type import TimeType
 from state_engine.monitoring.job_history import read_history
 from state_engine.queries.fold_sql import read_sql
@@ -98,6 +101,7 @@ def readers(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> It
         explained = engine.explain("pipeline", {"k": "a"}).events[-1].states
         after = {one.state: one.after for one in explained}
         yield {
+            "pipeline": pipeline,
             "a DataFrame": lambda s: shown(engine.read_state("pipeline", "keeps", s).toArrow()),
             "SQL of Spark": lambda s: shown(engine.sql("pipeline", query(s)).toArrow()),
             "SQL of DuckDB": lambda s: shown(answer(views, query(s))),
@@ -105,6 +109,25 @@ def readers(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> It
             "diff": lambda s: shown(engine.diff("pipeline", 1, 2, state=s)[0].changes.toArrow()),
             "explain": lambda s: one_pair(after[s]) if s == "entries" else after[s],
         }
+
+
+def test_what_a_query_shows_begins_the_state_of_another_job(
+    readers: dict[str, Any], spark: SparkSession, tmp_path: Path
+) -> None:
+    other = Pipeline(tmp_path, spark, build)
+    with readers["pipeline"].engine() as engine, other.engine() as target:
+        frames = {
+            state: engine.read_state("pipeline", "keeps", state).select(
+                "k", *(["map_key"] if state == "entries" else []), "value"
+            )
+            for state in SHOWN
+        }
+        processor = target.state_processor(other.job())
+        wrong = frames["plain"].withColumn("value", F.lit("25:00:00"))
+        with pytest.raises(ConfigurationError, match=r"'value' must be a time of day.*25:00:00"):
+            processor.bootstrap({"keeps": {"plain": wrong}}, positions={"rows": "all"})
+        processor.bootstrap({"keeps": frames}, positions={"rows": "all"})
+        assert {s: shown(target.read_state("pipeline", "keeps", s).toArrow()) for s in SHOWN} == SHOWN
 
 
 def query(state: str) -> str:
