@@ -209,3 +209,12 @@ def test_without_lineage_nothing_is_withdrawn(spark: SparkSession, kernel: Delta
     with pytest.raises(SinkError, match=shown):
         SparkDeltaPublisher(kernel).publish(away, APP, 2)
     assert rows(spark, table) == [(1, "t1")]
+
+
+@pytest.mark.parametrize("columns", ["id BIGINT", "id BIGINT, text STRING, more INT", "id INT, text STRING"])
+def test_other_columns_are_refused(
+    spark: SparkSession, kernel: DeltaKernel, table: str, columns: str
+) -> None:
+    create(spark, table, columns, f"TBLPROPERTIES ({MAPPED})")
+    with pytest.raises(SinkError, match="the output has id long, text string"):
+        DeltaSink(table).prepare(asked(kernel, SCHEMA, "w1"))
