@@ -13,10 +13,11 @@ def check_choice(given: object, choices: Sequence[str], *, what: str) -> Any:
     """The word itself; one that is none of the choices is refused.
 
     Example:
-        >>> check_choice("warning", ("error", "warn"), what="severity")
-        Traceback (most recent call last):
-        state_engine.core.errors.ConfigurationError: severity must be 'error' or 'warn', not 'warning'
-        ConfigurationError: its causes and ways out are in docs/reference/errors.md#configurationerror
+        >>> try:
+        ...     check_choice("warning", ("error", "warn"), what="severity")
+        ... except ConfigurationError as error:
+        ...     print(error.args[0])
+        severity must be 'error' or 'warn', not 'warning'
     """
     if given not in choices:
         listed = " or ".join(filter(None, [", ".join(map(repr, choices[:-1])), repr(choices[-1])]))
@@ -28,10 +29,11 @@ def check_bound(given: object, *, what: str) -> None:
     """Refuse a bound that is not a whole number above zero; None is allowed.
 
     Example:
-        >>> check_bound("10", what="max_rows_per_batch")
-        Traceback (most recent call last):
-        state_engine.core.errors.ConfigurationError: max_rows_per_batch must be at least 1, not '10'
-        ConfigurationError: its causes and ways out are in docs/reference/errors.md#configurationerror
+        >>> try:
+        ...     check_bound("10", what="max_rows_per_batch")
+        ... except ConfigurationError as error:
+        ...     print(error.args[0])
+        max_rows_per_batch must be at least 1, not '10'
     """
     if given is not None and (type(given) is not int or given < 1):
         raise ConfigurationError(f"{what} must be at least 1, not {given!r}")

@@ -228,11 +228,12 @@ def naming_source(job: str, source: str, doing: str = "") -> Iterator[None]:
     """Put job and source in front of the error of a source that does not name them.
 
     Example:
-        >>> with naming_source("sums", "rows", "replay of checkpoint 3"):
-        ...     raise SourceError("a.csv vanished")
-        Traceback (most recent call last):
-        state_engine.core.errors.SourceError: job 'sums', source 'rows', replay of checkpoint 3: a.csv vanished
-        SourceError: its causes and ways out are in docs/reference/errors.md#sourceerror
+        >>> try:
+        ...     with naming_source("sums", "rows", "replay of checkpoint 3"):
+        ...         raise SourceError("a.csv vanished")
+        ... except SourceError as error:
+        ...     print(error.args[0])
+        job 'sums', source 'rows', replay of checkpoint 3: a.csv vanished
     """
     try:
         yield

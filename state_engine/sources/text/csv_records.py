@@ -30,6 +30,7 @@ class CsvDialect:
     def __init__(self, options: TextOptions) -> None:
         self._options = options
         separator, quote = re.escape(options.separator), re.escape(options.quote)
+        # groups are atomic, (?>(?:…)*), not possessive, (?:…)*+: Python 3.11.2 goes on behind where such a group failed
         plain = f"(?:(?!{separator})[^\r\n])*" if len(options.separator) > 1 else f"[^\r\n{separator}]*"
         left = r"[ \t]*" if options.strip_left else ""
         right = r"[ \t]*" if options.strip_right else ""
@@ -38,17 +39,17 @@ class CsvDialect:
             escape = re.escape(options.escape)
             other = f"[^{quote}{escape}{inside}]*+"
             again = f"{escape}." if escape else quote + quote
-            quoted = f"{other}(?:{again}{other})*+"
+            quoted = f"{other}(?>(?:{again}{other})*)"
             field = f"(?:{left}{quote}{quoted}{quote}{right}|(?!{left}{quote}){plain})"
             parts = f"{separator}(?:{left}({quote})({quoted}){quote}{right}|({plain}))"
             self._malformed = re.compile(
-                f"(?:[^{quote}\r\n]++|{quote}{quoted}{quote})*+{_END}", re.DOTALL
+                f"(?>(?:[^{quote}\r\n]++|{quote}{quoted}{quote})*){_END}", re.DOTALL
             ).match
         else:
             field, parts, self._malformed = plain, f"{separator}()()({plain})", _LINE
         if not options.multi_line:
             self._malformed = _LINE
-        self._record = re.compile(f"({field}(?:{separator}{field})*+){_END}", re.DOTALL).match
+        self._record = re.compile(f"({field}(?>(?:{separator}{field})*)){_END}", re.DOTALL).match
         asked = (
             options.escape,
             options.empty_value,
