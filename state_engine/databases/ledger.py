@@ -289,7 +289,6 @@ def _row(stored: Mapping[str, Any], now: TableMark) -> LedgerRow:
 _LEDGER_OF_0_2_0 = "_statelake_ledger"
 """It had a row for each checkpoint of each application. Row 0 named the table, row -1 the one that was made for it."""
 _TABLE, _MADE = 0, -1
-_POSTGRESQL = "postgresql"
 
 
 def _convert(connection: sa.Connection, table: sa.Table) -> None:
@@ -304,7 +303,7 @@ def _convert(connection: sa.Connection, table: sa.Table) -> None:
         schema=table.schema,
     )
     with _unless_there(connection, table):
-        if connection.dialect.name == _POSTGRESQL:
+        if connection.dialect.name == "postgresql":
             name = connection.dialect.identifier_preparer.format_table(former)
             connection.exec_driver_sql(f"LOCK TABLE {name} IN ACCESS EXCLUSIVE MODE")
         # SQLite begins a transaction, and locks, with a statement that writes

@@ -124,13 +124,7 @@ class CheckpointCoordinator:
         publication: Publication,
         options: RunOptions,
     ) -> None:
-        self._job, self._tables, self._kernel, self._options, self._spark = (
-            job,
-            tables,
-            kernel,
-            options,
-            spark,
-        )
+        self._job, self._tables, self._kernel, self._options = job, tables, kernel, options
         self._log: CheckpointLog = tables.log
         self._positions = positions
         self._executor = GraphExecutor(spark, job, layout=tables.layout, router=router)
