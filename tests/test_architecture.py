@@ -78,6 +78,58 @@ def test_one_module_asks_which_kind_of_rows_it_has() -> None:
     assert asking == {"sources/rows.py"}
 
 
+def _patched_constants(module: ast.Module) -> list[str]:
+    """Constants of modules of the engine that a test sets, in the ways of pytest, of ``mock``, or by itself."""
+    of_engine = {
+        alias.asname or alias.name.rpartition(".")[2]
+        for node in ast.walk(module)
+        if isinstance(node, ast.ImportFrom | ast.Import)
+        for alias in node.names
+        if f"{getattr(node, 'module', None) or alias.name}".startswith("state_engine")
+    }
+    patched = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and _name_of(node.func) in ("setattr", "object", "patch"):
+            texts = [a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+            of = {n.id for n in ast.walk(node.args[0]) if isinstance(n, ast.Name)} if node.args else set()
+            patched += [t for t in texts[:1] if t.startswith("state_engine.") or of & of_engine]
+        elif isinstance(node, ast.Assign | ast.AugAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            patched += [
+                t.attr
+                for t in targets
+                if isinstance(t, ast.Attribute) and isinstance(t.value, ast.Name) and t.value.id in of_engine
+            ]
+    return [text for text in patched if re.fullmatch(r"_*[A-Z][A-Z0-9_]*", text.rpartition(".")[2])]
+
+
+def _name_of(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def test_limits_are_arguments_and_no_test_patches_a_constant() -> None:
+    tests = REPOSITORY / "tests"
+    patched = {
+        f"{file.relative_to(tests)}: {name}"
+        for file in tests.rglob("*.py")
+        for name in _patched_constants(ast.parse(file.read_text()))
+    }
+    assert {one for one in patched if not one.endswith(("_KNOWN", "_USED"))} == set()  # ways to stores
+
+
+def test_every_way_to_patch_a_constant_is_seen() -> None:
+    imported = "from state_engine.spark import tasks\n"
+    for way in (
+        'patch.setattr(tasks, "LIMIT", 1)',
+        'patch.setattr("state_engine.spark.tasks._LIMIT", 1)',
+        'with mock.patch.object(tasks, "LIMIT", 1): pass',
+        'with mock.patch("state_engine.spark.tasks.LIMIT", 1): pass',
+        "tasks.LIMIT = 1",
+    ):
+        assert len(_patched_constants(ast.parse(imported + way))) == 1, way
+    assert _patched_constants(ast.parse(imported + 'patch.setattr(tasks, "run", 1)')) == []
+
+
 _STEPS = re.findall(
     r"^\| (?!step )([^|]+) \| (`[^|]+\.py` \(`[^|]+)\|$",
     TEXT.partition("## To follow an operation")[2].partition("\n## ")[0],

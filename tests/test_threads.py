@@ -133,10 +133,8 @@ def _kept_files(directory: Path, _: pytest.MonkeyPatch) -> Use:
     return use
 
 
-def _keys(_: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
-    monkeypatch.setattr(key_form, "_REMEMBERED", 2)
-    form = KeyForm.of((Types.INSTANT(),))
-    assert form is not None
+def _keys(_: Path, __: pytest.MonkeyPatch) -> Use:
+    form = KeyForm((Types.INSTANT(),), remembered=2)
 
     def use(_: int) -> None:
         at = datetime(2024, 1, 1 + random.randrange(5), tzinfo=UTC)

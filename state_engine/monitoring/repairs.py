@@ -8,7 +8,7 @@ before it found was repaired. Neither Spark nor Java is started, unless a repair
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import StagedSink
@@ -158,9 +158,9 @@ FINDERS: tuple[Finder, ...] = (marker_damages, head_damages)
 """In order: what comes later may rest on what comes before; without the root's id nothing else can be judged."""
 
 
-def damages(uri: str) -> list[Damage]:
+def damages(uri: str, finders: Sequence[Finder] = FINDERS) -> list[Damage]:
     """What the first finder that finds anything has found: later ones may rest on it. Nothing is changed."""
-    return next((of_finder for finder in FINDERS if (of_finder := list(finder(uri)))), [])
+    return next((of_finder for finder in finders if (of_finder := list(finder(uri)))), [])
 
 
 def repair(
@@ -168,14 +168,16 @@ def repair(
     *,
     on_damage: Callable[[Damage], None] = lambda _: None,
     on_done: Callable[[str], None] = lambda _: None,
+    finders: Sequence[Finder] = FINDERS,
 ) -> list[Damage]:
     """Repair what can be; returns what is left for the user.
 
     Args:
         on_damage: called before each repair, and for what has none.
         on_done: called after each, with what was done.
+        finders: look in this order.
     """
-    for finder in FINDERS:
+    for finder in finders:
         left = []
         for damage in list(finder(uri)):
             on_damage(damage)

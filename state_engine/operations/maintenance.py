@@ -50,9 +50,6 @@ from state_engine.storage.state.located_files import state_files
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_POSITION_FILES = 16
-"""A compaction states the positions of sources whole where they are in so many files."""
-
 Updates = Callable[[CheckpointRow, History], Sequence[Update] | None]
 """What is to be committed, planned from a row that changes nothing yet; None where there is nothing left to do."""
 
@@ -88,7 +85,11 @@ class _NewBase:
 
 
 class Maintenance:
-    """Background work on one job."""
+    """Background work on one job.
+
+    Args:
+        position_files: a compaction states the positions of sources whole where they are in so many files.
+    """
 
     def __init__(
         self,
@@ -98,9 +99,11 @@ class Maintenance:
         positions: SourcePositions,
         spark: SparkSession,
         requested_by: str = "",
+        position_files: int = 16,
     ) -> None:
         self._job, self._tables, self._positions = job, tables, positions
         self._spark, self._requested_by = spark, requested_by
+        self._position_files = position_files
 
     # -- compaction ------------------------------------------------------------------------------------------------
 
@@ -137,7 +140,7 @@ class Maintenance:
             bytes={uid: sum(f.bytes for f in base.files) for uid, base in written.items()},
             key_groups={uid: sum(map(len, base.key_groups)) for uid, base in written.items()},
         )
-        if not written and len(position_files(path)) < _POSITION_FILES:
+        if not written and len(position_files(path)) < self._position_files:
             return done
         tries = count()
 
@@ -157,7 +160,7 @@ class Maintenance:
         self, row: CheckpointRow, path: Sequence[CheckpointRow], *, attempt: int
     ) -> list[Update]:
         """The positions of all sources at the end of the path of a row's parent, where they are in many files."""
-        if len(position_files(path)) < _POSITION_FILES:
+        if len(position_files(path)) < self._position_files:
             return []
         elements = {source.name: self._positions.elements(path, source.name) for source in row.sources}
         file = self._positions.write(row.write_id, elements, attempt=attempt)

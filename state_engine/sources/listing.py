@@ -29,8 +29,8 @@ _NO_URI = re.compile("[%?#]").search
 class Looks:
     """Looks at the files of one source in one run."""
 
-    def __init__(self) -> None:
-        self._memory: Memory = {}
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory or Memory()
         self._last: tuple[Collection[str] | None, list[InputFile]] = (None, [])
 
     def files(self, path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
@@ -64,7 +64,7 @@ def list_files(
     prefix = PREFIX if is_local(path) else path.split("://")[0] + "://"
     listed, alone = [], info.type == pafs.FileType.File
     matches = re.compile(fnmatch.translate(pattern)).match
-    for one in _infos(at, info, prefix, consumed, {} if memory is None else memory):
+    for one in _infos(at, info, prefix, consumed, memory or Memory()):
         name = one.uri.rsplit("/", 1)[-1]
         copied = not alone and one.uri not in consumed and is_copied(name, pattern)
         if not (copied or matches(name)):

@@ -12,14 +12,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
 PREFIX = "file://"
-_SETTLED_NS = 2_000_000_000
-"""A directory that changed less than this before it was read may change again without another time: FAT counts by two
-seconds, and a kernel by its ticks."""
 
 
 class InputFile(NamedTuple):
@@ -62,8 +59,19 @@ class _Directory:
 
 
 _Stamp = tuple[int, int, int]
-Memory = dict[_Place, tuple[_Stamp, _Directory]]
-"""Directories as they were read."""
+
+
+@dataclass
+class Memory:
+    """Directories as they were read.
+
+    Attributes:
+        settled_ns: a directory that changed less than this before it was read may change again without another time:
+            FAT counts by two seconds, and a kernel by its ticks.
+    """
+
+    settled_ns: int = 2_000_000_000
+    directories: dict[_Place, tuple[_Stamp, _Directory]] = field(default_factory=dict)
 
 
 def files_below(path: str, consumed: Collection[str], memory: Memory) -> Iterator[InputFile]:
@@ -86,13 +94,13 @@ def _remembered(memory: Memory, place: _Place) -> tuple[_Directory, bool]:
     """What a directory holds, and whether it was read for this."""
     stat = os.stat(place.path)  # before it is read: a change meanwhile gives it another stamp
     stamp = (stat.st_dev, stat.st_ino, stat.st_ctime_ns)
-    known = memory.get(place)
+    known = memory.directories.get(place)
     if known is not None and known[0] == stamp:
         return known[1], False
-    settled = time.time_ns() - stat.st_ctime_ns > _SETTLED_NS
+    settled = time.time_ns() - stat.st_ctime_ns > memory.settled_ns
     directory = _read(place)
     if settled and not directory.has_links:
-        memory[place] = (stamp, directory)
+        memory.directories[place] = (stamp, directory)
     return directory, True
 
 

@@ -65,8 +65,6 @@ _LOGGED = (
     "requested_by",
 )
 """What the log says of a row."""
-_TOGETHER = 64
-"""So many files of one size are made one."""
 _MERGED = re.compile(r"checkpoints-(\d+)-")
 """Begins the name of a merged file; how often its rows were merged follows."""
 
@@ -77,6 +75,7 @@ class CheckpointLog:
     Args:
         clock: of the storage; attempts got their names from it.
         verify: raises CommitFailedError where files that a row lists are not there, or are not whole.
+        merged_files: so many files of one size are made one.
     """
 
     def __init__(
@@ -87,9 +86,11 @@ class CheckpointLog:
         *,
         clock: store_clock.StoreClock | None = None,
         verify: Callable[[CheckpointRow], None] = lambda _: None,
+        merged_files: int = 64,
     ) -> None:
         self._clock, self._verify = clock or store_clock.StoreClock(layout.root), verify
         self._overtaken: set[str] = set()
+        self._merged_files = merged_files
         self._kernel, self._uri, self._job = kernel, layout.checkpoints, layout.job
         self._dead_letters = layout.dead_letters
         self._root_id, self.app = root_id, f"{root_id}/{layout.job}"
@@ -237,13 +238,13 @@ class CheckpointLog:
 
     def merge(self) -> int:
         """Merge small files of rows into one, if there are enough; how many files went. The rows stay as they are."""
-        if sum(_merged_times(name) == 0 for name in self._read) < _TOGETHER:
+        if sum(_merged_times(name) == 0 for name in self._read) < self._merged_files:
             return 0
         gone, times = 0, 0
         by_times: dict[int, list[str]] = {}
         for name in sorted(self._kernel.active_files(self._uri)):  # which is by checkpoint
             by_times.setdefault(_merged_times(name), []).append(name)
-        while len(names := by_times.get(times, [])) >= _TOGETHER:
+        while len(names := by_times.get(times, [])) >= self._merged_files:
             times += 1
             merged = self._merge(names, times)
             if merged is None:

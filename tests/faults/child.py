@@ -18,16 +18,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Generic, NamedTuple, TypeVar
 
+import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.machine.settings import SparkSettings
 from state_engine.spark.session import local_session
-from state_engine.storage.delta import store_checks
 from tests.faults.operations import CUT_OF_OPERATIONS, perform, prepare
 from tests.faults.plane import Fault, from_json, installed, kill_process, to_json
 from tests.faults.workloads import CUT, WORKLOADS, Site
 from tests.support.java import SHORT_LIVED_JAVA
-from tests.support.stores import QUICK_RACE
+from tests.support.stores import quick_race
 
 REPOSITORY = Path(__file__).parents[2]
 C = TypeVar("C")
@@ -120,7 +120,7 @@ def run_to_the_fault(site: Site, schedule: Sequence[Fault], operation: str, *, a
 
 def main(text: str) -> None:
     cases, spark = json.loads(text), child_session()
-    store_checks.NAMES = QUICK_RACE  # each case in a store has a root of its own, and races for it
+    quick_race(pytest.MonkeyPatch())  # each case in a store has a root of its own, and races for it
     for workload, directory, faults, operation, store in cases:
         schedule = from_json(faults)
         cut = CUT_OF_OPERATIONS if operation else CUT

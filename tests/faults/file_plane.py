@@ -140,7 +140,7 @@ def installed(plane: Plane) -> Iterator[Plane]:
             sync(path)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(files, "_LOCAL", pafs.PyFileSystem(_Faulty(plane)))
+        patch.setattr(files, "local_files", lambda: pafs.PyFileSystem(_Faulty(plane)))
         for module in (durability, file_moves):
             patch.setattr(module, "fsync_path", wrapped)
         yield plane

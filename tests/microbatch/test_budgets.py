@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,14 @@ from state_engine import (
     count,
     sum_,
 )
-from state_engine.sources import local_listing
+from state_engine.sources import file
+from state_engine.sources.listing import Looks
+from state_engine.sources.local_listing import Memory
 from state_engine.spark.placement import USUAL
+from state_engine.storage.state import listed_files
 from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
-from state_engine.storage.stores import parquet_reading
 from state_engine.storage.stores.kept_files import PROCESS_CACHE
+from state_engine.storage.stores.parquet_reading import ReadSizes, open_parquet
 from tests.support.costs import SparkRecords, counting_files, delta_commits
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
@@ -332,7 +336,7 @@ def test_directories_read_by_a_run(
 ) -> None:
     """Each of the input once, or where it changed just now, as often as the run looks for files: before and after."""
     job, read, scandir = SizedJob(spark, tmp_path, Counting(), 100), Counter[str](), os.scandir
-    monkeypatch.setattr(local_listing, "_SETTLED_NS", settled_ns)
+    monkeypatch.setattr(file, "Looks", lambda: Looks(Memory(settled_ns)))
     monkeypatch.setattr(os, "scandir", lambda path=".": read.update([str(path)]) or scandir(path))
 
     def listed() -> dict[str, int]:
@@ -377,7 +381,8 @@ def test_bytes_read_follow_touched_keys(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a large file only the row groups are read that may hold one of them, where there are no local copies."""
-    monkeypatch.setattr(parquet_reading, "_WHOLE_BYTES", 2**16)  # smaller ones are read as a whole
+    pieces = partial(open_parquet, sizes=ReadSizes(whole=2**16))  # smaller ones are read as a whole
+    monkeypatch.setattr(listed_files, "open_parquet", pieces)
     keys = 60_000
     job = SizedJob(spark, tmp_path, Counting(), keys, max_parallelism=2, local_copies=NO_COPIES)
     base = tmp_path / "root/sized/operators/kept/base"

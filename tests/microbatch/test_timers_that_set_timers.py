@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from pyspark.sql import SparkSession
 
 from state_engine import EmbeddedRocksDBStateBackend, FileSource, KeyedProcessFunction, StatefulJob
 from state_engine.core.errors import TimerChainError
+from state_engine.core.operator import stream_operator
 from state_engine.core.time import timers
+from state_engine.core.time.timers import TimerQueue
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
 from tests.support.pipelines import Pipeline
 
@@ -98,7 +101,7 @@ def test_without_an_end(
     rows: Any,
     options: dict[str, Any],
 ) -> None:
-    monkeypatch.setattr(timers, "CHAIN_LIMIT", 50)
+    monkeypatch.setattr(stream_operator, "TimerQueue", partial(TimerQueue, chain_limit=50))
     subject = harness(following, **options)
     with pytest.raises(TimerChainError, match=f"operator '.*': on_timer of key 'ann' sets .*{message}"):
         subject.process(rows, drain=drain)
@@ -122,7 +125,7 @@ def build(following: Next, **options: Any) -> StatefulJob:
 def test_in_memory_nothing_is_committed(
     monkeypatch: pytest.MonkeyPatch, following: Next, drain: bool, message: str, on_error: str
 ) -> None:
-    monkeypatch.setattr(timers, "CHAIN_LIMIT", 50)
+    monkeypatch.setattr(stream_operator, "TimerQueue", partial(TimerQueue, chain_limit=50))
     with run_in_memory(build(following, on_error=on_error)) as run:
         rows = [("ann", EPOCH), ("bob", EPOCH + timedelta(milliseconds=0 if drain else 9))]
         first = run.process({"rows": rows}, clock=CLOCK_MS) if drain else None
@@ -138,7 +141,7 @@ def later(step_ms: int) -> Next:
 
 
 def test_time_that_goes_on_ends_a_chain_however_long_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "CHAIN_LIMIT", 50)
+    monkeypatch.setattr(stream_operator, "TimerQueue", partial(TimerQueue, chain_limit=50))
     subject = harness(later(1))
     assert len(subject.process([("ann", 0), ("ann", 1000)])) == 999
 
@@ -148,7 +151,7 @@ def by_clock(service: Any, timestamp: int) -> None:
 
 
 def test_a_clock_that_is_reached_ends_a_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "CHAIN_LIMIT", 50)
+    monkeypatch.setattr(stream_operator, "TimerQueue", partial(TimerQueue, chain_limit=50))
     assert len(harness(by_clock).process([("ann", 0), ("ann", 9)])) == 1 + 99
 
 

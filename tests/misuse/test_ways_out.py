@@ -10,6 +10,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,8 @@ from state_engine.core.errors import (
     ValueTypeError,
 )
 from state_engine.core.extras import EXTRAS, optional
-from state_engine.core.time import timers
+from state_engine.core.operator import stream_operator
+from state_engine.core.time.timers import TimerQueue
 from state_engine.machine.settings import load_settings
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.storage import checkpoint_log
@@ -308,7 +310,7 @@ class Again(KeyedProcessFunction):
 
 
 def test_a_timer_is_set_later_than_the_one_that_fires(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "CHAIN_LIMIT", 50)
+    monkeypatch.setattr(stream_operator, "TimerQueue", partial(TimerQueue, chain_limit=50))
 
     def again(later: int) -> list[Any]:
         harness = KeyedHarness(

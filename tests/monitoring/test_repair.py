@@ -158,7 +158,7 @@ def test_nothing_is_damaged_in_what_is_no_root(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes"]
 
 
-def test_finders_look_in_order_each_after_the_repairs_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finders_look_in_order_each_after_the_repairs_before_it() -> None:
     broken, steps = {"first", "second"}, list[str]()
 
     def finder(name: str, *, by_hand: bool = False) -> repairs.Finder:
@@ -172,12 +172,10 @@ def test_finders_look_in_order_each_after_the_repairs_before_it(monkeypatch: pyt
 
         return find
 
-    monkeypatch.setattr(
-        repairs, "FINDERS", (finder("first"), finder("second", by_hand=True), finder("third"))
-    )
-    assert [d.name for d in repairs.damages("file:///r")] == ["first"]
+    finders = finder("first"), finder("second", by_hand=True), finder("third")
+    assert [d.name for d in repairs.damages("file:///r", finders)] == ["first"]
     steps.clear()
-    left = repairs.repair("file:///r", on_done=steps.append)
+    left = repairs.repair("file:///r", on_done=steps.append, finders=finders)
     assert steps == ["look first", "mended", "look second"]
     assert [d.name for d in left] == ["second"]
 

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorChec
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.state_files import position_files
 from state_engine.core.keys.key_groups import assign_to_key_group
+from state_engine.engine import context
 from state_engine.operations import maintenance
+from state_engine.operations.maintenance import Maintenance
 from state_engine.storage.checkpoint_log import CheckpointLog
 from tests.core.checkpoints.rows import tree
 from tests.support.tiny import ROWS, Site
@@ -197,7 +200,7 @@ def test_a_compaction_that_fails_fails_no_run(
 def test_positions_of_sources_are_stated_whole_and_nothing_is_read_twice(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(maintenance, "_POSITION_FILES", 3)
+    monkeypatch.setattr(context, "Maintenance", partial(Maintenance, position_files=3))
     site = Site(tmp_path, spark)
 
     def feed(first: int, last: int) -> StatefulJob:

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 
 from state_engine.core.errors import CommitFailedError, CommitUnknownError
+from state_engine.engine import context
 from state_engine.microbatch.attempt import Committed
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.look_ahead import LookAhead
@@ -63,7 +65,8 @@ def marked(clock: Clock) -> Iterator[Reported]:
         patch.setattr(LookAhead, "_together", _in_either_order)
         patch.setattr(GraphExecutor, "execute", execute)
         patch.setattr(maintenance, "write_base", fold_base)
-        patch.setattr(maintenance, "_POSITION_FILES", 2)  # so that few micro-batches are enough for it
+        few = partial(Maintenance, position_files=2)  # so that few micro-batches are enough for it
+        patch.setattr(context, "Maintenance", few)
         yield shown
 
 

@@ -18,22 +18,21 @@ from hypothesis import strategies as st
 
 from state_engine import FileSource
 from state_engine.core.errors import SourceError
-from state_engine.sources import local_listing
+from state_engine.sources import file
 from state_engine.sources.changes.change_format import DebeziumFormat
 from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.delta_table import kept_newest
 from state_engine.sources.listing import Looks
-from state_engine.sources.local_listing import InputFile
+from state_engine.sources.local_listing import InputFile, Memory
 
 NO_SPARK: Any = None
 TICK_S = 0.02
 """Longer than the time in which a kernel gives two changes the same time."""
 
 
-@pytest.fixture(autouse=True)
-def settles_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Directories settle within a tick, so that tests need not wait for seconds."""
-    monkeypatch.setattr(local_listing, "_SETTLED_NS", int(TICK_S * 1e9) // 2)
+def looks() -> Looks:
+    """Those of a run; directories settle within a tick, so that tests need not wait for seconds."""
+    return Looks(Memory(int(TICK_S * 1e9) // 2))
 
 
 @pytest.fixture
@@ -73,23 +72,22 @@ def test_a_directory_that_did_not_change_is_read_once(tmp_path: Path, read: Coun
     feed = tmp_path / "feed"
     for name in ("a/1", "a/2", "b/1"):
         put(feed / name)
-    run = Looks()
+    run = looks()
     assert look(feed, run) == look(feed, run) == {"a/1": 1, "a/2": 1, "b/1": 1}
     assert read == {"feed": 1, "a": 1, "b": 1}
     put(feed / "b/2")
     put(feed / "c/1")
     assert look(feed, run) == {"a/1": 1, "a/2": 1, "b/1": 1, "b/2": 1, "c/1": 1}
     assert read == {"feed": 2, "a": 1, "b": 2, "c": 1}
-    look(feed, Looks())
+    look(feed, looks())
     assert read == {"feed": 3, "a": 2, "b": 3, "c": 2}  # every run begins with a whole look
 
 
 def test_a_directory_that_may_change_without_another_time_is_read_again(
-    tmp_path: Path, read: Counter[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, read: Counter[str]
 ) -> None:
-    monkeypatch.setattr(local_listing, "_SETTLED_NS", 3_600 * 10**9)
     put(tmp_path / "a/1")
-    run = Looks()
+    run = Looks(Memory(3_600 * 10**9))
     assert look(tmp_path, run) == look(tmp_path, run)
     assert read["a"] == 2
 
@@ -97,13 +95,13 @@ def test_a_directory_that_may_change_without_another_time_is_read_again(
 def test_sizes_of_files_that_are_not_consumed_are_looked_at_again(tmp_path: Path) -> None:
     for name in ("consumed", "grows", "new"):
         put(tmp_path / name)
-    run = Looks()
+    run = looks()
     look(tmp_path, run)
     for name in ("consumed", "grows"):
         put(tmp_path / name, 5)
     assert look(tmp_path, run, ["consumed"]) == {"consumed": 1, "grows": 5, "new": 1}
     assert look(tmp_path, run, ["consumed", "grows"])["grows"] == 5  # as it was when it was consumed
-    next_run = look(tmp_path, Looks(), ["consumed"])
+    next_run = look(tmp_path, looks(), ["consumed"])
     assert next_run == {"consumed": 5, "grows": 5, "new": 1}
 
 
@@ -130,7 +128,7 @@ def test_a_file_that_vanishes_while_it_is_looked_at(tmp_path: Path, monkeypatch:
             raise FileNotFoundError(path)
         return stat(path, **options)
 
-    run = Looks()
+    run = looks()
     assert look(tmp_path, run) == {"a": 1, "b": 1}
     monkeypatch.setattr(os, "stat", gone)
     assert look(tmp_path, run) == {"a": 1}
@@ -142,7 +140,7 @@ def test_what_links_lead_to_may_change_without_their_directory(tmp_path: Path) -
     put(feed / "file")
     (feed / "later").symlink_to(outside / "2")
     (feed / "linked").symlink_to(outside)
-    run = Looks()
+    run = looks()
     assert look(feed, run) == {"file": 1, "linked/1": 1}
     put(outside / "2")
     assert look(feed, run) == {"file": 1, "later": 1, "linked/1": 1}  # the file is there under two names
@@ -153,7 +151,7 @@ def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
     put(before / "below/1")
     feed.mkdir()
     (feed / "linked").symlink_to(before)
-    run = Looks()
+    run = looks()
     assert [one.real for one in files(feed, run)] == [f"{before}/below/1"]
     before.rename(after)
     (feed / "linked").unlink()
@@ -163,7 +161,7 @@ def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
 
 def test_what_waits_is_what_the_plan_at_that_position_saw(tmp_path: Path) -> None:
     start = f"file://{tmp_path}"
-    consumed, others, run = {f"{start}/a": 1}, {f"{start}/b": 1}, Looks()
+    consumed, others, run = {f"{start}/a": 1}, {f"{start}/b": 1}, looks()
     put(tmp_path / "a")
     before = run.files(start, "*", consumed)
     put(tmp_path / "new")
@@ -174,8 +172,11 @@ def test_what_waits_is_what_the_plan_at_that_position_saw(tmp_path: Path) -> Non
     assert len(run.again(start, "*", others)) == 3  # another position, later
 
 
-def test_each_run_of_a_source_begins_with_a_whole_look(tmp_path: Path, read: Counter[str]) -> None:
+def test_each_run_of_a_source_begins_with_a_whole_look(
+    tmp_path: Path, read: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where the source is wrapped; in memory of the run, so runs in two threads share nothing."""
+    monkeypatch.setattr(file, "Looks", looks)
     put(tmp_path / "feed/a")
     source = FileSource(str(tmp_path / "feed"), schema="text string", format="csv")
     for each in (source, DecodedSource("rows", source, DebeziumFormat())):
@@ -227,11 +228,11 @@ def test_a_look_within_a_run_finds_what_a_whole_look_finds(
     feed = tmp_path_factory.mktemp("feed")
     for name in ("a", "d/a", "d/e/b", "f/a"):
         put(feed / name)
-    run = Looks()
+    run = looks()
     files(feed, run)
     for one in steps:
         step(feed, *one)
-        assert files(feed, run) == files(feed, Looks())
+        assert files(feed, run) == files(feed, looks())
 
 
 def test_the_newest_values_are_kept() -> None:

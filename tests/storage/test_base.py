@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,12 @@ from state_engine.core.state.state_table import APPEND, CLEAR, DELETE, PUT, Chan
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.storage.layout import state_column
-from state_engine.storage.state import state_rows
+from state_engine.storage.state import base as state_base
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
 from state_engine.storage.state.changelog import StateFiles, TouchedState
 from state_engine.storage.state.entry_codes import entry_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, ListedFile
+from state_engine.storage.state.state_rows import parts_of
 from state_engine.storage.stores.parquet_reading import OpenParquet
 from tests.storage.test_changelog import KEY, KEYS, LIST, MAP, STATES, VALUE, Log, apply, batches
 
@@ -156,7 +158,7 @@ def test_values_that_are_replaced_are_not_read(tmp_path: Path, monkeypatch: pyte
 
     with monkeypatch.context() as patched:
         patched.setattr(OpenParquet, "read_row_groups", noted)
-        patched.setattr(state_rows, "_LITTLE_BYTES", 0)  # files up to this size are read whole
+        patched.setattr(state_base, "parts_of", partial(parts_of, little_bytes=0))
         files = listed(tmp_path / "base", base(tmp_path / "base", log.files, *STATES.values()))
     assert fold(files, *STATES.values()) == expected
     of_values = [{name for uri, name in read if uri == f.uri and name.startswith("v_")} for f in log.files]

@@ -19,7 +19,6 @@ from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.checkpoints.write_ids import write_id_at
 from state_engine.core.errors import CommitFailedError, DamagedFileError, StaleParentError
-from state_engine.storage import checkpoint_log
 from state_engine.storage.checkpoint_files import (
     checkpoints_in,
     plain_rows,
@@ -52,7 +51,7 @@ class Table:
         self.log().create()
 
     def log(self) -> CheckpointLog:
-        return CheckpointLog(self.kernel, self.layout, "root")
+        return CheckpointLog(self.kernel, self.layout, "root", merged_files=TOGETHER)
 
     def grow(self, log: CheckpointLog, first: int, last: int) -> None:
         log.load()
@@ -65,8 +64,7 @@ class Table:
 
 
 @pytest.fixture
-def table(tmp_path: Path, kernel: DeltaKernel, monkeypatch: pytest.MonkeyPatch) -> Table:
-    monkeypatch.setattr(checkpoint_log, "_TOGETHER", TOGETHER)
+def table(tmp_path: Path, kernel: DeltaKernel) -> Table:
     return Table(tmp_path, kernel)
 
 

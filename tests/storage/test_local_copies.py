@@ -23,7 +23,7 @@ from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import KeyedEntries
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state import copy_directory, local_copies, timer_files
+from state_engine.storage.state import copy_directory, local_copies
 from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.copy_directory import LocalCopies
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile
@@ -168,8 +168,7 @@ def test_the_first_timer_is_found_however_many_blocks_hold_timers_that_are_gone(
 def test_each_timer_is_the_first_one_once_those_before_it_are_left_out(tmp_path: Path) -> None:
     """Also where a stretch of blocks ends, and the next one begins."""
     timers = {(n, "a"): {(n, EVENT): True} for n in range(60)}
-    with forced(tmp_path / "copies") as copies, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timer_files, "_GROWTH", 2)
+    with forced(tmp_path / "copies") as copies:
         history = [timers, {(60, "a"): {(99, EVENT): True}}]
         site = Site(tmp_path, ([{name: {} for name in STATES}] * 2, history), 1, in_one_group)
         stored = site.timers(copies)
@@ -197,6 +196,10 @@ def site(tmp_path: Path) -> Site:
 def copies(tmp_path: Path) -> Iterator[LocalCopies]:
     with forced(tmp_path / "copies") as there:
         yield there
+
+
+def limited(copies: LocalCopies, **limits: int) -> LocalCopies:
+    return replace(copies, limits=replace(copies.limits, **limits))
 
 
 class Decoded:
@@ -242,22 +245,16 @@ def test_a_base_that_is_read_the_first_time_gets_no_copies(site: Site, copies: L
 
 
 def test_small_files_get_none_and_where_many_rows_are_wanted_the_file_is_read(
-    site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch
+    site: Site, copies: LocalCopies
 ) -> None:
-    monkeypatch.setattr(local_copies, "LARGE_ROWS", 10_000)
-    site.load(FEW, copies)
+    site.load(FEW, limited(copies, least_rows=10_000))
     assert stored_in(copies) == []
-    monkeypatch.setattr(local_copies, "LARGE_ROWS", 0)
-    monkeypatch.setattr(local_copies, "_FEW", 1000)
-    site.load(FEW, copies)
+    site.load(FEW, limited(copies, least_blocks=1000))
     assert stored_in(copies) == []
 
 
-def test_what_is_too_large_to_be_in_memory_is_not_copied(
-    site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_copies, "_LARGEST_BYTES", 100)
-    assert site.load(FEW, copies) == site.load(FEW, None)
+def test_what_is_too_large_to_be_in_memory_is_not_copied(site: Site, copies: LocalCopies) -> None:
+    assert site.load(FEW, limited(copies, largest_bytes=100)) == site.load(FEW, None)
     assert stored_in(copies) == []
 
 
@@ -271,12 +268,9 @@ def test_without_size_there_are_none(site: Site, copies: LocalCopies) -> None:
     assert stored_in(copies) == []  # those that were there are gone
 
 
-def test_copies_go_though_the_files_are_not_worth_any_more(
-    site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copies_go_though_the_files_are_not_worth_any_more(site: Site, copies: LocalCopies) -> None:
     site.load(FEW, copies)
-    monkeypatch.setattr(local_copies, "LARGE_ROWS", 10_000)
-    site.load(FEW, copies)
+    site.load(FEW, limited(copies, least_rows=10_000))
     assert stored_in(copies) == []
 
 
@@ -396,7 +390,7 @@ def test_a_directory_that_others_may_write_to_is_not_used(
         assert site.load(FEW, copies) == expected
     link = copies.place.with_name("link")
     link.symlink_to(copies.place)
-    assert site.load(FEW, LocalCopies(str(link))) == expected
+    assert site.load(FEW, replace(copies, directory=str(link))) == expected
     assert stored_in(copies) == [theirs]
     assert len({r.getMessage() for r in caplog.records}) == 2
     assert "make it a directory of your own" in caplog.text
@@ -406,7 +400,7 @@ def test_a_directory_that_others_may_write_to_is_not_used(
 def test_a_directory_that_cannot_be_made_fails_nothing(
     site: Site, copies: LocalCopies, directory: str
 ) -> None:
-    assert site.load(FEW, LocalCopies(directory)) == site.load(FEW, None)
+    assert site.load(FEW, replace(copies, directory=directory)) == site.load(FEW, None)
 
 
 def test_copies_keep_to_their_size_and_those_that_are_unused_go_first(
@@ -441,11 +435,8 @@ def _made_for(layout: JobLayout, site: Site, copies: LocalCopies) -> int:
     return len(list(copies.of_job(layout).rglob("*.blocks")))
 
 
-def test_copies_leave_room_on_the_disk(
-    site: Site, copies: LocalCopies, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(copy_directory, "_LEFT_FREE", 2**60)
-    assert site.load(FEW, copies) == site.load(FEW, None)
+def test_copies_leave_room_on_the_disk(site: Site, copies: LocalCopies) -> None:
+    assert site.load(FEW, limited(copies, left_free=2**60)) == site.load(FEW, None)
     assert stored_in(copies) == []
 
 

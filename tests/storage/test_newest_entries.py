@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from state_engine.core.state.descriptors import StateDescriptor, ValueStateDescr
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_table import DELETE, PUT, Change
 from state_engine.storage.layout import state_column
+from state_engine.storage.state import newest_entries
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
 from state_engine.storage.state.changelog_write import changelog_table, file_order, write_changes
 from state_engine.storage.state.entry_codes import entry_codes, key_codes
@@ -136,9 +138,7 @@ def test_keys_that_are_not_numbers_are_one_key(tmp_path: Path) -> None:
 def test_files_before_the_one_that_has_all_keys_are_not_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "state_engine.storage.state.state_rows._LITTLE_BYTES", 0
-    )  # little ones are read as one
+    monkeypatch.setattr(newest_entries, "parts_of", partial(parts_of, little_bytes=0))
     path = Files(tmp_path)
     path.change({ONE: dict.fromkeys(KEYS, 1), OTHER: dict.fromkeys(KEYS, "x")})
     path.change({ONE: dict.fromkeys(KEYS, 2)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.errors import DamagedFileError, MissingFilesError
 from state_engine.storage.stores import parquet_reading
 from state_engine.storage.stores.files import WrittenFile, footer_bytes, write_parquet
-from state_engine.storage.stores.parquet_reading import check_footer, open_parquet, read_parquet
+from state_engine.storage.stores.parquet_reading import ReadSizes
 from tests.support.tiny import Site
 
 MANY = pa.table({"n": range(1_000)})
@@ -67,8 +68,9 @@ TABLE = pa.table(
 def file(request: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WrittenFile:
     """Small files are read whole, large ones are not."""
     if request.param != "whole":
-        monkeypatch.setattr(parquet_reading, "_WHOLE_BYTES", 0)
-        monkeypatch.setattr(parquet_reading, "_END_BYTES", 64)
+        sizes = ReadSizes(whole=0, end=64)
+        for name in ("open_parquet", "check_footer"):
+            monkeypatch.setattr(parquet_reading, name, partial(getattr(parquet_reading, name), sizes=sizes))
     return write_parquet(TABLE, f"file://{tmp_path}/a/b.parquet")
 
 
@@ -83,17 +85,19 @@ def flip(file: WrittenFile, at: int, bit: int = 0) -> None:
 
 
 def read(file: WrittenFile) -> pa.Table:
-    return read_parquet(file.uri, size=file.bytes, footer=file.footer, of="checkpoint 7, operator 'sums'")
+    return parquet_reading.read_parquet(
+        file.uri, size=file.bytes, footer=file.footer, of="checkpoint 7, operator 'sums'"
+    )
 
 
 def test_what_was_written_is_read(file: WrittenFile) -> None:
     assert read(file).equals(TABLE)
-    opened = open_parquet(file.uri, size=file.bytes, footer=file.footer, coded=["text"])
+    opened = parquet_reading.open_parquet(file.uri, size=file.bytes, footer=file.footer, coded=["text"])
     assert opened.schema.field("text").type == pa.dictionary(pa.int32(), pa.string())
-    assert pa.Table.from_batches(open_parquet(file.uri).batches(999)).equals(TABLE)
-    assert open_parquet(file.uri).read_row_groups([0], ["n"]).equals(TABLE.select(["n"]))
+    assert pa.Table.from_batches(parquet_reading.open_parquet(file.uri).batches(999)).equals(TABLE)
+    assert parquet_reading.open_parquet(file.uri).read_row_groups([0], ["n"]).equals(TABLE.select(["n"]))
     assert pq.read_table(path_of(file), page_checksum_verification=True).equals(TABLE)
-    check_footer(file.uri, size=file.bytes, footer=file.footer)
+    parquet_reading.check_footer(file.uri, size=file.bytes, footer=file.footer)
 
 
 def test_every_bit_of_a_footer_matters(file: WrittenFile) -> None:
@@ -102,7 +106,7 @@ def test_every_bit_of_a_footer_matters(file: WrittenFile) -> None:
     assert content[-4:] == b"PAR1"
     for at in range(start, len(content), 7):
         flip(file, at, at % 8)
-        for use in (read, lambda f: check_footer(f.uri, size=f.bytes, footer=f.footer)):
+        for use in (read, lambda f: parquet_reading.check_footer(f.uri, size=f.bytes, footer=f.footer)):
             with pytest.raises(DamagedFileError, match="its footer is not the one that was written"):
                 use(file)
         path_of(file).write_bytes(content)
@@ -147,14 +151,14 @@ def test_other_sizes_and_files_that_are_gone(file: WrittenFile) -> None:
         with pytest.raises(DamagedFileError, match=f"it has {kept:,} bytes, {len(content):,} were recorded"):
             read(file)
         with pytest.raises(MissingFilesError, match="it cannot be read"):  # nothing was recorded
-            read_parquet(file.uri)
+            parquet_reading.read_parquet(file.uri)
     path_of(file).unlink()
     with pytest.raises(FileNotFoundError):
         read(file)
 
 
 def test_an_error_of_the_storage_is_not_damage(file: WrittenFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = open_parquet(file.uri)
+    opened = parquet_reading.open_parquet(file.uri)
 
     def fails(*_: Any, **__: Any) -> None:
         raise OSError("When reading object: AWS Error NETWORK_CONNECTION during GetObject: no route")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -38,8 +37,7 @@ def run(numbers: list[int]) -> SortedRun:
 
 def written(directory: Path, **runs: list[int]) -> Path:
     path = directory / "some.blocks"
-    with mock.patch.object(sorted_blocks, "BLOCK_ROWS", 3):
-        size = write_blocks({name: run(numbers) for name, numbers in runs.items()}, path, of="me")
+    size = write_blocks({name: run(numbers) for name, numbers in runs.items()}, path, of="me", rows=3)
     assert path.stat().st_size == size
     return path
 
@@ -130,6 +128,6 @@ def test_a_file_is_written_whole_or_not_at_all_and_is_its_owners(
 
     monkeypatch.setattr(sorted_blocks.os, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        write_blocks({"more": run([1, 2])}, path, of="me")
+        write_blocks({"more": run([1, 2])}, path, of="me", rows=3)
     assert list(tmp_path.iterdir()) == [path]
     assert BlockFile(path, of="me").runs == ["numbers"]

@@ -19,7 +19,6 @@ from state_engine.core.state.state_table import PUT, Change, KeyedEntries
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.storage.layout import state_column
-from state_engine.storage.state import stored_timers
 from state_engine.storage.state.changelog import StateFiles
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile
 from state_engine.storage.state.located_files import StateFile
@@ -73,7 +72,7 @@ class Site:
         """A base of some key groups; of the files before it, the others count."""
         self._bases += 1
         at = self._directory / f"base{self._bases}"
-        with mock.patch("state_engine.storage.state.base.ROW_GROUP", 2):
+        with mock.patch("state_engine.storage.state.base.write_parquet", _in_little_row_groups):
             written = base(at, [f.listed for f in self.files], TIMERS, VALUE, groups=groups)
         bases = [
             StateFile(
@@ -89,7 +88,7 @@ class Site:
         return StoredTimers(self.files, own, KEY.storage, GROUPS)
 
 
-def _in_little_row_groups(table: Any, uri: str) -> Any:
+def _in_little_row_groups(table: Any, uri: str, **_: Any) -> Any:
     return storage_files.write_parquet(table, uri, row_group=2)
 
 
@@ -220,19 +219,15 @@ def test_files_without_statistics_are_read_as_a_whole(
     assert stored.first(PROCESSING, 0, KeyHashes(np.array([], np.int64))) is None
 
 
-@pytest.mark.parametrize("more", [2, 16])
-def test_timers_that_were_moved_hide_the_first_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
+def test_timers_that_were_moved_hide_the_first_one(tmp_path: Path) -> None:
     """Every key's timer is moved behind that of the last key, which is left where it is."""
-    monkeypatch.setattr(stored_timers, "_MORE", more)
     site = Site(tmp_path)
-    site.write({(n, "a"): {(n, EVENT): True} for n in range(100)})
-    site.write({(n, "a"): {(1000 + n, EVENT): True} for n in range(99)})
+    site.write({(n, "a"): {(n, EVENT): True} for n in range(300)})
+    site.write({(n, "a"): {(1000 + n, EVENT): True} for n in range(299)})
     nothing = KeyHashes(np.array([], np.int64))
-    assert site.stored().first(EVENT, 0, nothing) == 99
-    assert timers_in(site.stored().within({EVENT: (0, 98)})) == set()
-    assert site.stored().first(EVENT, 0, KeyHashes(np.array([key_hash((99, "a"))], np.int64))) == 1000
+    assert site.stored().first(EVENT, 0, nothing) == 299
+    assert timers_in(site.stored().within({EVENT: (0, 298)})) == set()
+    assert site.stored().first(EVENT, 0, KeyHashes(np.array([key_hash((299, "a"))], np.int64))) == 1000
 
 
 def test_of_changes_that_are_given_what_is_left_of_the_window_is_due(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.delta import store_checks
 from state_engine.storage.stores import object_stores
 from state_engine.storage.stores.object_stores import describe_stores
 from tests.support import stores
@@ -73,7 +72,7 @@ def store(running: StoreProxy) -> Iterator[StoreProxy]:
 @pytest.fixture
 def quick_race(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writers race for a few names only."""
-    monkeypatch.setattr(store_checks, "NAMES", stores.QUICK_RACE)
+    stores.quick_race(monkeypatch)
 
 
 @pytest.fixture

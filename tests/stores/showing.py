@@ -12,15 +12,15 @@ import urllib.request
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from state_engine.machine.settings import Settings, SparkSettings
 from state_engine.spark.session import local_session
-from state_engine.storage.delta import store_checks
 from tests.dagster import sites
 from tests.faults.workloads import WORKLOADS, Site
 from tests.support.java import SHORT_LIVED_JAVA
 from tests.support.ports import free_port
-from tests.support.stores import QUICK_RACE
+from tests.support.stores import quick_race
 
 PAGES = ("environment", "jobs", "stages", "executors", "SQL")
 
@@ -46,7 +46,7 @@ def run_by_dagster(directory: Path, store: str) -> None:
 
 
 def main(directory: str, store: str) -> None:
-    store_checks.NAMES = QUICK_RACE
+    quick_race(pytest.MonkeyPatch())
     logging.basicConfig(level=logging.DEBUG)
     options = {
         "spark.driver.extraJavaOptions": SHORT_LIVED_JAVA,

@@ -34,8 +34,9 @@ Opened = Callable[..., DeltaKernel]
 def opened(spark: SparkSession, store: StoreProxy, uri: str) -> Opened:
     """Opens a Kernel that checks stores for the root ``uri``, as a new process does."""
 
-    def kernel(*, single_writer: bool = False) -> DeltaKernel:
-        return DeltaKernel(spark, checks=StoreChecks(uri, spark._jsc, single_writer=single_writer))
+    def kernel(*, single_writer: bool = False, names: int = stores.QUICK_RACE) -> DeltaKernel:
+        checks = StoreChecks(uri, spark._jsc, single_writer=single_writer, names=names)
+        return DeltaKernel(spark, checks=checks)
 
     return kernel
 
@@ -60,7 +61,7 @@ def test_a_store_is_raced_for_once_and_the_verdict_stays(opened: Opened, store: 
 
 @pytest.mark.long
 def test_a_whole_race(opened: Opened, store: StoreProxy, uri: str) -> None:
-    opened().create_table(f"{uri}/a", SCHEMA)
+    opened(names=50).create_table(f"{uri}/a", SCHEMA)
     assert [(one.names, one.put_if_absent) for one in verdicts(uri)] == [(50, True)]
 
 
@@ -125,13 +126,10 @@ def test_a_single_writer_with_a_log_store_for_one_process_is_warned(
 
 
 @pytest.mark.usefixtures("quick_race")
-def test_log_stores_that_want_a_directory_have_one(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_stores_that_want_a_directory_have_one(spark: SparkSession, tmp_path: Path) -> None:
     """As those of HDFS and Azure do; that of local disks, which knows one writer only, stands for them."""
-    monkeypatch.setattr(store_checks, "WRITERS", 1)
-    stores = LogStores(spark._jvm, KernelEngines(spark, KernelClasses.of(spark._jvm)))
-    assert store_checks.has_one_winner_each(f"{tmp_path.as_uri()}/race", stores)
+    log_stores = LogStores(spark._jvm, KernelEngines(spark, KernelClasses.of(spark._jvm)))
+    assert store_checks.has_one_winner_each(f"{tmp_path.as_uri()}/race", log_stores, names=5, writers=1)
 
 
 def test_a_settings_file_says_where_the_root_is_before_spark_is_asked(
@@ -177,7 +175,9 @@ def test_a_local_root_has_a_sink_in_a_store_checked(
     spark: SparkSession, store: StoreProxy, uri: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     root = tmp_path_factory.mktemp("root").as_uri()
-    kernel = DeltaKernel(spark, checks=StoreChecks(root, spark._jsc, single_writer=False))
+    kernel = DeltaKernel(
+        spark, checks=StoreChecks(root, spark._jsc, single_writer=False, names=stores.QUICK_RACE)
+    )
     kernel.create_table(f"{root}/table", SCHEMA)
     assert verdicts(root) == []
     kernel.create_table(f"{uri}/sink", SCHEMA)

@@ -1,7 +1,7 @@
 """A plugin of pytest that has small files of bases copied, too: ``pytest -p tests.support.forced_copies …``.
 
-With it, tests that are about other things show that they go on as they do, whether or not there are local copies. It
-reaches subtasks that run in the test's own process. ``forced`` is the same for one test.
+With it, tests that are about other things show that they go on as they do, whether or not there are local copies.
+``forced`` is the same for one test.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from state_engine.storage.state import copy_directory, local_copies, sorted_blocks
-from state_engine.storage.state.copy_directory import LocalCopies
+from state_engine.machine.settings import LocalCopySettings
+from state_engine.storage.state.copy_directory import CopyLimits, LocalCopies
 
 
 @contextmanager
 def forced(directory: Path, *, block_rows: int = 2) -> Iterator[LocalCopies]:
     """Every file of a base is copied into a directory, whatever its size, and its copy is read, whatever is wanted."""
-    copies = LocalCopies(str(directory))
+    limits = CopyLimits(least_rows=0, block_rows=block_rows, least_blocks=0, left_free=0)
+    copies = LocalCopies(str(directory), limits=limits)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local_copies, "LARGE_ROWS", 0)
-        patch.setattr(local_copies, "_FEW", 0)
-        patch.setattr(sorted_blocks, "BLOCK_ROWS", block_rows)
-        patch.setattr(copy_directory, "_LEFT_FREE", 0)
-        patch.setenv("STATELAKE__LOCAL_COPIES__DIRECTORY", str(directory))
+        patch.setattr(LocalCopySettings, "described", lambda _: copies)
         yield copies
 
 

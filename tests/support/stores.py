@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.request
+from functools import partial
 
 import pyarrow.fs as pafs
+import pytest
 
+from state_engine.engine import context
+from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.stores.files import open_location
 from state_engine.storage.stores.object_stores import StoreAccess, store_access
 
@@ -15,6 +19,11 @@ KEY, SECRET = "STORE_KEY", "STORE_SECRET"
 """Environment variables that hold the keys."""
 QUICK_RACE = 5
 """Names to race for where a test is about something else."""
+
+
+def quick_race(patch: pytest.MonkeyPatch) -> None:
+    """Engines have writers race for a few names only."""
+    patch.setattr(context, "StoreChecks", partial(StoreChecks, names=QUICK_RACE))
 
 
 def access_to(endpoint: str) -> StoreAccess:

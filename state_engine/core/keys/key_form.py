@@ -20,8 +20,6 @@ from state_engine.core.types.type_parsing import arrow_type
 
 _OTHERS = (TimeType, InstantType)
 """Types that readers of states see as they are stored."""
-_REMEMBERED = 10_000
-"""Keys made last are at hand; all keys of a subtask would not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +76,7 @@ class KeyForm:
 
     Args:
         record: the type of the whole key, where that is a ``Row`` or a class of the user's.
+        remembered: so many keys made last are at hand; all keys of a subtask would not fit into memory.
 
     Example:
         >>> from state_engine.core.types.types_namespace import Types
@@ -85,8 +84,10 @@ class KeyForm:
         datetime.time(0, 0, 1)
     """
 
-    def __init__(self, types: tuple[TypeInformation, ...], record: StructType | None = None) -> None:
-        self._types, self._record = types, record
+    def __init__(
+        self, types: tuple[TypeInformation, ...], record: StructType | None = None, remembered: int = 10_000
+    ) -> None:
+        self._types, self._record, self._remembered = types, record, remembered
         self._known: dict[Any, Any] = {}
 
     @classmethod
@@ -101,7 +102,7 @@ class KeyForm:
     def __call__(self, key: Any) -> Any:
         made = self._known.get(key)
         if made is None:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= self._remembered:
                 self._known.clear()
             made = self._known[key] = self._made(
                 key

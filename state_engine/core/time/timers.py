@@ -60,13 +60,6 @@ AT_ONCE, IN_TIME, NOT_YET = 0, 1, 2
 
 NO_ELEMENT = -1
 
-CHAIN_LIMIT = 100_000
-"""How many timers in a row may each be set by the one before and fire at once, without time going on in between.
-
-Time that goes on reaches the clock or the watermark, which ends the chain. In a drain it has no end, so there each
-timer that another one sets counts.
-"""
-
 
 class Entry(NamedTuple):
     """A timer and when it fires; entries of a key fire in their order, which no cut into batches changes.
@@ -74,7 +67,7 @@ class Entry(NamedTuple):
     Attributes:
         at: time within the stage: the timer's own, but not before that of the timer that set it.
         element: index of the element that set it, directly or through others, when it was due already; else -1.
-        chained: how many steps that count for ``CHAIN_LIMIT`` led to it.
+        chained: how many steps that count for ``chain_limit`` led to it.
     """
 
     stage: int
@@ -105,6 +98,9 @@ class TimerQueue:
 
     Args:
         store: keyed states of the subtask; the timers are loaded when the queue is made.
+        chain_limit: how many timers in a row may each be set by the one before and fire at once, without time going on
+            in between. Time that goes on reaches the clock or the watermark, which ends the chain. In a drain it has no
+            end, so there each timer that another one sets counts.
 
     Attributes:
         watermark_ms: the watermark before the current element; set by the operator.
@@ -121,8 +117,9 @@ class TimerQueue:
         *,
         clock_ms: int,
         watermark_ms: int,
+        chain_limit: int = 100_000,
     ) -> None:
-        self._operator, self._context = operator, context
+        self._operator, self._context, self._chain_limit = operator, context, chain_limit
         self._clock_ms, self.watermark_ms = clock_ms, watermark_ms
         store.handle(TimersDescriptor(), "map")  # loads them
         self._state = TimersState(store.tables[TIMERS], context)
@@ -213,7 +210,7 @@ class TimerQueue:
         chained = parent.chained
         if (due and time <= parent.time) or (self.draining and domain == EVENT):
             chained += 1
-            if chained > CHAIN_LIMIT:
+            if chained > self._chain_limit:
                 raise self._endless(timer)
         if due:
             at = at if stage == IN_TIME else max(at, time)
@@ -227,8 +224,8 @@ class TimerQueue:
             remedy = "Set the next one later than the one that fires, or only on a condition that ends"
         return TimerChainError(
             f"operator '{self._operator}': on_timer of key {self._context.key!r} sets {place_of(timer)}. It is the "
-            f"last of {CHAIN_LIMIT:,} in a row: each was set by the one before and fires in this micro-batch, which "
-            f"would never end. {remedy}"
+            f"last of {self._chain_limit:,} in a row: each was set by the one before and fires in this micro-batch, "
+            f"which would never end. {remedy}"
         )
 
     def _later(self, timer: Timer) -> Entry:

@@ -25,7 +25,7 @@ from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
 from state_engine.storage.state.changelog import TouchedState
 from state_engine.storage.state.changelog_write import changelog_table, write_changes
 from state_engine.storage.state.listed_files import Hashes, KeyHashes
-from state_engine.storage.state.local_copies import LARGE_ROWS, OperatorCopies
+from state_engine.storage.state.local_copies import OperatorCopies
 from state_engine.storage.state.located_files import StateFile, files_holding
 from state_engine.storage.state.state_rows import Read
 from state_engine.storage.stores.files import PutFile, is_local
@@ -161,11 +161,11 @@ def own_files(spec: SubtaskSpec, own: KeyGroupRange) -> list[StateFile]:
     PROCESS_CACHE.keep_only(listed, below=[layout.base(uid), layout.changelog(uid)])
     copies = OperatorCopies(spec.local_copies, layout, uid, spec.state_files, spec.max_parallelism)
     own_ones = [f for f in spec.state_files if f.key_group_max >= own.start and f.key_group_min <= own.end]
-    return [_kept(f) for f in copies.attached(own_ones)]
+    return [_kept(f, copies.limits.least_rows) for f in copies.attached(own_ones)]
 
 
-def _kept(file: StateFile) -> StateFile:
+def _kept(file: StateFile, large: int) -> StateFile:
     """The file, to be kept by the process where it is a little one on a disk."""
-    if file.listed.rows >= LARGE_ROWS or not is_local(file.listed.uri):
+    if file.listed.rows >= large or not is_local(file.listed.uri):
         return file
     return replace(file, listed=replace(file.listed, kept=True))

@@ -34,8 +34,6 @@ from state_engine.storage.stores.files import is_local, join, open_location
 from state_engine.storage.stores.object_stores import store_access
 
 _LOG = logging.getLogger(__name__)
-NAMES, WRITERS = 50, 4
-"""So many names are raced for, by so many writers."""
 _VERDICTS, _RACES = "_stores", "_statelake_race-"
 
 
@@ -105,10 +103,15 @@ class StoreChecks:
     Args:
         root: URI of the state root, below which verdicts are written.
         single_writer: the caller vouches that nobody else writes, on any store.
+        names: so many are raced for.
+        writers: that race for each.
     """
 
-    def __init__(self, root: str, java_context: Any, *, single_writer: bool) -> None:
+    def __init__(
+        self, root: str, java_context: Any, *, single_writer: bool, names: int = 50, writers: int = 4
+    ) -> None:
         self._root, self._java_context, self._single_writer = root, java_context, single_writer
+        self._names, self._writers = names, writers
         self._safe: set[str] = set()
         self._looking = Lock()
 
@@ -185,17 +188,17 @@ class StoreChecks:
             return None
 
     def _race(self, uri: str, log_store: str, stores: LogStores) -> Verdict:
-        store = store_name(uri)
+        store, names, writers = store_name(uri), self._names, self._writers
         inside = self._root if store_name(self._root) == store else uri
         directory = join(inside, _RACES + uuid4().hex)
-        _LOG.info("%s: %d writers race for %d names, to see whether one wins each", store, WRITERS, NAMES)
+        _LOG.info("%s: %d writers race for %d names, to see whether one wins each", store, writers, names)
         try:
-            fair = is_allowed(uri, log_store) and has_one_winner_each(directory, stores)
+            fair = is_allowed(uri, log_store) and has_one_winner_each(directory, stores, names, writers)
         finally:
             with suppress(OSError, StatelakeError):
                 open_location(directory).delete_directory()
         now_ms = store_clock.StoreClock(self._root).now_ms()
-        verdict = Verdict(store, log_store, fair, NAMES, WRITERS, now_ms, self._single_writer)
+        verdict = Verdict(store, log_store, fair, names, writers, now_ms, self._single_writer)
         at = open_location(self.path_of(store))
         at.above().make_directory()
         at.write_whole(json.dumps(asdict(verdict)).encode())
@@ -213,14 +216,14 @@ def store_name(uri: str) -> str:
     return f"{parsed.scheme}://{parsed.netloc}"
 
 
-def has_one_winner_each(directory: str, stores: LogStores) -> bool:
+def has_one_winner_each(directory: str, stores: LogStores, names: int, writers: int) -> bool:
     """Have writers race for names in a directory; whether each has one winner, and holds what that one wrote."""
     open_location(directory).make_directory()  # log stores that rename want one
-    together = Barrier(WRITERS)
+    together = Barrier(writers)
 
     def race(writer: int) -> list[bool]:
         won = []
-        for name in range(NAMES):
+        for name in range(names):
             together.wait()
             won.append(stores.write_new(join(directory, f"{name:020d}.json"), [_line(writer, name)]))
         return won
@@ -232,13 +235,13 @@ def has_one_winner_each(directory: str, stores: LogStores) -> bool:
             together.abort()  # the others wait for it
             raise
 
-    racers: list[Future[list[bool]]] = [java_threads().submit(raced, writer) for writer in range(WRITERS)]
+    racers: list[Future[list[bool]]] = [java_threads().submit(raced, writer) for writer in range(writers)]
     failures = [error for racer in racers if (error := racer.exception()) is not None]
     if failures:
         raise next((e for e in failures if isinstance(e, StatelakeError)), failures[0])
     won = [racer.result() for racer in racers]
-    for name in range(NAMES):
-        winners = [writer for writer in range(WRITERS) if won[writer][name]]
+    for name in range(names):
+        winners = [writer for writer in range(writers) if won[writer][name]]
         content = open_location(join(directory, f"{name:020d}.json")).read()
         if len(winners) != 1 or content.decode().strip() != _line(winners[0], name):
             return False

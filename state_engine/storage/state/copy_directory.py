@@ -29,9 +29,26 @@ _LOG = logging.getLogger(__name__)
 
 UNUSED_S = 3600
 """A copy that was used in the last hour makes no room for another one."""
-_LEFT_FREE = 2**30
-"""Bytes that copies leave free on the disk."""
 SUFFIX = ".blocks"
+
+
+@dataclass(frozen=True)
+class CopyLimits:
+    """Which files are copied, and when a copy is read.
+
+    Attributes:
+        least_rows: of a file with fewer rows all of them are read at once, which costs no more than a copy.
+        largest_bytes: decoded size of the largest file that is copied.
+        block_rows: of one block of a copy.
+        least_blocks: where a file has fewer blocks for each key that is wanted, the file itself is read.
+        left_free: bytes that copies leave free on the disk.
+    """
+
+    least_rows: int = 4096
+    largest_bytes: int = 2**28
+    block_rows: int = 128
+    least_blocks: int = 2
+    left_free: int = 2**30
 
 
 @dataclass(frozen=True)
@@ -41,10 +58,12 @@ class LocalCopies:
     Attributes:
         directory: path on each machine; None for one in the user's cache.
         max_bytes: of all copies in it, more or less; 0 for no copies.
+        limits: which files are copied.
     """
 
     directory: str | None = None
     max_bytes: int = 10 << 30
+    limits: CopyLimits = CopyLimits()
 
     @property
     def place(self) -> Path:
@@ -90,7 +109,7 @@ class LocalCopies:
         """Free ``size`` bytes: delete copies that were unused for an hour, the longest first. Gives the free bytes."""
         stored = sorted(self._stored(), key=lambda one: one[1].st_mtime)
         used = sum(status.st_size for _, status in stored)
-        limit = min(self.max_bytes, used + shutil.disk_usage(self.place).free - _LEFT_FREE)
+        limit = min(self.max_bytes, used + shutil.disk_usage(self.place).free - self.limits.left_free)
         for path, status in stored:
             if limit - used >= size or time.time() - status.st_mtime < UNUSED_S:
                 break

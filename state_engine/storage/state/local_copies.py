@@ -36,7 +36,6 @@ from state_engine.storage.state.listed_files import (
 )
 from state_engine.storage.state.located_files import StateFile
 from state_engine.storage.state.sorted_blocks import (
-    BLOCK_ROWS,
     BlockFile,
     SortedRun,
     UnreadableBlocksError,
@@ -46,12 +45,6 @@ from state_engine.storage.state.timer_columns import TIMERS_COLUMN, TimerColumns
 
 _LOG = logging.getLogger(__name__)
 
-LARGE_ROWS = 4096
-"""Of a file with fewer rows all of them are read at once, which costs no more than a copy."""
-_FEW = 2
-"""Where so many blocks for each key that is wanted are more than a file has, the file itself is read."""
-_LARGEST_BYTES = 2**28
-"""Decoded size of the largest file that is copied."""
 _NOTED_S = 600
 """When a copy was used is noted every ten minutes."""
 _ROWS = "rows"
@@ -71,10 +64,11 @@ class OperatorCopies:
         max_parallelism: int,
     ) -> None:
         self._copies, self._files, self.max_parallelism = copies, files, max_parallelism
+        self.limits = copies.limits
         self._directory = copies.of_operator(layout, uid)
         # whoever reads a base first, without changes after it, cannot know whether it is read a second time
         self._copying = (
-            copies.max_bytes > 0 and any(map(_may_have, files)) and not all(f.is_base for f in files)
+            copies.max_bytes > 0 and any(map(self._may_have, files)) and not all(f.is_base for f in files)
         )
         self._room: int | None = None
 
@@ -83,7 +77,13 @@ class OperatorCopies:
         if not (self._copying or self._directory.is_dir()) or not self._copies.is_usable():
             return list(files)
         self._tidy()
-        return [self._with_copy(file) if self._copying and _may_have(file) else file for file in files]
+        return [self._with_copy(file) if self._copying and self._may_have(file) else file for file in files]
+
+    def _may_have(self, file: StateFile) -> bool:
+        """Whether a file is worth a copy: a large one of a base, of which it is recorded what it must be."""
+        listed = file.listed
+        large = listed.rows >= self.limits.least_rows
+        return file.is_base and large and None not in (listed.footer, listed.bytes)
 
     def _with_copy(self, file: StateFile) -> StateFile:
         return replace(file, listed=replace(file.listed, copy=LocalCopy(file, self)))
@@ -91,7 +91,7 @@ class OperatorCopies:
     def _tidy(self) -> None:
         """Delete the copies of files that the path does not list, and what writers that died left behind."""
         with suppress(OSError):
-            listed = {_name_of(f) for f in self._files if self._copies.max_bytes and _may_have(f)}
+            listed = {_name_of(f) for f in self._files if self._copies.max_bytes and self._may_have(f)}
             for name in set(os.listdir(self._directory)) - listed:
                 path = self._directory / name
                 if name.endswith(SUFFIX) or time.time() - path.stat().st_mtime > UNUSED_S:
@@ -128,7 +128,7 @@ class OperatorCopies:
             self._room = 0
             return None
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._room -= write_blocks(runs, path, of=of)
+        self._room -= write_blocks(runs, path, of=of, rows=self.limits.block_rows)
         return BlockFile(path, of=of)
 
     def drop(self, name: str) -> None:
@@ -149,7 +149,8 @@ class LocalCopy:
         """Rows that hold all those of some keys, and others; None where the file itself is to be read."""
         hashes = wanted.ordered
         hashes = hashes[key_groups_of(hashes, self._copies.max_parallelism) == self._file.key_group_min]
-        if len(hashes) * BLOCK_ROWS * _FEW > self._file.listed.rows:
+        limits = self._copies.limits
+        if len(hashes) * limits.block_rows * limits.least_blocks > self._file.listed.rows:
             return None
         return self._read(lambda blocks: blocks.with_any(_ROWS, hashes))
 
@@ -196,7 +197,7 @@ class LocalCopy:
     def _content(self) -> dict[str, SortedRun] | None:
         """What goes into the copy; None where it is too much to be in memory at once."""
         file = open_state_file(self._file.listed)
-        if file.decoded_bytes(range(file.row_groups)) > _LARGEST_BYTES:
+        if file.decoded_bytes(range(file.row_groups)) > self._copies.limits.largest_bytes:
             return None
         table = file.read()
         runs, timers = {_ROWS: SortedRun(table, "key_hash")}, _timers_in(table)
@@ -217,12 +218,6 @@ def _timers_in(table: pa.Table) -> TimerColumns:
     if TIMERS_COLUMN not in table.schema.names:
         return TimerColumns(_NONE, _NONE, np.array([], bool))
     return TimerColumns.of_table(table)
-
-
-def _may_have(file: StateFile) -> bool:
-    """Whether a file is worth a copy: a large one of a base, of which it is recorded what it must be."""
-    listed = file.listed
-    return file.is_base and listed.rows >= LARGE_ROWS and None not in (listed.footer, listed.bytes)
 
 
 def _name_of(file: StateFile) -> str:

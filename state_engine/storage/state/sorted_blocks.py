@@ -26,7 +26,6 @@ import pyarrow as pa
 
 Values = np.ndarray[Any, Any]
 
-BLOCK_ROWS = 128
 _MARK = b"STLBLK01"
 """Ends every file; another version of the form has another one."""
 _TAIL = struct.Struct("<QI8s")
@@ -150,11 +149,12 @@ def _runs_in(index: pa.Table) -> list[tuple[str, _Run]]:
     return runs
 
 
-def write_blocks(runs: Mapping[str, SortedRun], path: Path, *, of: str) -> int:
+def write_blocks(runs: Mapping[str, SortedRun], path: Path, *, of: str, rows: int) -> int:
     """Write a file of blocks, whole or not at all, that only its owner can read; the number of its bytes.
 
     Args:
         of: what it is of, which readers must know.
+        rows: of each block.
 
     Raises:
         OSError: it cannot be written; nothing of it is left.
@@ -162,7 +162,7 @@ def write_blocks(runs: Mapping[str, SortedRun], path: Path, *, of: str) -> int:
     aside = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with os.fdopen(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            entries = [_write_run(file, name, run) for name, run in runs.items()]
+            entries = [_write_run(file, name, run, rows) for name, run in runs.items()]
             index = pa.Table.from_pylist(entries, _INDEX.with_metadata({_OF: of.encode()}))
             sink = pa.BufferOutputStream()
             with pa.ipc.new_stream(sink, index.schema) as stream:
@@ -179,10 +179,10 @@ def write_blocks(runs: Mapping[str, SortedRun], path: Path, *, of: str) -> int:
     return size
 
 
-def _write_run(file: Any, name: str, run: SortedRun) -> dict[str, Any]:
+def _write_run(file: Any, name: str, run: SortedRun, rows: int) -> dict[str, Any]:
     """Write the blocks of a run; its row of the index."""
     firsts, ends, checksums = [], [file.tell()], []
-    for batch in run.rows.combine_chunks().to_batches(max_chunksize=BLOCK_ROWS):
+    for batch in run.rows.combine_chunks().to_batches(max_chunksize=rows):
         block = batch.serialize()
         firsts.append(batch[run.by][0].as_py())
         file.write(block)

@@ -21,8 +21,6 @@ from state_engine.storage.state.listed_files import Hashes, KeyHashes, ListedFil
 from state_engine.storage.stores.parquet_reading import OpenParquet
 
 _SHARED = ("key_hash", "key", "state", "op")
-_LITTLE_BYTES = 2**20
-"""Decoded size up to which a file is read whole."""
 _LITTLE_ROWS = 1024
 """Rows up to which a file is filtered together with others, not by itself."""
 _TOGETHER_BYTES = 2**26
@@ -109,6 +107,7 @@ def parts_of(
     *,
     only: str | None = None,
     newest_first: bool = False,
+    little_bytes: int = 2**20,
 ) -> Iterator[Part]:
     """The wanted rows of files, in path order, or from the newest file back.
 
@@ -116,6 +115,7 @@ def parts_of(
 
     Args:
         only: the one state that is asked for, if it is known: files without it are not read.
+        little_bytes: decoded size up to which a file is read whole.
     """
     way = -1 if newest_first else 1
     little: list[pa.Table] = []
@@ -126,7 +126,7 @@ def parts_of(
             if only is not None and state_column(only) not in file.schema.names:
                 continue
             numbers = wanted.row_groups(file, listed)
-            if file.decoded_bytes(numbers) > _LITTLE_BYTES:
+            if file.decoded_bytes(numbers) > little_bytes:
                 yield from _together(little[::way], wanted)
                 little = []
                 for some in _slices(file, numbers)[::way]:

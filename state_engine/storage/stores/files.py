@@ -31,7 +31,6 @@ from state_engine.storage.stores import durability
 from state_engine.storage.stores.failures import storage_errors
 from state_engine.storage.stores.object_stores import S3_SCHEMES, s3_file_system
 
-_LOCAL = pafs.LocalFileSystem()
 _TO_PYARROW = {"abfss": "abfs"}
 _FEW_ROWS = 100
 """Of so few rows zstd takes longer to begin each column than to compress it, and saves nothing; so does its reader."""
@@ -247,10 +246,15 @@ class Location:
             self.fs.create_dir(self.path, recursive=True)
 
 
+def local_files() -> pafs.FileSystem:
+    """The file system of this machine."""
+    return pafs.LocalFileSystem()
+
+
 def open_location(uri: str) -> Location:
     """The file system and path of a URI."""
     if is_local(uri):
-        return Location(_LOCAL, uri.removeprefix("file://"), local=True)
+        return Location(local_files(), uri.removeprefix("file://"), local=True)
     scheme, rest = uri.split("://", 1)
     if scheme in S3_SCHEMES:
         return Location(s3_file_system(rest.split("/", 1)[0]), rest)

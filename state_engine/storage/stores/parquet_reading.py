@@ -13,6 +13,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,6 @@ from state_engine.core.errors import DamagedFileError
 from state_engine.storage.stores.failures import storage_error, storage_errors
 from state_engine.storage.stores.files import footer_bytes, footer_of, is_local, open_location
 
-_WHOLE_BYTES = 2**22
-"""Files up to this size are read at once: then nothing but their content can make parsing fail."""
-_END_BYTES = 2**16
-"""So much of the end of a larger file is read first; footers are mostly shorter."""
 _OF_PARQUET = re.compile(
     r"parquet|thrift|page|checksum|compress|deserialize|unexpected end of stream|corrupt", re.I
 )
@@ -36,6 +33,22 @@ _OF_PARQUET = re.compile(
 SPARK_VERIFIES = {"parquet.page.verify-checksum.enabled": "true"}
 """Options of every Spark reader of our files: Spark does not verify pages otherwise. Delta's readers take them from the
 session only."""
+
+
+@dataclass(frozen=True)
+class ReadSizes:
+    """How much of a file is read at once.
+
+    Attributes:
+        whole: files up to this size are read at once: then nothing but their content can make parsing fail.
+        end: so much of the end of a larger file is read first; footers are mostly shorter.
+    """
+
+    whole: int = 2**22
+    end: int = 2**16
+
+
+_USUAL = ReadSizes()
 
 
 class OpenParquet:
@@ -156,7 +169,13 @@ class OpenParquet:
 
 
 def open_parquet(
-    uri: str, *, size: int | None = None, footer: int | None = None, of: str = "", coded: Sequence[str] = ()
+    uri: str,
+    *,
+    size: int | None = None,
+    footer: int | None = None,
+    of: str = "",
+    coded: Sequence[str] = (),
+    sizes: ReadSizes = _USUAL,
 ) -> OpenParquet:
     """Open a file that the engine wrote.
 
@@ -172,11 +191,11 @@ def open_parquet(
     with storage_errors(at.path, "read"):
         file = at.fs.open_input_file(at.path)
         actual = file.size()
-    whole = actual <= _WHOLE_BYTES
+    whole = actual <= sizes.whole
     try:
         _check_size(uri, actual, size, of)
         with storage_errors(at.path, "read"):
-            end = _end_of(file, actual if whole else _END_BYTES)
+            end = _end_of(file, actual if whole else sizes.end)
         if footer is not None and footer_of(end) != footer:
             raise damaged(uri, "its footer is not the one that was written", of=of)
         source = pa.BufferReader(end) if whole else file
@@ -206,7 +225,9 @@ def read_parquet(uri: str, *, size: int | None = None, footer: int | None = None
     return open_parquet(uri, size=size, footer=footer, of=of).read()
 
 
-def check_footer(uri: str, *, size: int | None, footer: int | None, of: str = "") -> None:
+def check_footer(
+    uri: str, *, size: int | None, footer: int | None, of: str = "", sizes: ReadSizes = _USUAL
+) -> None:
     """Compare a file's size and footer with what was recorded, for readers that are not ours; parses nothing.
 
     Raises:
@@ -215,7 +236,7 @@ def check_footer(uri: str, *, size: int | None, footer: int | None, of: str = ""
     at = open_location(uri)
     with at.opened() as file:
         _check_size(uri, file.size(), size, of)
-        if footer is not None and footer_of(_end_of(file, _END_BYTES)) != footer:
+        if footer is not None and footer_of(_end_of(file, sizes.end)) != footer:
             raise damaged(uri, "its footer is not the one that was written", of=of)
 
 
