@@ -31,11 +31,11 @@ from state_engine.core.types.types_namespace import Types
 from state_engine.spark.code_digests import code_digest
 from state_engine.spark.loaded_modules import module_version
 from state_engine.spark.tasks import attempt_here
-from state_engine.storage.stores import durability, object_stores
+from state_engine.storage.stores import durability
 from state_engine.storage.stores.files import write_parquet
 from state_engine.storage.stores.in_threads import in_threads
 from state_engine.storage.stores.kept_files import KeptFiles
-from state_engine.storage.stores.object_stores import StoreAccess, describe_stores, s3_file_system
+from state_engine.storage.stores.object_stores import KnownStores, StoreAccess
 from state_engine.storage.stores.parquet_reading import open_parquet
 
 ENGINE = Path(__file__).parents[1] / "state_engine"
@@ -67,7 +67,18 @@ def _is_empty(value: ast.expr) -> bool:
 def _kept_by(module: ast.Module) -> set[str]:
     """Names of a module that hold what changes, or what is of a thread."""
     names: set[str] = set()
-    makers = {"OrderedDict", "set", "dict", "ContextVar", "Lock", "RLock", "count", "local", "KeptFiles"}
+    makers = {
+        "OrderedDict",
+        "set",
+        "dict",
+        "ContextVar",
+        "Lock",
+        "RLock",
+        "count",
+        "local",
+        "KeptFiles",
+        "KnownStores",
+    }
     for node in ast.walk(module):
         if isinstance(node, ast.Global):
             names.update(node.names)
@@ -180,20 +191,19 @@ def _attempts(_: Path, __: pytest.MonkeyPatch) -> Use:
     return use
 
 
-def _stores(_: Path, monkeypatch: pytest.MonkeyPatch) -> Use:
-    monkeypatch.setattr(object_stores, "_KNOWN", {})
-    monkeypatch.setattr(object_stores, "_USED", {})
+def _stores(_: Path, __: pytest.MonkeyPatch) -> Use:
+    stores = KnownStores()
     ways = [StoreAccess(endpoint=f"http://localhost:{port}", profile=f"p{port}") for port in (1, 2)]
-    before = object_stores.os.environ.get("AWS_PROFILE")
+    before = os.environ.get("AWS_PROFILE")
 
     def use(thread: int) -> None:
         bucket, way = f"bucket-{thread % 2}", ways[thread % 2]
-        describe_stores(way, bucket=bucket)
-        s3_file_system(bucket)
-        assert object_stores.store_access(bucket).endpoint == way.endpoint
+        stores.describe(way, bucket=bucket)
+        stores.file_system(bucket)
+        assert stores.access(bucket).endpoint == way.endpoint
         with pytest.raises(ConfigurationError, match="in another way already"):
-            describe_stores(ways[1 - thread % 2], bucket=bucket)
-        assert object_stores.os.environ.get("AWS_PROFILE") in {before, "p1", "p2"}
+            stores.describe(ways[1 - thread % 2], bucket=bucket)
+        assert os.environ.get("AWS_PROFILE") in {before, "p1", "p2"}
 
     return use
 

@@ -33,7 +33,7 @@ from state_engine.machine.settings import (
 )
 from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.storage.stores.files import normal_uri
-from state_engine.storage.stores.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 
 if TYPE_CHECKING:
     from state_engine.engine.engine import StateEngine
@@ -70,7 +70,7 @@ def loaded_settings() -> LoadedSettings:
     """The settings file of this directory, overridden by the environment; the log is shown as they say."""
     loaded = load(environ=os.environ, directory=Path.cwd())
     set_up_logs(loaded.settings.logging)
-    describe_stores(loaded.settings.storage)
+    PROCESS_STORES.describe(loaded.settings.storage)
     return loaded
 
 

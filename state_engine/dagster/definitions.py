@@ -34,7 +34,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.machine.defects import guarded_function
 from state_engine.machine.settings import Settings, load_settings
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
-from state_engine.storage.stores.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 
 CONCEPTS = (checkpointing, checks, expectations, automation)
 """What every job gets; its options say how much of it."""
@@ -132,7 +132,7 @@ def statelake_assets(
 
 def _settings(settings: Settings | None, root: str | None) -> Settings:
     known = settings or load_settings()
-    describe_stores(known.storage)  # sensors look at the root without Spark
+    PROCESS_STORES.describe(known.storage)  # sensors look at the root without Spark
     return known if root is None else known.model_copy(update={"root": root})
 
 

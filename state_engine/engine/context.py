@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from threading import get_ident
 from urllib.parse import urlparse
 
 from py4j.protocol import Py4JError
@@ -45,9 +45,7 @@ from state_engine.storage.state.copy_directory import LocalCopies
 from state_engine.storage.stores.durability import Durability
 from state_engine.storage.stores.file_systems import refuse_network_root
 from state_engine.storage.stores.files import is_local, normal_uri
-from state_engine.storage.stores.object_stores import StoreAccess, describe_stores
-
-_IN_CALL: ContextVar[bool] = ContextVar("in_call", default=False)
+from state_engine.storage.stores.object_stores import PROCESS_STORES, StoreAccess
 
 
 class EngineContext:
@@ -74,6 +72,7 @@ class EngineContext:
             find_stores()  # the root is looked at before Spark starts
         self.session, self.lock_timeout_s, self._single_writer = spark, lock_timeout_s, single_writer
         self._spark: EngineSession | None = None
+        self._calling: set[int] = set()  # threads that are in a ``call``
         self._kernel: DeltaKernel | None = None
         self._jobs: dict[str, JobTables] = {}
         self._publications: dict[str, Publication] = {}
@@ -95,7 +94,7 @@ class EngineContext:
             return self.user_session
         if self._spark is None:
             self._spark = EngineSession(self.user_session)
-            if _IN_CALL.get():
+            if get_ident() in self._calling:
                 activate(java_session(self._spark))
         return self._spark
 
@@ -103,14 +102,16 @@ class EngineContext:
     def call(self) -> Iterator[None]:
         """Around a call of the user's: inside, the engine's session is up to date, and active in this thread."""
         had_spark, before = SparkContext._active_spark_context is not None, active_session()
-        token = _IN_CALL.set(True)
+        outermost = get_ident() not in self._calling
+        self._calling.add(get_ident())
         try:
             if self._spark is not None:
                 self._spark.renew()
                 activate(java_session(self._spark))
             yield
         finally:
-            _IN_CALL.reset(token)
+            if outermost:
+                self._calling.discard(get_ident())
             started = None
             if not had_spark and self.session is not None and has_spark(self.session):
                 started = java_session(self.session)
@@ -291,4 +292,4 @@ def _describe(stores: StoreAccess, root: str) -> None:
         raise ConfigurationError(
             f"stores: the root {root} is in no bucket: name those that are reached like this, StoreAccess(buckets=(…))"
         )
-    describe_stores(stores, bucket=bucket)
+    PROCESS_STORES.describe(stores, bucket=bucket)

@@ -22,7 +22,7 @@ from state_engine.microbatch.reports import BatchReport, RunReport
 from state_engine.pipes.engine_calls import EngineCall, Message
 from state_engine.registry import RegisteredJob, load_jobs, registered_job
 from state_engine.replay.backfill import BackfillReport
-from state_engine.storage.stores.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +76,7 @@ def run_for_dagster(
         from state_engine.spark.session import local_session
 
         settings = load_settings()
-        describe_stores(settings.storage)
+        PROCESS_STORES.describe(settings.storage)
         known = load_jobs(settings) if jobs is None else [registered_job(job) for job in jobs]
         by_name = {one.job.name: one for one in known}
         if launched.call.job not in by_name:

@@ -10,10 +10,7 @@ from pyspark.sql import SparkSession
 from state_engine.machine.settings import load_settings
 from state_engine.storage.java_gateway import java_context
 from state_engine.storage.stores.object_stores import (
-    describe_stores,
-    known_stores,
-    stores_are_known,
-    worker_environment,
+    PROCESS_STORES,
 )
 
 
@@ -22,7 +19,7 @@ class _Mask(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
-        for name in {name for one in known_stores().values() for name in one.key_variables}:
+        for name in {name for one in PROCESS_STORES.by_bucket.values() for name in one.key_variables}:
             if (key := os.environ.get(name)) and key in text:
                 text = text.replace(key, "***")
                 record.msg, record.args = text, None
@@ -36,8 +33,8 @@ _BY_OTHERS, _BY_US = "programmatically", "Statelake"
 
 def find_stores() -> None:
     """Have this process reach stores as the settings describe, unless it was said how."""
-    if not stores_are_known():
-        describe_stores(load_settings().storage)
+    if not PROCESS_STORES.are_described:
+        PROCESS_STORES.describe(load_settings().storage)
 
 
 def reach_stores(spark: SparkSession) -> None:
@@ -52,8 +49,8 @@ def reach_stores(spark: SparkSession) -> None:
     configuration = java.hadoopConfiguration()
     for logger in ("py4j.clientserver", "py4j.java_gateway"):
         logging.getLogger(logger).addFilter(_MASK)
-    for bucket, access in known_stores().items():
+    for bucket, access in PROCESS_STORES.by_bucket.items():
         for name, value in access.hadoop_options(os.environ, bucket).items():
             if name not in own and _BY_OTHERS not in (configuration.getPropertySources(name) or ()):
                 configuration.set(name, value, _BY_US)
-    context.environment.update(worker_environment())
+    context.environment.update(PROCESS_STORES.worker_environment())

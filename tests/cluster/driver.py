@@ -17,7 +17,7 @@ from state_engine.core.errors import StatelakeError
 from state_engine.machine.settings import SparkSettings
 from state_engine.spark.session import local_session
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.stores.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 from tests.cluster.held import COMPACTING, Gate, held_in_driver, workload
 from tests.faults.workloads import Site
 from tests.stores.many import rows_of
@@ -86,7 +86,7 @@ class Driver:
 
 def main(settings: dict[str, Any]) -> None:
     directory, cut = Path(settings["directory"]), settings.get("cut", CUT)
-    describe_stores(access_to(settings["endpoint"]))
+    PROCESS_STORES.describe(access_to(settings["endpoint"]))
     spark = local_session(
         SparkSettings(master=settings["master"], driver_memory="1g", options=settings["options"]),
         app_name="statelake-cluster",

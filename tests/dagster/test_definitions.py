@@ -18,8 +18,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.dagster import JobOptions, statelake_definitions
 from state_engine.dagster.naming import state_key
 from state_engine.machine.settings import JobsSettings, Settings
-from state_engine.storage.stores import object_stores
-from state_engine.storage.stores.object_stores import StoreAccess
+from state_engine.storage.stores.object_stores import PROCESS_STORES, StoreAccess
 from tests.dagster.many_jobs import arrive, from_files
 from tests.dagster.sites import QUIET
 
@@ -292,7 +291,7 @@ def test_definitions_with_other_stores_name_their_buckets_in_one_process(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the last way would count for the first, too."""
-    monkeypatch.setattr(object_stores, "_KNOWN", {})
+    monkeypatch.setattr(PROCESS_STORES, "_described", {})
     first = settings.model_copy(update={"storage": StoreAccess(endpoint="http://one:9000")})
     statelake_definitions(settings=first)
     statelake_definitions(settings=first)
@@ -303,7 +302,7 @@ def test_definitions_with_other_stores_name_their_buckets_in_one_process(
         statelake_definitions(settings=second)
     of_two = StoreAccess(endpoint="http://two:9000", buckets=("two",))
     statelake_definitions(settings=settings.model_copy(update={"storage": of_two}))
-    endpoints = [object_stores.store_access(bucket).endpoint for bucket in ("", "one", "two")]
+    endpoints = [PROCESS_STORES.access(bucket).endpoint for bucket in ("", "one", "two")]
     assert endpoints == ["http://one:9000", "http://one:9000", "http://two:9000"]
 
 

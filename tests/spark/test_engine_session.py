@@ -24,8 +24,7 @@ from state_engine.sinks.delta import DeltaSink
 from state_engine.spark.engine_session import active_session
 from state_engine.spark.stores import reach_stores
 from state_engine.spark.tasks import described
-from state_engine.storage.stores import object_stores
-from state_engine.storage.stores.object_stores import StoreAccess
+from state_engine.storage.stores.object_stores import PROCESS_STORES, StoreAccess
 from tests.support.guides import GUIDES, code_blocks
 
 OLD = date(1500, 1, 1)
@@ -362,7 +361,7 @@ def test_options_of_stores_that_a_program_has_set_stay(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The Hadoop configuration belongs to the context, whose every session it serves."""
-    monkeypatch.setattr(object_stores, "_KNOWN", {"": StoreAccess(region="eu-west-1", path_style=True)})
+    monkeypatch.setattr(PROCESS_STORES, "_described", {"": StoreAccess(region="eu-west-1", path_style=True)})
     configuration = spark._jsc.hadoopConfiguration()
     configuration.set("fs.s3a.endpoint.region", "mine")
     try:
@@ -370,7 +369,7 @@ def test_options_of_stores_that_a_program_has_set_stay(
             reach_stores(spark)
             assert configuration.get("fs.s3a.endpoint.region") == "mine"
             assert configuration.get("fs.s3a.path.style.access") == "true"
-        monkeypatch.setattr(object_stores, "_KNOWN", {"": StoreAccess(profile="new")})
+        monkeypatch.setattr(PROCESS_STORES, "_described", {"": StoreAccess(profile="new")})
         reach_stores(spark)
         assert configuration.get("fs.s3a.auth.profile.name") == "new"
     finally:

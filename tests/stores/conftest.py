@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.stores import object_stores
-from state_engine.storage.stores.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 from tests.support import stores
 from tests.support.moto import moto_server
 from tests.support.store_proxy import StoreProxy, store_proxy
@@ -52,8 +51,8 @@ def running(server: int, spark: SparkSession) -> Iterator[StoreProxy]:
     with store_proxy(server) as proxy, pytest.MonkeyPatch.context() as patch:
         patch.setenv(stores.KEY, "an-id")
         patch.setenv(stores.SECRET, SECRET)
-        patch.setattr(object_stores, "_KNOWN", {})
-        describe_stores(access_to(proxy.endpoint))
+        patch.setattr(PROCESS_STORES, "_described", {})
+        PROCESS_STORES.describe(access_to(proxy.endpoint))
         # Hadoop keeps its connections for as long as Spark runs; tests of faults cannot wait for all its patience
         configuration = spark._jsc.hadoopConfiguration()
         configuration.set("fs.s3a.attempts.maximum", "1")

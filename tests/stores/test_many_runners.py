@@ -25,7 +25,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine.spark.stores import reach_stores
-from state_engine.storage.stores.object_stores import describe_stores
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 from tests.faults.child import REPOSITORY
 from tests.faults.workloads import Site
 from tests.stores.many import MANY, ROWS, expected
@@ -175,7 +175,7 @@ def seaweed(tmp_path: Path, store: StoreProxy, spark: SparkSession) -> Iterator[
     """SeaweedFS and a proxy, which this process reaches beside moto."""
     bucket = f"weed-{uuid4().hex}"
     with seaweed_server(tmp_path / "weed", bucket) as server, store_proxy(server.port) as proxy:
-        describe_stores(access_to(proxy.endpoint), bucket=bucket)
+        PROCESS_STORES.describe(access_to(proxy.endpoint), bucket=bucket)
         reach_stores(spark)
         yield server, proxy
 

@@ -20,8 +20,8 @@ from state_engine.storage.delta.kernel_classes import KernelClasses
 from state_engine.storage.delta.kernel_engines import KernelEngines
 from state_engine.storage.delta.log_stores import PUT_IF_ABSENT, check_log_store, spark_options
 from state_engine.storage.delta.store_checks import LogStores, StoreChecks, Verdict, store_name
-from state_engine.storage.stores import object_stores
 from state_engine.storage.stores.files import open_location
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 from tests.sinks.requests import asked
 from tests.support import stores
 from tests.support.store_proxy import Fault, StoreProxy
@@ -144,7 +144,7 @@ def test_a_settings_file_says_where_the_root_is_before_spark_is_asked(
         """
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(object_stores, "_KNOWN", {})
+    monkeypatch.setattr(PROCESS_STORES, "_described", {})
     with store.counted() as requests, StateEngine(uri, spark) as engine:
         assert engine.checkpoints("small") == []
     assert requests

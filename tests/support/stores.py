@@ -13,7 +13,7 @@ import pytest
 from state_engine.engine import context
 from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.stores.files import open_location
-from state_engine.storage.stores.object_stores import StoreAccess, store_access
+from state_engine.storage.stores.object_stores import PROCESS_STORES, StoreAccess
 
 KEY, SECRET = "STORE_KEY", "STORE_SECRET"
 """Environment variables that hold the keys."""
@@ -33,7 +33,7 @@ def access_to(endpoint: str) -> StoreAccess:
 
 def delta_rs_options() -> dict[str, str]:
     """How delta-rs reaches the store that this process uses."""
-    access = store_access()
+    access = PROCESS_STORES.access()
     return {
         "AWS_ENDPOINT_URL": access.endpoint,
         "AWS_REGION": access.region,

@@ -31,7 +31,7 @@ from state_engine.storage.delta.log_stores import check_log_store, is_allowed, l
 from state_engine.storage.java_gateway import java_class, java_threads
 from state_engine.storage.stores import store_clock
 from state_engine.storage.stores.files import is_local, join, open_location
-from state_engine.storage.stores.object_stores import store_access
+from state_engine.storage.stores.object_stores import PROCESS_STORES
 
 _LOG = logging.getLogger(__name__)
 _VERDICTS, _RACES = "_stores", "_statelake_race-"
@@ -159,7 +159,7 @@ class StoreChecks:
     def path_of(self, store: str) -> str:
         """Where the verdict on a store is written down."""
         digest = blake2b(
-            f"{store} {store_access(urlparse(store).netloc).endpoint}".encode(), digest_size=4
+            f"{store} {PROCESS_STORES.access(urlparse(store).netloc).endpoint}".encode(), digest_size=4
         ).hexdigest()
         return join(self._root, _VERDICTS, f"{re.sub('[^a-z0-9]+', '-', store.lower())}-{digest}.json")
 

@@ -29,7 +29,7 @@ from state_engine.core.errors import ConfigurationError, DamagedFileError
 from state_engine.core.json_text import parsed_json
 from state_engine.storage.stores import durability
 from state_engine.storage.stores.failures import storage_errors
-from state_engine.storage.stores.object_stores import S3_SCHEMES, s3_file_system
+from state_engine.storage.stores.object_stores import PROCESS_STORES, S3_SCHEMES
 
 _TO_PYARROW = {"abfss": "abfs"}
 _FEW_ROWS = 100
@@ -257,7 +257,7 @@ def open_location(uri: str) -> Location:
         return Location(local_files(), uri.removeprefix("file://"), local=True)
     scheme, rest = uri.split("://", 1)
     if scheme in S3_SCHEMES:
-        return Location(s3_file_system(rest.split("/", 1)[0]), rest)
+        return Location(PROCESS_STORES.file_system(rest.split("/", 1)[0]), rest)
     return Location(*_remote(f"{_TO_PYARROW.get(scheme, scheme)}://{rest}"))
 
 

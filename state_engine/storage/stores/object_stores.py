@@ -158,76 +158,81 @@ def _profile(name: str) -> Iterator[None]:
                 os.environ["AWS_PROFILE"] = before
 
 
-_KNOWN: dict[str, StoreAccess] = {}
-"""By bucket, how this process reaches it; under no name, how it reaches all others."""
-_USED: dict[str, StoreAccess] = {}
-"""By bucket, how this process has reached it."""
-_KNOWING = Lock()
+class KnownStores:
+    """How a process reaches each bucket: as it was described, else as its environment says.
 
-
-def describe_stores(access: StoreAccess, *, bucket: str = "") -> None:
-    """Say how the buckets that a description names are reached; all others, where it names none.
-
-    This holds as long as the process, for Hadoop keeps a file system for each bucket.
-
-    Args:
-        access: one that says nothing changes nothing.
-        bucket: another one that is reached like this.
-
-    Raises:
-        ConfigurationError: one of them is reached in another way already.
+    There is one way to a bucket, for Java keeps a file system for each (decision 0108).
     """
-    names = {*access.buckets, bucket} - {""} or {""}
-    said, access = access != StoreAccess(), replace(access.completed(os.environ), buckets=())
-    with _KNOWING:
-        known = _USED | _KNOWN
-        other = [name for name in sorted(names) if known.get(name, access) != access]
-        if other and said:
-            what = f"bucket '{other[0]}'" if other[0] else "object stores"
-            raise ConfigurationError(
-                f"this process reaches {what} in another way already, at {known[other[0]].endpoint or 'Amazon'}: "
-                "give the same [storage], or name the buckets that are reached in each way (storage.buckets), which "
-                "must be different ones"
-            )
-        _KNOWN.update(dict.fromkeys(names - set(other), access))
+
+    def __init__(self) -> None:
+        self._described: dict[str, StoreAccess] = {}
+        self._used: dict[str, StoreAccess] = {}
+        self._lock = Lock()
+
+    @property
+    def are_described(self) -> bool:
+        """Whether somebody said how to reach the buckets that no description names."""
+        return "" in self._described
+
+    @property
+    def by_bucket(self) -> dict[str, StoreAccess]:
+        """The way to each bucket that is described; under "" that to all others."""
+        described = json.loads(os.environ.get(VARIABLE, "{}"))
+        ways = {bucket: StoreAccess(**fields) for bucket, fields in described.items()} | self._described
+        return ways if "" in ways else ways | {"": StoreAccess().completed(os.environ)}
+
+    def describe(self, access: StoreAccess, *, bucket: str = "") -> None:
+        """Say how the buckets that a description names are reached; all others, where it names none.
+
+        Args:
+            access: one that says nothing changes nothing.
+            bucket: another one that is reached like this.
+
+        Raises:
+            ConfigurationError: one of them is reached in another way already.
+        """
+        names = {*access.buckets, bucket} - {""} or {""}
+        says_something, access = access != StoreAccess(), replace(access.completed(os.environ), buckets=())
+        with self._lock:
+            known = self._used | self._described
+            other = [name for name in sorted(names) if known.get(name, access) != access]
+            if other and says_something:
+                what = f"bucket '{other[0]}'" if other[0] else "object stores"
+                raise ConfigurationError(
+                    f"this process reaches {what} in another way already, at {known[other[0]].endpoint or 'Amazon'}, "
+                    "and its Java keeps one way to each bucket: give the same [storage]; or name the buckets that are "
+                    "reached in each way (storage.buckets), which must be different ones; or use a process for each way"
+                )
+            self._described.update(dict.fromkeys(names - set(other), access))
+
+    def access(self, bucket: str = "") -> StoreAccess:
+        """The way to a bucket, or to all that no description names."""
+        ways = self.by_bucket
+        return ways.get(bucket) or ways[""]
+
+    def worker_environment(self) -> dict[str, str]:
+        """Environment variables by which a worker on another machine reaches the same stores, keys among them."""
+        ways = self.by_bucket
+        keys = {
+            name: os.environ[name]
+            for one in ways.values()
+            for name in one.key_variables
+            if os.environ.get(name)
+        }
+        described = {
+            bucket: {k: v for k, v in asdict(one).items() if k != "buckets"} for bucket, one in ways.items()
+        }
+        return {VARIABLE: json.dumps(described)} | keys
+
+    def file_system(self, bucket: str) -> pafs.FileSystem:
+        """A file system of pyarrow for a bucket; one for all who ask alike."""
+        access = self.access(bucket)
+        self._used.setdefault(bucket, access)
+        keys = tuple((name, os.environ[name]) for name in access.key_variables if name in os.environ)
+        return _file_system(access, keys, bucket)
 
 
-def stores_are_known() -> bool:
-    """Whether this process knows how to reach buckets that no description names."""
-    return "" in _KNOWN
-
-
-def known_stores() -> dict[str, StoreAccess]:
-    """By bucket, how this process reaches it: by ``describe_stores``, else by its environment; "" for all others."""
-    described = json.loads(os.environ.get(VARIABLE, "{}"))
-    given = {bucket: StoreAccess(**fields) for bucket, fields in described.items()} | _KNOWN
-    return given if "" in given else given | {"": StoreAccess().completed(os.environ)}
-
-
-def store_access(bucket: str = "") -> StoreAccess:
-    """The way to a bucket, or to all that no description names; see ``known_stores``."""
-    known = known_stores()
-    return known.get(bucket) or known[""]
-
-
-def worker_environment() -> dict[str, str]:
-    """Environment variables by which a worker on another machine reaches the same stores, keys among them."""
-    known = known_stores()
-    keys = {
-        name: os.environ[name] for one in known.values() for name in one.key_variables if os.environ.get(name)
-    }
-    described = {
-        bucket: {k: v for k, v in asdict(one).items() if k != "buckets"} for bucket, one in known.items()
-    }
-    return {VARIABLE: json.dumps(described)} | keys
-
-
-def s3_file_system(bucket: str) -> pafs.FileSystem:
-    """A file system of pyarrow for a bucket; one for all who ask alike."""
-    access = store_access(bucket)
-    _USED.setdefault(bucket, access)
-    keys = tuple((name, os.environ[name]) for name in access.key_variables if name in os.environ)
-    return _file_system(access, keys, bucket)
+PROCESS_STORES = KnownStores()
 
 
 @lru_cache(maxsize=16)
