@@ -35,8 +35,14 @@ def check_bound(given: object, *, what: str) -> None:
         ...     print(error.args[0])
         max_rows_per_batch must be at least 1, not '10'
     """
-    if given is not None and (type(given) is not int or given < 1):
-        raise ConfigurationError(f"{what} must be at least 1, not {given!r}")
+    if given is not None:
+        check_count(given, what=what)
+
+
+def check_count(given: object, *, what: str, least: int = 1) -> None:
+    """Refuse what is not a whole number of at least ``least``."""
+    if type(given) is not int or given < least:
+        raise ConfigurationError(f"{what} must be at least {least}, not {given!r}")
 
 
 def columns_of(given: Any, what: str) -> tuple[str, ...]:

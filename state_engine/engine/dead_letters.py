@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.choices import check_count
 from state_engine.core.time.time_plan import ROWS_ALONE
 from state_engine.engine.context import EngineContext
 from state_engine.engine.running import OnBatch, check_keyed_sinks
@@ -65,9 +65,7 @@ def replay_dead_letters(
     report = DeadLetterReport(job.name, [one.id for one in wanted], left=left, dry_run=dry_run)
     if dry_run or not wanted:
         return report
-    if max_rows < 1:
-        raise ConfigurationError(f"max_rows must be at least 1, not {max_rows}")
-
+    check_count(max_rows, what="max_rows")
     script = _script(context, tables, job, set(report.sent), max_rows, options.clock())
     options = replace(options, bounded=True, script=script)
     check_keyed_sinks(context, job, tables.log.history)

@@ -27,10 +27,10 @@ SYSTEM_BUNDLES: tuple[str, ...] = (
 _PEM = re.compile(r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
-def machine_authorities(bundles: Sequence[str] = SYSTEM_BUNDLES) -> list[bytes]:
+def machine_authorities() -> list[bytes]:
     """The DER certificates of the authorities that this machine trusts, each once."""
     certificates = dict.fromkeys(ssl.create_default_context().get_ca_certs(binary_form=True))
-    for bundle in bundles:
+    for bundle in SYSTEM_BUNDLES:
         try:
             text = Path(bundle).read_text(encoding="utf-8", errors="replace")
         except OSError:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from state_engine.core.choices import check_bound, check_choice
+from state_engine.core.choices import check_bound, check_choice, check_count
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.sources.base import Element, Slice, Source, SourceFrame, summary
 from state_engine.sources.changes.delta_changes import ChangeTable
@@ -98,7 +98,7 @@ class DeltaSource(Source):
             )
         check_choice(self.on_change, ("fail", "skip", "restart"), what="on_change")
         check_bound(self.max_rows_per_batch, what="max_rows_per_batch")
-        check_bound(self.max_files_per_batch or 0, what="max_files_per_batch")
+        check_count(self.max_files_per_batch, what="max_files_per_batch")
         if self.changes and self.on_change == "skip":
             raise ConfigurationError(
                 "on_change='skip' passes over commits that take rows away, and changes=True reads these: use 'fail' or "

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Self, cast
 
+from state_engine.core.choices import check_count
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
@@ -61,8 +62,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         local_directory: str | None = None,
         compact_after_writes: int = _COMPACT_AFTER_WRITES,
     ) -> None:
-        if compact_after_writes < 1:
-            raise ConfigurationError(f"compact_after_writes must be at least 1, not {compact_after_writes}")
+        check_count(compact_after_writes, what="compact_after_writes")
         predefined = options if isinstance(options, PredefinedOptions) else PredefinedOptions.DEFAULT
         self._predefined = predefined
         self._settings = check_settings(options if isinstance(options, Mapping) else {})

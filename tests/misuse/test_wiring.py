@@ -98,7 +98,7 @@ WHILE_BUILDING: dict[str, Refusal] = {
     ),
     "set_parallelism of nothing": (
         lambda j, s: mapped(s, "copies").set_parallelism(0), ConfigurationError,
-        "operator 'copies': parallelism must be at least 1, got 0",
+        "operator 'copies': parallelism must be at least 1, not 0",
     ),
     "two operators of one uid": (
         lambda j, s: [mapped(s, "copies"), mapped(s, "copies")], ConfigurationError, _TAKEN.format("copies"),
@@ -359,7 +359,7 @@ def test_a_side_output_that_late_elements_go_to_may_be_read_elsewhere_too() -> N
     [
         ({"parallelism": 9, "max_parallelism": 8}, "job 'wires': parallelism 9 is greater than max parallelism 8"),
         ({"parallelism": 0}, "job 'wires': parallelism must be 1 … 32768, got 0"),
-        ({"parallelism": 0, "max_parallelism": 8}, "job 'wires': parallelism must be at least 1, got 0"),
+        ({"parallelism": 0, "max_parallelism": 8}, "job 'wires': parallelism must be at least 1, not 0"),
         ({"max_parallelism": 0}, "job 'wires': max_parallelism must be 1 … 32768, got 0"),
         ({"max_parallelism": 32769}, "job 'wires': max_parallelism must be 1 … 32768, got 32769"),
     ],

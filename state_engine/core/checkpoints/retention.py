@@ -7,13 +7,13 @@ stays for ever. Mirrors Flink's ``state.checkpoints.num-retained`` and ``Externa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.choices import check_count
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class RetentionPolicy:
     keep_younger_than_ms: int | None = None
 
     def __post_init__(self) -> None:
-        _check("keep_last", self.keep_last, at_least=1)
+        check_count(self.keep_last, what="keep_last")
         if self.keep_younger_than_ms is not None:
-            _check("keep_younger_than_ms", self.keep_younger_than_ms, at_least=0)
+            check_count(self.keep_younger_than_ms, what="keep_younger_than_ms", least=0)
 
 
 @dataclass(frozen=True)
@@ -57,21 +57,18 @@ def plan(
     *,
     now_ms: int,
     drop_branches: Collection[str] = (),
-    partition_of: Callable[[CheckpointRow], str | None] = lambda row: row.partition or None,
 ) -> RetentionPlan:
     """What to keep and what to expire. To be planned again whenever another row was committed first.
 
     Args:
         now_ms: time of the attempt, in milliseconds since 1970.
         drop_branches: replays that nobody is going to promote: their heads are expired, which ends them.
-        partition_of: the time partition that a micro-batch belongs to; None where there are none. By default, what
-            its row says.
     """
     top = history.head
     if top is None:
         return RetentionPlan((), ())
     gone = history.expired
-    keep = _last(history.path(top.checkpoint_id), policy.keep_last, partition_of)
+    keep = _last(history.path(top.checkpoint_id), policy.keep_last)
     if policy.keep_younger_than_ms is not None:
         since_ms = now_ms - policy.keep_younger_than_ms
         keep |= {i for i, row in history.items() if row.created_at.timestamp() * 1000 > since_ms}
@@ -120,27 +117,19 @@ def restore_refusal(history: History, checkpoint_id: int) -> str | None:
     )
 
 
-def _last(
-    on_path: list[CheckpointRow], count: int, partition_of: Callable[[CheckpointRow], str | None]
-) -> set[int]:
+def _last(on_path: list[CheckpointRow], count: int) -> set[int]:
     """The last checkpoints of a path, or of each of the last partitions, with the operations that follow them."""
     keep: set[int] = set()
     operations: set[int] = set()
-    partition: str | None = None
+    partition = ""
     for row in reversed(on_path):
         operations.add(row.checkpoint_id)
         if not row.kind.is_counted:
             continue
-        mine = partition_of(row)
-        if mine is None or mine != partition:
+        if not row.partition or row.partition != partition:
             keep |= operations
-            partition, count = mine, count - 1
+            partition, count = row.partition, count - 1
         operations = set()
         if not count:
             break
     return keep
-
-
-def _check(name: str, value: object, *, at_least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ConfigurationError(f"{name} must be a whole number of at least {at_least}, not {value!r}")

@@ -33,12 +33,10 @@ class MapWithState(KeyedProcessFunction):
         state_type: type of the state, as a descriptor would take it.
     """
 
-    def __init__(
-        self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: TypeLike, *, name: str = "state"
-    ) -> None:
+    def __init__(self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: TypeLike) -> None:
         if not callable(function):
             raise ConfigurationError(f"map_with_state takes a callable, not {function!r}")
-        self._function, self._descriptor = function, ValueStateDescriptor(name, state_type)
+        self._function, self._descriptor = function, ValueStateDescriptor("state", state_type)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._state = runtime_context.get_state(self._descriptor)
@@ -128,11 +126,10 @@ class RunningAggregate(ResultOfKey):
         function: AggregateFunction,
         accumulator_type: TypeLike,
         *,
-        name: str = "aggregated",
         emits_changes: bool = False,
     ) -> None:
         self._function = function
-        self._descriptor = AggregatingStateDescriptor(name, function, accumulator_type)
+        self._descriptor = AggregatingStateDescriptor("aggregated", function, accumulator_type)
         self.accepts_changes, self.emits_changes = defines_retract(function), emits_changes
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -179,20 +176,13 @@ class RollingAggregate(RollingReduce):
         field: name or position of the field; of bare values, 0.
     """
 
-    def __init__(
-        self,
-        kind: RollingKind,
-        field: int | str = 0,
-        value_type: TypeLike | None = None,
-        *,
-        name: str = "rolling",
-    ) -> None:
+    def __init__(self, kind: RollingKind, field: int | str = 0, value_type: TypeLike | None = None) -> None:
         if kind not in (*_COMBINE, *_BETTER):
             raise ConfigurationError(
                 f"a rolling aggregate is one of {sorted((*_COMBINE, *_BETTER))}, not {kind!r}"
             )
         one = _OneField(_COMBINE[kind], field) if kind in _COMBINE else _WholeElement(_BETTER[kind], field)
-        super().__init__(one, value_type, name=name)
+        super().__init__(one, value_type, name="rolling")
 
 
 class _OneField(ReduceFunction):

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from state_engine.core.choices import check_count
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.canonical import key_hash
 
@@ -136,8 +137,7 @@ def check_parallelism(*, max_parallelism: int, parallelism: int) -> None:
     >>> check_parallelism(max_parallelism=128, parallelism=2)
     """
     check_max_parallelism(max_parallelism)
-    if type(parallelism) is not int or parallelism < 1:
-        raise ConfigurationError(f"parallelism must be at least 1, got {parallelism!r}")
+    check_count(parallelism, what="parallelism")
     if parallelism > max_parallelism:
         raise ConfigurationError(
             f"parallelism {parallelism} is greater than max parallelism {max_parallelism}: subtasks would be left "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.choices import check_count
 from state_engine.core.types.durations import Duration
 
 
@@ -32,8 +32,7 @@ class TtlCleanup:
         """Looks at some entries on every access of the state, and on every record where asked to."""
 
         def __init__(self, cleanup_size: int, run_cleanup_for_every_record: bool) -> None:
-            if cleanup_size < 1:
-                raise ConfigurationError(f"cleanup_size must be at least 1, not {cleanup_size}")
+            check_count(cleanup_size, what="cleanup_size")
             self._cleanup_size, self._every_record = cleanup_size, run_cleanup_for_every_record
 
         def get_cleanup_size(self) -> int:

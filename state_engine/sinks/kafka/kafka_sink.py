@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.write_ids import owner_mark
-from state_engine.core.choices import columns_of
+from state_engine.core.choices import check_count, columns_of
 from state_engine.core.errors import ConfigurationError, SinkError
 from state_engine.core.types.avro_values import record_fields
 from state_engine.core.types.durations import to_milliseconds
@@ -108,10 +108,7 @@ class KafkaSink(Sink):
             raise ConfigurationError("KafkaSink: raw rows have their key in the column key: leave out key=")
         if self.key_format == "raw" and len(self.key) != 1:
             raise ConfigurationError("KafkaSink: key_format='raw' is the text of one column: key=['…']")
-        if type(self.max_rows_per_transaction) is not int or self.max_rows_per_transaction < 1:
-            raise ConfigurationError(
-                f"KafkaSink: max_rows_per_transaction must be at least 1, not {self.max_rows_per_transaction!r}"
-            )
+        check_count(self.max_rows_per_transaction, what="KafkaSink: max_rows_per_transaction")
         self._check_topics()
         self._target()
         check_side({*self.options, *self.options_env}, of="KafkaSink")

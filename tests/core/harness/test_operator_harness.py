@@ -193,13 +193,13 @@ def test_keyed_state_needs_a_keyed_stream() -> None:
 
 
 def test_a_failing_subtask_leaves_the_state_of_all_of_them_as_it_was() -> None:
-    function = MapWithState(lambda v, s: (1 // v[1], (s or 0) + 1), int, name="s")
+    function = MapWithState(lambda v, s: (1 // v[1], (s or 0) + 1), int)
     harness = KeyedHarness(function, key_by=lambda v: v[0], parallelism=4)
     harness.process([(key, 1) for key in "abcdefgh"])
     for key in "abcdefgh":
         with pytest.raises(ZeroDivisionError):
             harness.process([(other, 0 if other == key else 1) for other in "abcdefgh"])
-    assert harness.state("s") == dict.fromkeys("abcdefgh", 1)
+    assert harness.state("state") == dict.fromkeys("abcdefgh", 1)
 
 
 def test_refusals_of_all_subtasks_know_the_position_in_the_batch() -> None:

@@ -90,7 +90,7 @@ def test_a_range_knows_its_groups() -> None:
         (lambda: assign_to_key_group(1, 0), "max_parallelism must be 1 … 32768, got 0"),
         (lambda: assign_to_key_group(1, 32769), "max_parallelism must be 1 … 32768, got 32769"),
         (lambda: key_group_range(4, 5, 0), "parallelism 5 is greater than max parallelism 4"),
-        (lambda: key_group_range(4, 0, 0), "parallelism must be at least 1, got 0"),
+        (lambda: key_group_range(4, 0, 0), "parallelism must be at least 1, not 0"),
         (lambda: key_group_range(65536, 2, 0), "max_parallelism must be 1 … 32768, got 65536"),
         (lambda: key_group_range(4, 2, 2), r"subtask must be 0 … 1 \(parallelism 2\), got 2"),
         (lambda: key_group_range(4, 2, -1), "subtask must be 0 … 1"),
