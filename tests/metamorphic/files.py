@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import random
-import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime
 from itertools import pairwise
@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+import sqlalchemy as sa
 from deltalake import DeltaTable, write_deltalake
 
 from state_engine import (
@@ -24,6 +25,8 @@ from state_engine import (
     FileSink,
     FileSource,
     ForeachBatchSink,
+    KafkaSink,
+    KafkaSource,
     PythonDataSource,
     StateEngine,
     StatefulJob,
@@ -32,8 +35,10 @@ from state_engine import (
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.types.type_parsing import to_type
 from tests.faults.workloads import RowsAsJson
+from tests.kafka.topics import Topics
 from tests.metamorphic.jobs import EVENT, Case, Rows, Values
 from tests.support.changes import ACCOUNT
+from tests.support.postgres import PASSWORD_ENV
 
 Results = dict[str, Any]
 
@@ -85,20 +90,22 @@ def _cut_by_clock(case: Case, rows: Rows, rng: random.Random, clocks: list[datet
 
 
 class Feed:
-    """Writes rows as files of the sources of a job, each file behind those before it."""
+    """Writes rows as files of the sources of a job, each file behind those before it, or as records."""
 
-    def __init__(self, job: StatefulJob) -> None:
+    def __init__(self, case: Case, job: StatefulJob) -> None:
         inputs = {name: node.source.inner for name, node in job.sources.items()}
-        self._sources = {
-            n: s for n, s in inputs.items() if isinstance(s, FileSource | DeltaSource | PythonDataSource)
-        }
-        self._number = 0
+        fed = FileSource | DeltaSource | PythonDataSource | KafkaSource
+        self._sources = {n: s for n, s in inputs.items() if isinstance(s, fed)}
+        self._case, self._number = case, 0
         for source in self._sources.values():  # there before its first row
             if isinstance(source, DeltaSource):
                 _create(source)
             elif isinstance(source, PythonDataSource):
                 Path(source.options["file"]).parent.mkdir(parents=True)
                 Path(source.options["file"]).touch()
+            elif isinstance(source, KafkaSource):
+                with _topics(case).admin() as admin:
+                    admin.create(_topic(source), partitions=case.partitions)
             else:
                 _path(source).mkdir(parents=True)
 
@@ -113,6 +120,9 @@ class Feed:
         if isinstance(source, PythonDataSource):
             with Path(source.options["file"]).open("a") as opened:
                 opened.writelines(json.dumps(row, default=_text) + "\n" for row in rows)
+            return
+        if isinstance(source, KafkaSource):
+            self._send(source, rows)
             return
         directory = _path(source)
         if isinstance(source, DeltaSource) and source.changes:
@@ -134,6 +144,15 @@ class Feed:
                     writer.writeheader()
                 writer.writerows({name: _text(value) for name, value in row.items()} for row in rows)
         aside.rename(file)
+
+    def _send(self, source: KafkaSource, rows: list[Values]) -> None:
+        """As records, those of a key in one partition."""
+        with _topics(self._case).producer() as producer:
+            for row in rows:
+                partition = ord(row["k"]) % self._case.partitions
+                value = json.dumps(row, default=_text)
+                _topics(self._case).give(producer, _topic(source), None, value, partition)
+            producer.flush()
 
 
 def _create(source: DeltaSource) -> None:
@@ -157,6 +176,16 @@ def _change(table: DeltaTable, changes: list[Values]) -> None:
 
 def _path(of: Any) -> Path:
     return Path(of.path.removeprefix("file://"))
+
+
+def _topics(case: Case) -> Topics:
+    assert case.topics is not None
+    return case.topics
+
+
+def _topic(source: KafkaSource) -> str:
+    (topic,) = source.topic or ()
+    return topic
 
 
 def as_arrow(rows: list[Values], schema: str) -> pa.Table:
@@ -214,8 +243,10 @@ def tables(case: Case, job: StatefulJob) -> dict[str, list[Any]]:
         elif isinstance(sink, DeltaSink | DeltaStateTable):
             there = (_path(sink) / "_delta_log").exists()
             shown[name] = pl.read_delta(_path(sink)).to_dicts() if there else []
+        elif isinstance(sink, KafkaSink):
+            shown[name] = _topics(case).values(sink.topic)
         else:
-            shown[name] = _selected(sink.url.removeprefix("sqlite:///"), sink.table)
+            shown[name] = _selected(sink.url, sink.table)
     return {name: [_own(row) for row in of_table] for name, of_table in shown.items()}
 
 
@@ -245,14 +276,16 @@ def _of_files(directory: Path, form: str) -> Iterable[Mapping[str, Any]]:
                 yield from csv.DictReader(opened)
 
 
-def _selected(database: str, table: str) -> list[Mapping[str, Any]]:
-    connection = sqlite3.connect(database)
-    connection.row_factory = sqlite3.Row
-    try:
-        there = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [table]).fetchall()
-        return [dict(row) for row in connection.execute(f"SELECT * FROM {table}")] if there else []
-    finally:
-        connection.close()
+def _selected(url: str, table: str) -> list[Mapping[str, Any]]:
+    address = sa.make_url(url)
+    if address.get_backend_name() == "postgresql":
+        address = address.set(password=os.environ[PASSWORD_ENV])
+    database = sa.create_engine(address, poolclass=sa.NullPool)
+    if not sa.inspect(database).has_table(table):
+        return []
+    with database.connect() as connection:
+        rows = connection.execute(sa.text(f"SELECT * FROM {table}"))
+        return [dict(row) for row in rows.mappings()]
 
 
 def _own(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 import random
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -32,6 +33,7 @@ from state_engine import (
     ForeachBatchSink,
     OutputTag,
     PythonDataSource,
+    RowKind,
     SqlSink,
     SqlStateTable,
     StatefulJob,
@@ -44,7 +46,10 @@ from state_engine import (
 )
 from state_engine.cli import init
 from tests.faults.workloads import Kept, RowsAsJson
+from tests.kafka.topics import Topics
 from tests.metamorphic.functions import (
+    HOUR_MS,
+    JOIN_MS,
     Hours,
     Judged,
     Lines,
@@ -59,8 +64,9 @@ from tests.metamorphic.functions import (
     running_sum,
 )
 from tests.microbatch.ttl_jobs import OPERATIONS, SEEN, Keeps, TtlSettings
-from tests.support.changes import TOTAL, Totals
+from tests.support.changes import TOTAL, Totals, applied, totals_of
 from tests.support.changes import history as changes_of
+from tests.support.postgres import PASSWORD_ENV
 
 Values = dict[str, Any]
 Rows = dict[str, list[Values]]
@@ -71,6 +77,8 @@ BOUND, SHORT_BOUND = timedelta(minutes=1), timedelta(milliseconds=20)
 EVENT = "at timestamp, k string, what string, n bigint"
 TIMED: dict[str, Any] = {"event_time": "at", "max_out_of_orderness": BOUND}
 SPAN = timedelta(minutes=70)
+SERVER = "database"
+"""File of a directory with the URL of a server's database."""
 DEFAULT = "default"
 """The clean-up of expired entries that an engine has by itself."""
 
@@ -94,6 +102,10 @@ class Case:
             stands while rows come.
         outages: sources that may be down while rows come; what they owe comes afterwards.
         parallelism: of all runs; None: of each another.
+        topics: those of a broker that the job reads and writes.
+        partitions: of the topics that it reads; the records of a key are in one.
+        plainly: what its tables hold in the end, by a plain program over the rows; tables that it leaves out may hold
+            anything.
     """
 
     build: Callable[[Path, str], StatefulJob]
@@ -111,6 +123,9 @@ class Case:
     span: timedelta | None = None
     outages: tuple[str, ...] = ()
     parallelism: int | None = None
+    topics: Topics | None = None
+    partitions: int = 1
+    plainly: Callable[[Rows], Mapping[str, list[Values]]] = lambda rows: {}
 
 
 def arrivals(case: Case, rows: Rows, rng: random.Random) -> Rows:
@@ -289,9 +304,13 @@ def delta(directory: Path, name: str = "out", **options: Any) -> DeltaSink:
     return DeltaSink(str(directory / "out" / name), **options)
 
 
-def database(directory: Path) -> str:
-    (directory / "out").mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{directory / 'out' / 'tables.db'}"
+def database(directory: Path) -> dict[str, Any]:
+    """The database of SQL sinks: the one that a file of the directory names, or else a file of SQLite."""
+    out, server = directory / "out", directory / SERVER
+    out.mkdir(parents=True, exist_ok=True)
+    if server.exists():
+        return {"url": server.read_text(), "password_env": PASSWORD_ENV}
+    return {"url": f"sqlite:///{out / 'tables.db'}"}
 
 
 def every_state(
@@ -324,7 +343,7 @@ def hours(*order_by: str) -> Callable[[Path, str], StatefulJob]:
         shop = job.source("shop", read(directory, "shop", files="csv"), **timed)
         columns_ = "k string, at bigint, sum bigint"
         sums = web.union(shop).key_by("k").process(Hours(), uid="hours", output_type=columns_)
-        sums.sink("sums", SqlSink(database(directory), "sums"))
+        sums.sink("sums", SqlSink(table="sums", **database(directory)))
         sums.get_side_output(late).sink("late", delta(directory, "late"))
         return job
 
@@ -425,7 +444,7 @@ def changed_table(directory: Path, cleanup: str) -> StatefulJob:
     source = DeltaSource(str(directory / "in" / "accounts"), changes=True, starting_version=0)
     totals = job.source("accounts", source).key_by("owner").process(Totals(), uid="totals", output_type=TOTAL)
     totals.sink("totals", delta(directory, "totals", key=["owner"]))
-    totals.sink("totals_sql", SqlSink(database(directory), "totals", key=["owner"]))
+    totals.sink("totals_sql", SqlSink(table="totals", **database(directory), key=["owner"]))
     return job
 
 
@@ -446,7 +465,7 @@ def aggregates(directory: Path, cleanup: str) -> StatefulJob:
     summed = total.key_by(lambda pair: pair[0], key_type=Types.STRING()).reduce(
         lambda a, b: (a[0], a[1] + b[1]), uid="summed"
     )
-    summed.sink("summed", SqlSink(database(directory), "summed"))
+    summed.sink("summed", SqlSink(table="summed", **database(directory)))
     return job
 
 
@@ -484,9 +503,9 @@ def history(directory: Path, cleanup: str) -> StatefulJob:
     feed = ChangeFormat.columns(op="op", insert=["i"], update=["u"], delete=["d"], sequence="lsn")
     rows = job.source("customers", read(directory, "customers", schema), format=feed)
     rows.sink("latest", delta(directory, "latest", key=["id"], sequence=["lsn"]))
-    rows.sink("latest_sql", SqlSink(database(directory), "latest", key=["id"], sequence=["lsn"]))
+    rows.sink("latest_sql", SqlSink(table="latest", **database(directory), key=["id"], sequence=["lsn"]))
     versions_ = rows.key_by("id").scd2(valid_from="changed", uid="versions")
-    table = SqlStateTable(database(directory), "versions")
+    table = SqlStateTable(table="versions", **database(directory))
     versions_.publish_state("versions", table, name="shown", map_key="valid_from")
     return job
 
@@ -572,6 +591,46 @@ def averages(directory: Path, cleanup: str) -> StatefulJob:
     return count_window_average.build(source, delta(directory))
 
 
+# -- results by plain programs -----------------------------------------------------------------------------------------
+
+
+def hours_of(rows: Rows) -> Mapping[str, list[Values]]:
+    sums: Counter[tuple[str, int]] = Counter()
+    for row in chain(*rows.values()):
+        end = (at_ms(row) // HOUR_MS + 1) * HOUR_MS - 1
+        sums[row["k"], end] += row["n"]
+    return {"sums": [{"k": k, "at": end, "sum": total} for (k, end), total in sums.items()]}
+
+
+def met(rows: Rows) -> Mapping[str, list[Values]]:
+    """Pairs of an order and a payment near it, and those that find nobody."""
+    pairs_, paid, lonely = [], list[Values](), list[Values]()
+    for order in rows["orders"]:
+        near = [
+            p for p in rows["payments"] if p["k"] == order["k"] and abs(at_ms(p) - at_ms(order)) <= JOIN_MS
+        ]
+        pairs_ += [(order["k"], order["n"], payment["n"]) for payment in near]
+        paid += near
+        lonely += [] if near else [order]
+    pairs_ += [(order["k"], order["n"], None) for order in lonely]
+    pairs_ += [(payment["k"], None, payment["n"]) for payment in rows["payments"] if payment not in paid]
+    return {"met": [dict(zip(("k", "ordered", "paid"), pair, strict=True)) for pair in pairs_]}
+
+
+def met_and_hours(rows: Rows) -> Mapping[str, list[Values]]:
+    return {**met(rows), **hours_of(rows)}
+
+
+def totals_of_owners(rows: Rows) -> Mapping[str, list[Values]]:
+    changes = [(RowKind[c["kind"]], (c["id"], c["owner"], c["amount"])) for c in rows["accounts"]]
+    totals = [{"owner": owner, "total": total} for owner, total in applied(totals_of(changes))]
+    return {"totals": totals, "totals_sql": totals}
+
+
+def at_ms(row: Values) -> int:
+    return int(row["at"].timestamp() * 1000)
+
+
 ONCE_A_BATCH = "a function over columns that gives a row for each key of a micro-batch (guide of columns)"
 IN_MINUTES = (1_000, 90_000, 200_000)
 IN_MILLISECONDS: dict[str, Any] = {"rows": of_events(steps_ms=(1, 5, 10, 40)), "bound": SHORT_BOUND}
@@ -580,9 +639,11 @@ CASES: dict[str, Case] = {
     "every state, event time": Case(every_state(True, False, False), **IN_MILLISECONDS),
     "every state, on read": Case(every_state(True, True, False), **IN_MILLISECONDS),
     "every state, shown once": Case(every_state(True, False, True), **IN_MILLISECONDS),
-    "hours": Case(hours(), of_events("web", "shop", steps_ms=IN_MINUTES), any_arrival=True),
-    "hours in order": Case(hours("at"), of_events("web", "shop", steps_ms=IN_MINUTES), any_arrival=True),
-    "joined": Case(joined, of_events("orders", "payments", steps_ms=IN_MINUTES), any_arrival=True),
+    "hours": Case(hours(), of_events("web", "shop", steps_ms=IN_MINUTES), any_arrival=True, plainly=hours_of),
+    "hours in order": Case(
+        hours("at"), of_events("web", "shop", steps_ms=IN_MINUTES), any_arrival=True, plainly=hours_of
+    ),
+    "joined": Case(joined, of_events("orders", "payments", steps_ms=IN_MINUTES), any_arrival=True, plainly=met),
     "from Delta": Case(from_delta, of_events()),
     "reminded": Case(reminded, of_events()),
     "ordered broadcast": Case(ordered_broadcast, of_events("events", "factors"), in_order=True),
@@ -595,14 +656,14 @@ CASES: dict[str, Case] = {
     "elements": Case(elements, lambda rng: {}, time=""),
     "raw state of key groups": Case(raw_state(of_subtask=False), of_events()),
     "raw state of subtasks": Case(raw_state(of_subtask=True), of_events(), parallelism=3),
-    "changed table": Case(changed_table, accounts, time=""),
+    "changed table": Case(changed_table, accounts, time="", plainly=totals_of_owners),
     "idle sources": Case(
         silent(idle_after="12 min"),
-        quiet_events("orders", "payments", steps_s=(20, 100, 1500)), any_arrival=True, span=SPAN,
+        quiet_events("orders", "payments", steps_s=(20, 100, 1500)), any_arrival=True, span=SPAN, plainly=met_and_hours,
     ),
     "outages": Case(
         silent(watermark="clock", clock_delay="30 min", stale_after="10 min"),
-        quiet_events("orders", "payments", steps_s=(20, 100, 400)), any_arrival=True, span=SPAN,
+        quiet_events("orders", "payments", steps_s=(20, 100, 400)), any_arrival=True, span=SPAN, plainly=met_and_hours,
         outages=("payments",),
     ),
     "template dedup": Case(template("dedup", "dedup", "orders", "late"), orders_again, any_arrival=True, days=4),

@@ -8,7 +8,6 @@ plain run. ``STATELAKE_TEST_WAYS=100 pytest tests/metamorphic -m long`` tries so
 from __future__ import annotations
 
 import os
-import random
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.metamorphic.files import Results
-from tests.metamorphic.jobs import CASES, Case, Rows, arrivals
-from tests.metamorphic.sessions import options, switches
-from tests.metamorphic.variations import by_chance, performed, plain_run
+from tests.metamorphic.jobs import CASES
+from tests.metamorphic.sessions import switches
+from tests.metamorphic.variations import check_any_way, plain_run, rows_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark_tasks]
 
@@ -47,11 +46,6 @@ def plain_runs() -> dict[tuple[str, int], Results]:
     return {}
 
 
-def rows_of(case: Case, seed: int) -> Rows:
-    rng = random.Random(seed)
-    return arrivals(case, case.rows(rng), rng)
-
-
 @pytest.mark.parametrize(("name", "seed"), WAYS_OF_CASES)
 def test_any_way_gives_the_same(
     name: str,
@@ -65,9 +59,4 @@ def test_any_way_gives_the_same(
     rows = rows_of(case, data[1])
     if data not in plain_runs:
         plain_runs[data] = plain_run(case, rows, tmp_path / "plain", spark)
-    variation = by_chance(case, seed, lambda rng: options(spark, rng, turned))
-    left, expected = performed(case, variation, rows, tmp_path / "varied", spark), plain_runs[data]
-    assert left.keys() == expected.keys()
-    different = {part: (left[part], expected[part]) for part in expected if left[part] != expected[part]}
-    assert not different, f"{variation}: {different}"
-    assert left["late"] == 0
+    check_any_way(case, seed, turned, rows, tmp_path / "varied", spark, plain_runs[data])

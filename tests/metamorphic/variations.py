@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from state_engine import (
     DeltaSource,
     EmbeddedRocksDBStateBackend,
+    KafkaSource,
     KeyedProcessFunction,
     PythonDataSource,
     StateEngine,
@@ -32,7 +33,15 @@ from state_engine.testing import subtasks_in_process
 from tests.faults.plane import STEPS, Fault, installed
 from tests.metamorphic.files import Feed, Results, cut, plain, results, states
 from tests.metamorphic.jobs import DEFAULT, Case, Rows, arrivals
-from tests.metamorphic.sessions import ZONES, Neighbour, Watcher, a_user, belongings, differences
+from tests.metamorphic.sessions import (
+    ZONES,
+    Neighbour,
+    Watcher,
+    a_user,
+    belongings,
+    differences,
+    options,
+)
 from tests.microbatch.ttl_jobs import CLEANUPS
 from tests.state_backends.backends import BACKENDS
 
@@ -66,7 +75,7 @@ class Variation:
     neighbour: str | None = None
 
 
-def by_chance(case: Case, seed: int, options: Callable[[random.Random], dict[str, str]]) -> Variation:
+def by_chance(case: Case, seed: int, options_of: Callable[[random.Random], dict[str, str]]) -> Variation:
     """A variation of everything."""
     rng = random.Random(seed)
 
@@ -78,7 +87,7 @@ def by_chance(case: Case, seed: int, options: Callable[[random.Random], dict[str
             bound=rng.choice((None, None, 1, 3, 7)),
             interrupt=rng.choice((None, None, rng.choice(POINTS))),
             compact=rng.random() < 0.2,
-            options=options(rng),
+            options=options_of(rng),
         )
 
     most = (4, 9) if case.span else (2, 6) if case.cut else (2, 3)
@@ -87,9 +96,36 @@ def by_chance(case: Case, seed: int, options: Callable[[random.Random], dict[str
     return Variation(seed, steps, lasting=rng.random() < 0.4, tasks=rng.random() < 0.3, neighbour=neighbour)
 
 
+def check_any_way(
+    case: Case,
+    seed: int,
+    turned: dict[str, str],
+    rows: Rows,
+    directory: Path,
+    spark: SparkSession,
+    expected: Results,
+) -> None:
+    """A way by chance gives what a plain run of the same rows gave."""
+    variation = by_chance(case, seed, lambda rng: options(spark, rng, turned))
+    left = performed(case, variation, rows, directory, spark)
+    assert left.keys() == expected.keys()
+    different = {part: (left[part], expected[part]) for part in expected if left[part] != expected[part]}
+    assert not different, f"{variation}: {different}"
+    assert left["late"] == 0
+
+
+def rows_of(case: Case, seed: int) -> Rows:
+    """The rows of a case, as they come."""
+    rng = random.Random(seed)
+    return arrivals(case, case.rows(rng), rng)
+
+
 def plain_run(case: Case, rows: Rows, directory: Path, spark: SparkSession) -> Results:
-    """All rows at once, in one subtask, in a session that has Spark's own options."""
-    return performed(case, Variation(0, [Step()]), rows, directory, spark)
+    """All rows at once, in one subtask, in a session that has Spark's own options; a plain program gives the same."""
+    left = performed(case, Variation(0, [Step()]), rows, directory, spark)
+    for name, table in case.plainly(rows).items():
+        assert left[f"table {name}"] == sorted(table, key=repr), name
+    return left
 
 
 def performed(case: Case, variation: Variation, rows: Rows, directory: Path, spark: SparkSession) -> Results:
@@ -102,7 +138,7 @@ def performed(case: Case, variation: Variation, rows: Rows, directory: Path, spa
     with ExitStack() as stack:
         if variation.neighbour:
             neighbour = stack.enter_context(Neighbour(directory / "beside", spark, variation.neighbour))
-        feed = Feed(case.build(directory, DEFAULT))
+        feed = Feed(case, case.build(directory, DEFAULT))
         for clock, step, batch in zip(clocks, variation.steps, batches, strict=True):
             feed.write(batch, rng)
             last = step is variation.steps[-1]
@@ -202,6 +238,8 @@ def job_of(case: Case, variation: Variation, step: Step, directory: Path) -> Sta
 def _bounded(source: Any, bound: int, first: tuple[str, ...]) -> Any:
     if isinstance(source, FileSource) and not first:
         return replace(source, max_files_per_batch=bound)
+    if isinstance(source, KafkaSource):
+        return replace(source, max_offsets_per_batch=bound)
     bounds_rows = isinstance(source, CollectionSource | FunctionSource | PythonDataSource | DeltaSource)
     return replace(source, max_rows_per_batch=bound) if bounds_rows else source
 
