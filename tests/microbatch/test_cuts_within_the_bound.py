@@ -32,6 +32,7 @@ from state_engine import (
 )
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing import CollectSink, run_in_memory
+from tests.microbatch.time_model import Visible
 from tests.state_backends.backends import BACKENDS
 from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 from tests.support.pipelines import Pipeline
@@ -41,6 +42,7 @@ EVENT = "n bigint, k string, at timestamp"
 SUM = "k string, ends bigint, count bigint"
 LATE = OutputTag("late", EVENT)
 WINDOW_MS = 10
+IDLE_AFTER_MS = 100
 DELAYS_MS = {"left": 25, "right": 8}
 ORDERS: list[list[str]] = [[], ["at"], ["n"], ["k"], ["k", "at"]]
 KINDS = ("alone", "union", "connected", "behind a map", "beside a map")
@@ -201,6 +203,53 @@ def test_no_cut_makes_a_row_late(
             s.behind_watermark for row in run.checkpoints() for s in row.sources if s.behind_watermark
         ] == []
         assert not any(run.state("windows", "counts").values())
+
+
+def come_and_go(rng: random.Random, gaps: int) -> list[tuple[int, Event]]:
+    """Rows with the clock at which they come, behind their time by the least delay at most; with long gaps."""
+    long = rng.sample(range(5, 25), gaps)
+    clock, made = 0, []
+    for n in range(30):
+        clock += 3 * IDLE_AFTER_MS if n in long else rng.choice([0, 5, 20, 20, 40])
+        at = EPOCH + timedelta(milliseconds=clock - rng.choice([0, 0, 1, min(DELAYS_MS.values())]))
+        made.append((clock, Event(rng.randrange(1000), rng.choice("abc"), at)))
+    return made
+
+
+@pytest.mark.more
+@pytest.mark.parametrize("kind", ["union", "connected", "beside a map"])
+def test_no_cut_makes_a_row_late_where_sources_fall_idle_and_come_back(kind: str) -> None:
+    """Also where the rows of one that comes back take several micro-batches, and the other goes on meanwhile."""
+    came_back = 0
+    for seed in range(4):
+        rng = random.Random(seed)
+        rows = {name: come_and_go(rng, gaps) for name, gaps in (("left", 1), ("right", 2))}
+        there = {name: [0] for name in rows}
+        job, streams = StatefulJob("windows", parallelism=rng.choice([1, 3])), []
+        for name, some in rows.items():
+            stream = job.from_collection(
+                [event for _, event in some], EVENT, name=name, order_by=rng.choice(ORDERS), event_time="at",
+                max_out_of_orderness=timedelta(milliseconds=DELAYS_MS[name]), late_to=LATE,
+                idle_after=timedelta(milliseconds=IDLE_AFTER_MS), max_rows_per_batch=rng.choice([None, 2]),
+            )  # fmt: skip
+            Visible.make(job.sources[name], there[name])
+            streams.append(stream)
+        summed(kind, streams[0], streams[1], ttl_ms=100_000).sink("sums", CollectSink())
+        last, clock = max(at for some in rows.values() for at, _ in some), 0
+        with run_in_memory(job) as run:
+            while clock < last:
+                clock += rng.choice([20, IDLE_AFTER_MS - 10, IDLE_AFTER_MS - 10, 2 * IDLE_AFTER_MS])
+                for name, some in rows.items():
+                    there[name][0] = sum(at <= clock for at, _ in some)
+                run.run(clock=int(EPOCH.timestamp() * 1000) + clock)
+            run.run(drain=True)
+            assert sorted(run.sink("sums")) == expected(event for some in rows.values() for _, event in some)
+            batches = run.checkpoints()
+        assert [s.behind_watermark for row in batches for s in row.sources if s.behind_watermark] == []
+        for name in rows:
+            idle = [one.idle for row in batches if (one := row.source(name))]
+            came_back += sum(before and not after for before, after in pairwise(idle))
+    assert came_back >= 5
 
 
 @pytest.mark.spark
