@@ -58,6 +58,7 @@ def replay_dead_letters(
     dry_run: bool,
     on_progress: OnBatch,
 ) -> DeadLetterReport:
+    check_count(max_rows, what="max_rows")
     tables = context.ran(job.name)
     known = _letters(context, tables, job)
     wanted = [one for one in chosen(known, ids) if operator in (None, one.operator)]
@@ -65,7 +66,6 @@ def replay_dead_letters(
     report = DeadLetterReport(job.name, [one.id for one in wanted], left=left, dry_run=dry_run)
     if dry_run or not wanted:
         return report
-    check_count(max_rows, what="max_rows")
     script = _script(context, tables, job, set(report.sent), max_rows, options.clock())
     options = replace(options, bounded=True, script=script)
     check_keyed_sinks(context, job, tables.log.history)

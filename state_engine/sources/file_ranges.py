@@ -165,7 +165,8 @@ def chosen(files: Sequence[FileRange], wanted: Sequence[object], directory: str)
         named = {f.uri: f for f in files if f.uri == pattern or fnmatch.fnmatchcase(f.uri, pattern)}
         if not named:
             raise ConfigurationError(
-                f"'{text}' names none of the {counted(len(files), 'file')} in {directory}"
+                f"'{text}' names none of the {counted(len(files), 'file')} in {directory}: give 'all', or names or "
+                "patterns of existing files"
             )
         selected |= named
     return [f for f in files if f.uri in selected]
