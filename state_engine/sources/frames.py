@@ -37,10 +37,10 @@ from state_engine.sources.stream_columns import (
     in_spark,
     ordered_together,
 )
+from state_engine.spark.frame_code import frame_code
 from state_engine.spark.no_spark import has_spark
 from state_engine.spark.placement import limits_of, placement_of
 from state_engine.spark.spark_names import F, T
-from state_engine.storage.java_gateway import naive_times_in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -186,7 +186,7 @@ class StreamFrame:
 
         code, hidden = f"transform({step.function!r})", [c for c in self.schema.names if c.startswith(HIDDEN)]
         given = visible(self.rows, hidden)
-        with naive_times_in_utc():
+        with frame_code():
             made = step.function(given)
         if not isinstance(made, DataFrame):
             raise ConfigurationError(f"{code} returned {type(made).__name__}, not a DataFrame")

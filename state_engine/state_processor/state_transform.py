@@ -53,6 +53,7 @@ from state_engine.queries.stored_entries import (
     stored_entries,
 )
 from state_engine.spark.engine_session import own_frame
+from state_engine.spark.frame_code import frame_code
 from state_engine.spark.shipped_code import ready_for_frames
 from state_engine.state_processor.entry_writer import (
     Counts,
@@ -61,7 +62,6 @@ from state_engine.state_processor.entry_writer import (
     WrittenEntries,
     check_given,
 )
-from state_engine.storage.java_gateway import naive_times_in_utc
 
 Keys = DataFrame | Iterable[Any]
 """A DataFrame with the key columns, or keys: as functions see them, or dicts by column."""
@@ -129,7 +129,7 @@ class StateTransform:
         view = state_view(entries, form, key)
         if map is not None:
             ready_for_frames(self.spark, [map])
-            with naive_times_in_utc():
+            with frame_code():
                 mapped = map(view)
             if isinstance(mapped, DataFrame):
                 mapped = own_frame(mapped, self.spark, what=f"{what}: map")

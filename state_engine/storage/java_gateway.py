@@ -5,11 +5,7 @@ Besides, what is slow about calls of Java from Python, done once and kept: class
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from contextvars import ContextVar
-from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +14,6 @@ if TYPE_CHECKING:
 
 _SHARED = ("_sc", "_jsc", "_jvm", "_profiler_collector")
 """Attributes of PySpark's that sessions of one context have in common."""
-_IN_UTC = ContextVar("_IN_UTC", default=False)
-"""Whether this thread runs DataFrame code of a job."""
 
 
 def jvm_of(spark: Any) -> Any:
@@ -65,39 +59,6 @@ def frame_of(plan: Any, spark: SparkSession) -> DataFrame:
 
     dataset = java_class(jvm_of(spark), "org.apache.spark.sql.classic.Dataset")
     return DataFrame(dataset.ofRows(java_session(spark), plan), spark)
-
-
-@contextmanager
-def naive_times_in_utc() -> Iterator[None]:
-    """While DataFrame code of a job runs: ``F.lit`` of a time without a zone is UTC, as in SQL and everywhere else.
-
-    PySpark takes the zone of the process, so a job would give other rows on another machine.
-    """
-    _register_times()
-    before = _IN_UTC.set(True)
-    try:
-        yield
-    finally:
-        _IN_UTC.reset(before)
-
-
-@lru_cache(maxsize=1)
-def _register_times() -> None:
-    from py4j.protocol import register_input_converter
-
-    register_input_converter(_NaiveTimes(), prepend=True)
-
-
-class _NaiveTimes:
-    """A converter of py4j's, before that of PySpark."""
-
-    def can_convert(self, value: Any) -> bool:
-        return isinstance(value, datetime) and value.tzinfo is None and _IN_UTC.get()
-
-    def convert(self, value: datetime, client: Any) -> Any:
-        from pyspark.sql.types import DatetimeConverter
-
-        return DatetimeConverter().convert(value.replace(tzinfo=UTC), client)
 
 
 def java_class(jvm: Any, name: str) -> Any:

@@ -78,6 +78,8 @@ The advice of each class of errors helps when it is followed; test_ways_out name
   misuse/test_ways_out::test_after_a_commit_that_would_break_a_rule_reading_and_restoring_work
 A transform that returns a DataFrame of a session with other options is refused with these
   spark/test_engine_session::test_a_step_that_begins_with_a_frame_of_the_session[America/New_York]
+What a udf returns is refused in a transform where its declared type cannot hold it
+  spark/test_frame_code::test_a_value_of_another_type_is_refused
 A udf of a timestamp is refused in a transform where the process is not in UTC
   sources/test_row_by_row::test_a_udf_that_goes_by_the_zone_of_the_process_is_refused[driver]
 A clock that is years ahead of the last checkpoint is refused before it is recorded

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import FileSource, StateEngine, StatefulJob
@@ -125,22 +125,30 @@ def test_a_time_without_a_zone_is_utc_in_code_of_a_job(
     noon, seconds = datetime(2026, 1, 5, 12), 1_767_614_400
 
     def step(rows: DataFrame) -> DataFrame:
-        return rows.select(
-            "k", "day", F.unix_seconds(F.lit(noon)), F.unix_seconds(F.greatest("at", F.lit(noon)))
-        )
+        for frame in (with_times(rows.sparkSession, noon), spark.createDataFrame([Row(u=noon)])):
+            rows = rows.crossJoin(frame.select(*(F.unix_seconds(name).alias(name) for name in frame.columns)))
+        lit = {"lit": F.unix_seconds(F.lit(noon)), "later": F.unix_seconds(F.greatest("at", F.lit(noon)))}
+        return rows.withColumns(lit).drop("at")
 
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
         with StateEngine(tmp_path / "root", spark) as engine:
-            engine.run(job_of(tmp_path, step=lambda rows: step(rows).toDF("k", "day", "noon", "later")))
-        own = spark.range(1).select(F.unix_seconds(F.lit(noon))).collect()[0][0]
+            engine.run(job_of(tmp_path, step=step))
+        own = with_times(spark, noon).select(F.unix_seconds("t"), F.unix_seconds("listed")).collect()[0]
     finally:
         monkeypatch.undo()
         time.tzset()
-    ((_, _, there, later),) = outputs_of(spark, tmp_path)
-    assert (there, own) == (seconds, seconds + 5 * 3600)
+    ((_, _, *there, later),) = outputs_of(spark, tmp_path)
+    assert (set(there), set(own)) == ({seconds}, {seconds + 5 * 3600})
     assert later >= seconds
+
+
+def with_times(session: SparkSession, at: datetime) -> DataFrame:
+    """A row with a time, by itself, in a list and in a record, as ``createDataFrame`` takes it."""
+    kinds = "t timestamp, l array<timestamp>, s struct<inner: timestamp>"
+    frame = session.createDataFrame([(at, [at], (at,))], kinds)
+    return frame.select("t", F.col("l")[0].alias("listed"), "s.inner")
 
 
 @contextmanager

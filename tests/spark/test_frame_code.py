@@ -1,0 +1,100 @@
+"""DataFrame code of a job: what its ``udf`` gives is of the declared type, and times without a zone are UTC."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import Row as SparkRow
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from state_engine.core.errors import ValueTypeError
+from state_engine.spark.frame_code import CheckedResult, frame_code
+
+NOON = datetime(2026, 1, 5, 12)
+FITTING: dict[str, list[tuple[Any, Any]]] = {
+    "int": [(5, 5), (None, None)],
+    "bigint": [(2**62, 2**62)],
+    "double": [(1, 1.0), (2.5, 2.5)],
+    "float": [(0.5, 0.5), (0.1, 0.10000000149011612)],
+    "decimal(10,2)": [(3, Decimal("3.00")), (Decimal("1.5"), Decimal("1.50"))],
+    "string": [("x", "x"), (5, "5")],
+    "boolean": [(True, True)],
+    "binary": [(b"x", b"x"), (bytearray(b"x"), b"x")],
+    "date": [(date(2026, 1, 5), date(2026, 1, 5))],
+    "timestamp_ntz": [(NOON, NOON)],
+    "array<double>": [([1, 2.5], [1.0, 2.5]), ((1, None), [1.0, None])],
+    "map<string,bigint>": [({"a": 1}, {"a": 1})],
+    "struct<a:bigint,b:double>": [
+        ((1, 2), SparkRow(a=1, b=2.0)),
+        ({"b": 2, "a": 1}, SparkRow(a=1, b=2.0)),
+        (SparkRow(a=1, b=2), SparkRow(a=1, b=2.0)),
+    ],
+    "array<struct<a:bigint,b:string>>": [
+        ([(1, "x"), {"a": 2, "b": "y"}], [SparkRow(a=1, b="x"), SparkRow(a=2, b="y")])
+    ],
+}
+"""By declared type: what a function returns, and what comes of it."""
+OTHERS: list[tuple[str, Any]] = [
+    ("int", "abc"), ("int", "5"), ("int", 2.5), ("int", 2.0), ("int", 10**12), ("int", True), ("tinyint", 300),
+    ("bigint", 2**70), ("double", 2**53 + 1), ("double", "1.5"), ("decimal(10,2)", 1.5),
+    ("decimal(10,2)", Decimal("1.005")), ("decimal(4,2)", Decimal("12345.1")), ("string", b"x"),
+    ("string", date(2026, 1, 5)), ("string", 2.5), ("boolean", 1), ("binary", "x"), ("date", NOON),
+    ("date", "2026-01-05"),
+    ("timestamp_ntz", date(2026, 1, 5)), ("timestamp_ntz", NOON.replace(tzinfo=UTC)), ("timestamp", "2026-01-05"),
+    ("array<int>", {1, 2}), ("array<int>", [1, "a"]), ("array<int>", [2.5]), ("map<string,int>", {"a": "b"}),
+    ("struct<a:int,b:int>", (1,)), ("struct<a:int,b:int>", (1, 2.5)), ("struct<a:int,b:int>", {"a": 1}),
+]  # fmt: skip
+"""Declared types, and values that a plain ``udf`` of PySpark changes, or that end in an error."""
+
+
+def json_of(declared: str) -> Any:
+    kind: Any = DataType.fromDDL(declared)
+    return kind.jsonValue()
+
+
+@pytest.mark.parametrize(("declared", "value"), OTHERS, ids=str)
+def test_a_value_of_another_type_is_refused(spark: SparkSession, declared: str, value: Any) -> None:
+    with pytest.raises(
+        ValueTypeError, match=r"a udf, half, declared .*\(.*\) is not a value of type.*declare the type"
+    ):
+        CheckedResult(lambda: value, "half", json_of(declared), declared)()
+
+
+@pytest.mark.parametrize("by_arrow", [False, True])
+def test_a_value_that_fits_becomes_one_of_the_declared_type(spark: SparkSession, by_arrow: bool) -> None:
+    cases = [(declared, *pair) for declared, pairs in FITTING.items() for pair in pairs]
+    with frame_code():
+        columns = [
+            F.udf(lambda _, value=value: value, declared, useArrow=by_arrow)("id")
+            for declared, value, _ in cases
+        ]
+    (row,) = spark.range(1).select(*columns).collect()
+    assert [bytes(v) if isinstance(v, bytearray) else v for v in row] == [expected for *_, expected in cases]
+
+
+@pytest.mark.parametrize("by_arrow", [False, True])
+def test_times_of_a_udf_are_utc(spark: SparkSession, by_arrow: bool) -> None:
+    """Also those in lists and records."""
+    with frame_code():
+        columns = [
+            F.udf(lambda _: NOON, "timestamp", useArrow=by_arrow)("id"),
+            F.udf(lambda _: [NOON.replace(tzinfo=UTC)], "array<timestamp>", useArrow=by_arrow)("id")[0],
+            F.udf(lambda _: (NOON,), "struct<at: timestamp>", useArrow=by_arrow)("id")["at"],
+        ]
+    (row,) = spark.range(1).select(*map(F.unix_seconds, columns)).collect()
+    assert set(row) == {int(NOON.replace(tzinfo=UTC).timestamp())}
+
+
+def test_the_users_own_queries_get_what_pyspark_gives(spark: SparkSession) -> None:
+    half = F.udf(lambda n: n / 2, "int", useArrow=False)
+    with frame_code():
+        of_a_job = spark.range(1, 2).select(half("id"))
+    assert spark.range(1, 2).select(half("id")).collect()[0][0] is None
+    with pytest.raises(PythonException, match=r"a udf, <lambda>, declared int, and 0\.5"):
+        of_a_job.collect()
