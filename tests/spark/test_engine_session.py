@@ -395,3 +395,15 @@ def test_a_thread_has_the_description_afterwards_that_it_had_before(
         assert jobs.getLocalProperty("spark.job.description") == "the engine's"
     assert jobs.getLocalProperty("spark.job.description") == before
     jobs.setLocalProperty("spark.job.description", None)
+
+
+def test_a_session_that_is_made_within_a_call_is_active_there(spark: SparkSession, tmp_path: Path) -> None:
+    engine, beside = StateEngine(tmp_path / "a", spark), StateEngine(tmp_path / "b", spark)
+    with engine.context.call():
+        with engine.context.call():
+            pass
+        own: Any = engine.context.spark
+        assert active_session().equals(own._jsparkSession)
+    other: Any = beside.context.spark
+    assert not own._jsparkSession.equals(active_session())
+    assert not other._jsparkSession.equals(active_session())
