@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pyarrow as pa
@@ -24,8 +25,9 @@ JOBS = '''
 """Rows with their hour, counted by key; a file a micro-batch."""
 
 import os
+from datetime import datetime
 
-from pyspark.sql.functions import pandas_udf
+from pyspark.sql.functions import col, lit, pandas_udf, udf
 
 from state_engine import (
     DeltaSink, FileSource, KeyedProcessFunction, OutputTag, StatefulJob, ValueStateDescriptor
@@ -44,18 +46,23 @@ class Count(KeyedProcessFunction):
         count = (self.count.value() or 0) + 1
         self.count.update(count)
         yield ZONES, os.environ.get("TZ", "")
-        yield value.k, value.id, count, value.hour, value.text, value.of_pandas, str(value.at)
+        yield value.k, value.id, count, value.hour, value.text, value.of_pandas, str(value.at), value.noons, value.half
 
 
 def with_hours(rows):
     of_pandas = pandas_udf(lambda at: at.dt.hour.astype("int32"), "int")
     plain = rows.selectExpr("k", "id", "hour(at) AS hour", "CAST(at AS string) AS text", "at")
-    return plain.withColumn("of_pandas", of_pandas("at"))
+    noon = datetime(2024, 7, 1, 12)
+    plain = plain.crossJoin(rows.sparkSession.createDataFrame([(noon,)], "noon timestamp"))
+    plain = plain.withColumn("noons", (col("noon") == col("at")) & (lit(noon) == col("at"))).drop("noon")
+    half = udf(lambda id: id // 2, "double", useArrow=False)
+    return plain.withColumn("of_pandas", of_pandas("at")).withColumn("half", half("id"))
 
 
 job = StatefulJob("hours", parallelism=2, max_parallelism=8)
 source = FileSource("inbox", schema="k string, id bigint, at timestamp", format="json", max_files_per_batch=1)
-columns = "k string, id bigint, count bigint, hour int, text string, of_pandas int, at string"
+columns = "k string, id bigint, count bigint, hour int, text string, of_pandas int, at string, noons boolean, "
+columns += "half double"
 counts = job.source("rows", source, order_by=["id"]).transform(with_hours, order_by=["id"])
 counted = counts.key_by("k").process(Count(), uid="count", output_type=columns).sink("out", DeltaSink("out"))
 counted.get_side_output(ZONES).sink("zones", DeltaSink("zones"))
@@ -80,7 +87,7 @@ if __name__ == "__main__":
         engine.run(job)
 """
 FILES, KEYS = 12, "ab"
-NOON = {(12, "2024-07-01 12:00:00", 12, "2024-07-01 12:00:00+00:00")}
+NOON = {(12, "2024-07-01 12:00:00", 12, "2024-07-01 12:00:00+00:00", True, True)}
 ELSEWHERE = """
 [spark]
 master = "local-cluster[2,1,1024]"
@@ -145,7 +152,12 @@ class Project:
         """Of the processes that ran the function."""
         return {*DeltaTable(self.directory / "zones").to_pyarrow_table()["value"].to_pylist()}
 
-    def rows(self) -> list[dict[str, object]]:
+    def shown(self) -> set[tuple[object, ...]]:
+        """What each row says of its time, of times in code, and of its half."""
+        columns = ("hour", "text", "of_pandas", "at", "noons")
+        return {(*(row[name] for name in columns), row["half"] == row["id"] // 2) for row in self.rows()}
+
+    def rows(self) -> list[dict[str, Any]]:
         table: pa.Table = DeltaTable(self.directory / "out").to_pyarrow_table()
         return sorted(table.to_pylist(), key=lambda row: row["id"])
 
@@ -185,7 +197,7 @@ def test_a_command_and_a_notebook_with_another_zone_give_the_same_rows(tmp_path:
         "spark.sql.timestampType=TIMESTAMP_NTZ",
     ]
     notebook.run([*NOTEBOOK, *options], TZ="Asia/Tokyo")
-    assert {(row["hour"], row["text"], row["of_pandas"], row["at"]) for row in command.rows()} == NOON
+    assert command.shown() == NOON
     assert notebook.rows() == command.rows()
     assert (command.zones(), notebook.zones()) == ({"UTC"}, {"Asia/Tokyo"})
 
@@ -198,5 +210,5 @@ def test_executors_in_another_zone_give_the_same_rows(tmp_path: Path) -> None:
     home = spark_home(tmp_path / "home")
     project.run(COMMAND, TZ="UTC", SPARK_HOME=str(home), PYSPARK_PYTHON=sys.executable)
     assert project.zones() == {"America/New_York"}
-    assert {(row["hour"], row["text"], row["of_pandas"], row["at"]) for row in project.rows()} == NOON
+    assert project.shown() == NOON
     assert len(project.rows()) == 2 * FILES
