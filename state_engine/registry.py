@@ -22,6 +22,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from state_engine import StatefulJob
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.cron import check_cron
 from state_engine.core.errors import ConfigurationError
 from state_engine.expectations.suites import OfSink, Suite
@@ -38,6 +39,7 @@ def nothing() -> None:
     """The preparation of a job whose input arrives by itself."""
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class RegisteredJob:
     """A job and what an orchestrator needs besides.

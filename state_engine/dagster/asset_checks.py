@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from state_engine import DeltaSink, open_state
+from state_engine.core.argument_checks import checked_function
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -29,6 +30,7 @@ Rows = Callable[[StateEngineResource, str], "DataFrame | pa.Table"]
 """The rows to judge, given the name of the check."""
 
 
+@checked_function
 def output_check(
     job: StatefulJob | RegisteredJob,
     sink: str,
@@ -88,6 +90,7 @@ def output_check(
     return _check(shown, shown.key(sink_key(shown.name, sink)), rows, severity, blocking=blocking)
 
 
+@checked_function
 def state_check(
     job: StatefulJob | RegisteredJob,
     operator: str,

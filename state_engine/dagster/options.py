@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.naming import Operation
@@ -40,6 +41,7 @@ _STARTS: dict[str, tuple[str, str]] = {
 """What an automation has no sense without: it brings that, too."""
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
     """What a job brings into Dagster beside its assets and the Dagster job that runs them.

@@ -33,7 +33,7 @@ from state_engine.publishing.sink_places import Declared
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.engine_session import EngineSession, activate, active_session
 from state_engine.spark.no_spark import has_spark
-from state_engine.spark.session import check_session, local_session
+from state_engine.spark.session import check_is_classic, check_session, local_session
 from state_engine.spark.shipping import ship_code
 from state_engine.spark.stores import find_stores, reach_stores
 from state_engine.storage.delta.kernel import DeltaKernel
@@ -63,6 +63,10 @@ class EngineContext:
         local_copies: LocalCopies | None = None,
     ) -> None:
         check_choice(durability, ("sync", "os"), what="durability")
+        if spark is not None and has_spark(spark):
+            check_is_classic(spark)
+        if not lock_timeout_s >= 0:
+            raise ConfigurationError(f"lock_timeout_s must be 0 or more seconds, not {lock_timeout_s!r}")
         self._durability: Durability = durability
         self.root = normal_uri(root)
         self._local_copies = local_copies

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.choices import check_count
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.time_plan import ROWS_ALONE
 from state_engine.engine.context import EngineContext
 from state_engine.engine.running import OnBatch, check_keyed_sinks
@@ -61,6 +62,10 @@ def replay_dead_letters(
     check_count(max_rows, what="max_rows")
     tables = context.ran(job.name)
     known = _letters(context, tables, job)
+    if operator is not None and operator not in {*job.operators, *(one.operator for one in known)}:
+        raise ConfigurationError(
+            f"job '{job.name}' has no operator '{operator}'; it has {sorted(job.operators)}"
+        )
     wanted = [one for one in chosen(known, ids) if operator in (None, one.operator)]
     left = {one.id: one.problem for one in known if one.problem and not one.sent}
     report = DeadLetterReport(job.name, [one.id for one in wanted], left=left, dry_run=dry_run)

@@ -19,6 +19,7 @@ from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.file_disposal import Disposal
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.savepoint_manifest import SavepointManifest
+from state_engine.core.choices import check_bound
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine import backfills, dead_letters, published, queries, running
 from state_engine.engine.arguments import Clock, clock_of, code_of, job_name, requester
@@ -344,6 +345,8 @@ class StateEngine:
             for event in engine.explain(job, "N121DE").events:
                 print(event.checkpoint_id, event.inputs, event.states)
         """
+        check_bound(last, what="last")
+        check_bound(limit, what="limit")
         return queries.explainer(self.context, job, limit).explain(
             key,
             operator=operator,

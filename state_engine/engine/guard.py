@@ -14,16 +14,33 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+from state_engine.core.argument_checks import check_arguments
 from state_engine.machine.defects import unforeseen, with_methods
 from state_engine.spark.failures import outside
 from state_engine.storage.stores.failures import NOTHING_DONE, keeping
 
 C = TypeVar("C", bound=type)
 
+_WITH_ADVICE = ("job", "spark")
+"""Arguments that are refused with advice of their own: a name where the code is needed, a session of Spark Connect."""
+
 
 def guarded(cls: C) -> C:
-    """Class decorator for what users call: its instances have a ``context``, and methods or instances a job."""
+    """Class decorator for what users call: its instances have a ``context``, and methods or instances a job.
+
+    Their arguments are checked before anything is done.
+    """
+    cls.__init__ = _checked(cls.__init__)  # type: ignore[misc]
     return with_methods(cls, _guarded)
+
+
+def _checked(init: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(init)
+    def call(self: Any, *args: Any, **options: Any) -> None:
+        check_arguments(init, (self, *args), options, but=_WITH_ADVICE)
+        init(self, *args, **options)
+
+    return call
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,6 +50,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, *args: Any, **options: Any) -> Any:
         job = options.get("job", next(iter(args), "")) if takes_job else getattr(self, "_job", "")
         name, handled = str(getattr(job, "name", job)), sys.exception()
+        check_arguments(method, (self, *args), options, but=_WITH_ADVICE)
         try:
             kept = keeping(name, NOTHING_DONE, at=self.context.root) if name else nullcontext()
             with kept, self.context.call():

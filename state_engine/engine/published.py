@@ -31,6 +31,7 @@ class JobPublished:
     """Published tables of one job; from ``StateEngine.published``."""
 
     def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
+        job_name(job)  # refuses what is neither a job nor a name
         self.context, self._job = context, job
 
     def rebuild(self, table: str, *, dry_run: bool = False, requested_by: str | None = None) -> TableReport:

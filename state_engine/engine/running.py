@@ -9,6 +9,7 @@ from dataclasses import replace
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
 from state_engine.core.checkpoints.history import History
+from state_engine.core.choices import check_bound
 from state_engine.core.errors import ConfigurationError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
@@ -35,6 +36,7 @@ def run(
     on_progress: OnBatch,
 ) -> RunReport:
     """See ``StateEngine.run``."""
+    check_bound(max_batches, what="max_batches")
     script = _partition_script(context, job, partition, options)
     options = replace(options, bounded=max_batches is not None, script=script)
     coordinator = context.coordinator(job, options)

@@ -26,6 +26,7 @@ class JobSavepoints:
     """Savepoints of one job; from ``StateEngine.savepoints``."""
 
     def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
+        job_name(job)  # refuses what is neither a job nor a name
         self.context, self._job = context, job
 
     def create(

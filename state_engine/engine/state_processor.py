@@ -42,6 +42,7 @@ class StateProcessor:
     """
 
     def __init__(self, context: EngineContext, job: StatefulJob | str) -> None:
+        job_name(job)  # refuses what is neither a job nor a name
         self.context, self._job = context, job
 
     def bootstrap(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
@@ -19,6 +20,7 @@ from state_engine.core.names import check_name
 Severity = Literal["error", "warn"]
 
 
+@checked_class
 @dataclass(frozen=True)
 class OfSink:
     """The rows of a sink."""
@@ -26,6 +28,7 @@ class OfSink:
     sink: str
 
 
+@checked_class
 @dataclass(frozen=True)
 class OfState:
     """The entries of a keyed state at the head."""
@@ -34,6 +37,7 @@ class OfState:
     state: str
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Expectation:
     """One expectation.
@@ -71,6 +75,7 @@ class Expectation:
             )
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class Suite:
     """What is expected of one sink or state.

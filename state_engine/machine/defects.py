@@ -11,6 +11,7 @@ from traceback import walk_tb
 from types import CodeType
 from typing import Any, TypeVar, cast
 
+from state_engine.core.argument_checks import check_arguments
 from state_engine.core.errors import InternalError, StatelakeError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,17 +30,17 @@ _LIBRARIES = tuple(
 
 
 def guarded_function(function: F) -> F:
-    """Decorator for functions that users call without an engine."""
+    """Decorator for functions that users call without an engine; where they fail, a wrong argument may be why."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
         try:
             return function(*args, **options)
         except Exception as error:
-            failure = unforeseen(error)
-            if failure is None:
+            if not _is_defect(error):
                 raise
-            raise failure from error
+            check_arguments(function, args, options)
+            raise _internal(error) from error
 
     return cast("F", call)
 
@@ -59,12 +60,19 @@ def with_methods(cls: C, wrap: Callable[[Any], Any], *also: str) -> C:
 
 def unforeseen(error: Exception, job: str = "") -> InternalError | None:
     """What an exception of the engine's own is; None for what is foreseen, or the user's."""
+    return _internal(error, job) if _is_defect(error) else None
+
+
+def _is_defect(error: Exception) -> bool:
+    """Whether an exception is of the engine's own, and nobody foresaw it."""
     if isinstance(error, StatelakeError | NotImplementedError):  # the latter: the user's class lacks a method
-        return None
+        return False
     codes = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
     is_of_call = all(code.co_name == "call" for code in codes)  # arguments that the method does not take
-    if is_of_call or any(map(_is_users, codes)):
-        return None
+    return not is_of_call and not any(map(_is_users, codes))
+
+
+def _internal(error: Exception, job: str = "") -> InternalError:
     where = f"job '{job}': " if job else ""
     return InternalError(
         f"{where}{type(error).__name__}: {error}. This is a defect of Statelake, or of something that it works with. "

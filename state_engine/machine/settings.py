@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from state_engine.core.argument_checks import checked_function
 from state_engine.core.errors import SettingsError
 from state_engine.core.json_text import parsed_json
 from state_engine.storage.state.copy_directory import LocalCopies
@@ -163,6 +164,7 @@ def load(*, environ: Mapping[str, str], directory: Path) -> LoadedSettings:
     return LoadedSettings(settings=settings, origins=origins, file=file)
 
 
+@checked_function
 def load_settings(*, environ: Mapping[str, str] | None = None, directory: Path | None = None) -> Settings:
     """The effective settings of this process; see :func:`load`."""
     environ = os.environ if environ is None else environ

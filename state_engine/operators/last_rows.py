@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from state_engine.core.argument_checks import checked_function
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
@@ -66,6 +67,7 @@ class LastRow(KeyedProcessFunction):
 
     accepts_changes = True
 
+    @checked_function
     def __init__(
         self,
         row_type: TypeLike,

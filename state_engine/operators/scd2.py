@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from state_engine.core.argument_checks import checked_function
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
@@ -99,6 +100,7 @@ class Scd2(KeyedProcessFunction):
 
     accepts_changes = True
 
+    @checked_function
     def __init__(
         self,
         row_type: TypeLike,

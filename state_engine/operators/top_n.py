@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 
+from state_engine.core.argument_checks import checked_function
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
@@ -60,6 +61,7 @@ class TopN(KeyedProcessFunction):
         {'go': {1: Row(player='eva', points=5), 2: Row(player='kim', points=4)}}
     """
 
+    @checked_function
     def __init__(
         self,
         row_type: TypeLike,

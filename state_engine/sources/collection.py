@@ -66,7 +66,7 @@ class CollectionSource(Source):
         return [{"split": "collection", "position": count}]
 
     def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:
-        start = _position(before)
+        start = self._recorded(before)
         bound = end if self.max_rows_per_batch is None else min(end, start + self.max_rows_per_batch)
         return self._slice(before, bound, more=bound < end) if bound > start else None
 

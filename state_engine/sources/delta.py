@@ -27,6 +27,7 @@ from state_engine.sources.delta_position import (
     Position,
     begin_of,
     bounded,
+    check_number,
     check_read_once,
     check_recorded_alike,
     goes_on,
@@ -264,11 +265,14 @@ class _Draft:
     def follow(self, position: Position) -> None:
         """Take files after a position until the batch is full or the log ends."""
         self.position = position
+        read, shown = f"version {position.version} was read", self.source.shown
         if position.table != self.log.table_id:
-            gone = (
-                f"{self.source.shown} was dropped and created again since version {position.version} was read"
+            self._restart(f"{shown} was dropped and created again since {read}")
+            return
+        if position.version > self.log.version:
+            self._restart(
+                f"{shown} ends with version {self.log.version}, and {read}: an older table was put back"
             )
-            self._restart(gone)
             return
         try:
             more = self._begin()
@@ -327,6 +331,7 @@ class _Draft:
         """Take files of the current version, from where it was left; False where they do not all fit."""
         limit = self.source.max_rows_per_batch
         start = self.position.files or 0
+        check_number(self.position, files, self.source.shown)
         for index, file in enumerate(files[start:], start):
             rows = file.row_count() if limit is not None else 0
             full = len(self.files) >= self.source.max_files_per_batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import SourceError
 from state_engine.core.json_text import has_form
 from state_engine.sources.base import Element
@@ -123,16 +124,21 @@ def stops(log: SourceTable, start: Position, end: Position) -> Iterator[Stop]:
             "again"
         )
     at = start
+    if not (at.version <= end.version <= log.version):
+        raise SourceError(
+            f"{log.uri} has the versions up to {log.version}, and {at.version} to {end.version} are to be read again: "
+            "an older table was put back, or the recorded position is of another one. Put back the table, or replay "
+            "from a later checkpoint"
+        )
     if at.snapshot and at.files is not None:
-        yield from _of_version(log.snapshot_files(at.version), at, end)
+        yield from _of_version(log, log.snapshot_files(at.version), at, end)
     elif at.files is not None:
-        yield from _of_version(log.commit(at.version).files, at, end)
+        yield from _of_version(log, log.commit(at.version).files, at, end)
     for version in range(at.version + 1, end.version + 1):
         commit = log.commit(version)
         began = Position(end.table, version, 0)
-        yield from _of_version(
-            [] if commit.removes else commit.files, began, end, new_schema=commit.schema is not None
-        )
+        files = [] if commit.removes else commit.files
+        yield from _of_version(log, files, began, end, new_schema=commit.schema is not None)
 
 
 def bounded(
@@ -174,12 +180,23 @@ def check_read_once(positions: Sequence[Position], *, path: str) -> None:
             )
 
 
+def check_number(at: Position, files: Sequence[TableFile], shown: str) -> None:
+    """Raises SourceError where a position is behind the last file of its version."""
+    if at.files and at.files >= len(files):
+        raise SourceError(
+            f"{counted(at.files, 'file')} of version {at.version} of {shown} were read, and it has {len(files)}: the "
+            "recorded position is not one of this table. Restore a checkpoint from before it"
+        )
+
+
 def _of_version(
-    files: Sequence[TableFile], at: Position, end: Position, *, new_schema: bool = False
+    log: SourceTable, files: Sequence[TableFile], at: Position, end: Position, *, new_schema: bool = False
 ) -> Iterator[Stop]:
     """What is left of one version, up to the end."""
     start = at.files or 0
     is_last = (at.version, at.snapshot) == (end.version, end.snapshot)
+    for one in (at, end) if is_last else (at,):
+        check_number(one, files, log.uri)
     stop = end.files if is_last and end.files is not None else len(files)
     if start >= len(files):
         yield Stop(None, Position(at.table, at.version, None, at.snapshot), new_schema)

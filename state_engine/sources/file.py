@@ -40,6 +40,7 @@ from state_engine.sources.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
     FileRange,
+    check_rows,
     check_unchanged,
     chosen,
     cut,
@@ -176,6 +177,7 @@ class FileSource(Source):
     def replan(self, spark: SparkSession, before: Sequence[Element], appended: Sequence[Element]) -> Slice:
         ranges = recorded_ranges(appended)
         check_unchanged(ranges)
+        check_rows(ranges, self.format)
         schema = self._schema([*before, *appended], ranges, [r.uri for r in ranges])
         bad = self._unreadable(ranges, schema)
         return self._slice(before, [r for r in ranges if r not in bad], schema, recorded=appended, bad=bad)
@@ -184,6 +186,7 @@ class FileSource(Source):
         self, spark: SparkSession, before: Sequence[Element], recorded: Sequence[Element]
     ) -> Slice | None:
         left = left_over(before, recorded)
+        check_rows(left, self.format)
         schema = self._schema([*before, *recorded], left, [r.uri for r in left])
         ranges, bad = self._bounded(left, schema, limits_of(spark))
         check_unchanged(ranges)
@@ -344,7 +347,9 @@ class FileSource(Source):
         for one in files:
             known = consumed.get(one.uri)
             if known is not None:
-                ranges.append(replace(known, start=known.end or 0, end=None))
+                rest = replace(known, start=known.end or 0, end=None)
+                check_rows([rest], self.format)
+                ranges.append(rest)
             elif one.nameless:
                 ranges.append(FileRange(one.uri, one.size, one.mtime_ms, 0, None, nameless=True))
             elif why[one.uri]:

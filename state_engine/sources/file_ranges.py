@@ -91,7 +91,8 @@ def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:
 
 def is_range(element: Element) -> bool:
     """Whether an element is a range of a file."""
-    return has_form(element["position"], _FORM)
+    at = element["position"]
+    return has_form(at, _FORM) and (at["end"] is None or at["start"] <= at["end"])
 
 
 def is_schema(element: Element) -> bool:
@@ -132,6 +133,23 @@ def check_unchanged(ranges: Sequence[FileRange]) -> None:
             raise SourceError(
                 f"{one.uri} changed or vanished after it was consumed, so it cannot be read again as it was: put the "
                 "old file back, or replay from a checkpoint after it"
+            )
+
+
+def check_rows(ranges: Sequence[FileRange], form: str) -> None:
+    """Raises SourceError where a range begins or ends at a row that its file does not have."""
+    for one in ranges:
+        at = one.start if one.end is None else one.end
+        if not at:
+            continue
+        rows = footer(one).rows if form == "parquet" else 0
+        if at > rows:
+            has = (
+                f"has {counted(rows, 'row')}" if form == "parquet" else f"is read whole with format='{form}'"
+            )
+            raise SourceError(
+                f"{one.uri} was read up to row {at}, and {has}: it is not the file or the format that it was. Put back "
+                "what it was, or restore a checkpoint from before it was read"
             )
 
 

@@ -46,7 +46,12 @@ _MARK_FORM = {
 _SEEN_FORM = {
     "elements": [{"split": str, "position": lambda _: True}],
     "files": [
-        lambda times: has_form(times, [(is_long, None)]) and len(times) == 3 and has_form(times[2], int)
+        lambda times: (
+            has_form(times, [(is_long, None)])
+            and len(times) == 3
+            and has_form(times[2], int)
+            and (None in times[:2] or times[0] <= times[1])
+        )
     ],
     "late_rows": int,
 }
@@ -174,7 +179,8 @@ class PartitionedSource(Source):
 
     def is_element(self, element: Element) -> bool:
         if element["split"] == MARK:
-            return has_form(element["position"], _MARK_FORM)
+            mark = element["position"]
+            return has_form(mark, _MARK_FORM) and bool(mark["start_ms"] < mark["end_ms"])
         return (
             element["split"] == SEEN
             and has_form(element["position"], _SEEN_FORM)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import Any, Self
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.keyed_state import Loader
 from state_engine.core.state.state_table import KeyContext
@@ -27,7 +28,7 @@ class _Legacy(StateBackend):
             else f"; checkpoints go to the root of the engine, not to {checkpoints!r}"
         )
         warnings.warn(
-            f"{type(self).__name__} is deprecated: use {instead}{where}", DeprecationWarning, stacklevel=3
+            f"{type(self).__name__} is deprecated: use {instead}{where}", DeprecationWarning, stacklevel=4
         )
         self._delegate = delegate
         self.spills = delegate.spills
@@ -46,6 +47,7 @@ class _Legacy(StateBackend):
         )
 
 
+@checked_class
 class MemoryStateBackend(_Legacy):
     """Deprecated: use HashMapStateBackend."""
 
@@ -53,6 +55,7 @@ class MemoryStateBackend(_Legacy):
         super().__init__(HashMapStateBackend(), "HashMapStateBackend", checkpoint_path)
 
 
+@checked_class
 class FsStateBackend(_Legacy):
     """Deprecated: use HashMapStateBackend; the engine's root is where checkpoints go."""
 
@@ -60,6 +63,7 @@ class FsStateBackend(_Legacy):
         super().__init__(HashMapStateBackend(), "HashMapStateBackend", checkpoint_directory_uri)
 
 
+@checked_class
 class RocksDBStateBackend(_Legacy):
     """Deprecated: use EmbeddedRocksDBStateBackend; the engine's root is where checkpoints go."""
 

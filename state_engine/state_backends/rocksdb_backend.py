@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any, Self, cast
 
+from state_engine.core.argument_checks import checked_function
 from state_engine.core.choices import check_count
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_groups import KeyGroupRange
@@ -55,6 +56,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     spills = True
 
+    @checked_function
     def __init__(
         self,
         options: PredefinedOptions | Mapping[str, int] | None = None,

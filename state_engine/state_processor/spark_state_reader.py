@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.ddl import quoted
@@ -29,6 +30,7 @@ from state_engine.storage.stores.files import join, normal_uri, open_location
 _WAY_OUT = "give its position in positions={...}, in the terms of StateEngine.bootstrap"
 
 
+@checked_class
 @dataclass(frozen=True)
 class SparkState:
     """Which state of a query becomes one of ours, and by which columns.

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -30,6 +31,7 @@ from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.job_tables import JobTables
 from state_engine.operations.head_operations import HeadOperations
+from state_engine.queries.spark_sql import plain_message
 from state_engine.queries.state_changes import (
     ADDED,
     CHANGED,
@@ -140,7 +142,12 @@ class StateTransform:
                 )
         else:
             assert filter is not None
-            mapped = view.where(filter)
+            try:
+                mapped = view.where(filter)
+            except PySparkException as error:
+                raise ConfigurationError(
+                    f"{what}: filter {filter!r} is no condition over the columns {view.columns}: {plain_message(error)}"
+                ) from error
         self._check_key(mapped, operator, what)
         made = state_rows(mapped, form, key.names, clock_ms=path[-1].clock_ms, what=what)
         if key.stored:

@@ -51,6 +51,13 @@ A word that a declaration does not know is refused when it is made
 An option of a source or sink that has no effect, or a value that it does not take, is refused when it is given
   misuse/test_options::test_an_option_that_cannot_be_is_refused_when_it_is_given
   misuse/test_options::test_those_without_options_take_no_other_word
+An argument of an engine's call that does not fit is refused before anything is done, with what the call takes
+  misuse/test_engine_arguments::test_the_message_names_call_argument_and_what_it_takes
+  misuse/test_engine_arguments::test_one_name_in_place_of_a_list_is_refused_with_the_list
+A stored position with a number that its source does not have is refused, with a way out
+  sources/test_wrong_positions::test_a_wrong_number_is_refused_when_the_next_batch_is_planned
+  sources/test_wrong_positions::test_a_wrong_number_is_refused_when_a_batch_is_read_again
+  sources/test_wrong_positions::test_a_partition_that_its_topic_does_not_have_is_refused
 Advice about an argument that does not fit is taken
   misuse/test_constructors::test_the_advice_about_an_argument_is_taken
 A column that no reader of files gets back is refused before the batch
@@ -569,6 +576,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
     "misuse/test_constructors::test_a_wrong_argument_is_taken_or_refused_as_one",
+    "misuse/test_engine_arguments::test_a_wrong_argument_is_taken_or_refused_as_one",
     "misuse/test_ways_out::test_every_class_of_the_catalogue_has_a_test_that_follows_its_advice",
     "misuse/test_ways_out::test_its_test_raises_it_and_goes_on",
     "misuse/test_choices::test_a_schedule_is_one_for_dagster_too",

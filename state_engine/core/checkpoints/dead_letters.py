@@ -10,6 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
@@ -18,6 +19,7 @@ LETTERS = "_dead_letters"
 """The name that the position of sent letters has among those of sources; no source can have it."""
 
 
+@checked_class
 @dataclass(frozen=True)
 class DeadLetterLimit:
     """How many rows a micro-batch may refuse; one that refuses more is not committed.

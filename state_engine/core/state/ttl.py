@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.json_text import parsed_json
 from state_engine.core.state.ttl_cleanup import TtlCleanup
-from state_engine.core.types.durations import Duration, Time, to_milliseconds
+from state_engine.core.types.durations import Duration, Span, Time, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 
 _MAX, _MIN = 2**63 - 1, -(2**63)
@@ -164,6 +164,7 @@ class TtlTime(Enum):
     EventTime = 1
 
 
+@checked_class
 class StateTtlConfig:
     """How items of a state expire; made by ``StateTtlConfig.new_builder(ttl)``.
 
@@ -183,7 +184,7 @@ class StateTtlConfig:
         update_type: TtlUpdateType,
         state_visibility: TtlVisibility,
         ttl_time_characteristic: TtlTime,
-        ttl: Time | Duration | timedelta,
+        ttl: Span,
         cleanup_strategies: TtlCleanup,
     ) -> None:
         self._update_type, self._visibility = update_type, state_visibility
@@ -193,7 +194,7 @@ class StateTtlConfig:
             raise ConfigurationError(f"a time to live must be longer than nothing, not {self._ttl}")
 
     @staticmethod
-    def new_builder(ttl: Time | Duration | timedelta) -> StateTtlConfig.Builder:
+    def new_builder(ttl: Span) -> StateTtlConfig.Builder:
         """A builder; by default written items live for ``ttl`` of processing time and are never returned after it."""
         return StateTtlConfig.Builder(ttl)
 
@@ -245,11 +246,12 @@ class StateTtlConfig:
         parts = (self._update_type.name, self._visibility.name, self._characteristic.name, self._ttl)
         return f"StateTtlConfig({', '.join(map(str, parts))})"
 
+    @checked_class
     class Builder:
         """Collects the settings of a StateTtlConfig; every method returns the builder."""
 
-        def __init__(self, ttl: Time | Duration | timedelta) -> None:
-            self._ttl = ttl
+        def __init__(self, ttl: Span) -> None:
+            self.set_ttl(ttl)
             self._update_type = TtlUpdateType.OnCreateAndWrite
             self._visibility = TtlVisibility.NeverReturnExpired
             self._characteristic = TtlTime.ProcessingTime
@@ -324,9 +326,9 @@ class StateTtlConfig:
             self._in_background = False
             return self
 
-        def set_ttl(self, ttl: Time | Duration | timedelta) -> StateTtlConfig.Builder:
+        def set_ttl(self, ttl: Span) -> StateTtlConfig.Builder:
             """How long items live."""
-            self._ttl = ttl
+            self._ttl = Time(to_milliseconds(ttl))
             return self
 
         def build(self) -> StateTtlConfig:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from enum import Enum
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.choices import check_count
 from state_engine.core.types.durations import Duration
 
 
+@checked_class
 class TtlCleanup:
     """The strategies of one state, each with its settings, and whether the background clean-up is on."""
 
@@ -28,6 +30,7 @@ class TtlCleanup:
     class EmptyCleanupStrategy(CleanupStrategy):
         """A strategy without settings."""
 
+    @checked_class
     class IncrementalCleanupStrategy(CleanupStrategy):
         """Looks at some entries on every access of the state, and on every record where asked to."""
 
@@ -43,12 +46,14 @@ class TtlCleanup:
             """Whether to look on every record, too."""
             return self._every_record
 
+    @checked_class
     class RocksdbCompactFilterCleanupStrategy(CleanupStrategy):
         """Drops expired entries while files are compacted."""
 
         def __init__(
             self, query_time_after_num_entries: int, periodic_compaction_time: Duration | None = None
         ) -> None:
+            check_count(query_time_after_num_entries, what="query_time_after_num_entries")
             self._query_time_after_num_entries = query_time_after_num_entries
             self._periodic_compaction_time = periodic_compaction_time or Duration.of_days(30)
 
@@ -62,7 +67,11 @@ class TtlCleanup:
 
     EMPTY_STRATEGY = EmptyCleanupStrategy()
 
-    def __init__(self, strategies: dict[Strategies, CleanupStrategy], is_cleanup_in_background: bool) -> None:
+    def __init__(
+        self,
+        strategies: dict[TtlCleanup.Strategies, TtlCleanup.CleanupStrategy],
+        is_cleanup_in_background: bool,
+    ) -> None:
         self._strategies, self._in_background = dict(strategies), is_cleanup_in_background
 
     def is_cleanup_in_background(self) -> bool:

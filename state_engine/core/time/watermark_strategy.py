@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -88,6 +89,7 @@ class TimestampColumn:
     unit: str
 
 
+@checked_class
 @dataclass(frozen=True)
 class WatermarkStrategy:
     """How elements get their event times, and how late they may come.
@@ -107,15 +109,20 @@ class WatermarkStrategy:
     timestamps: TimestampAssigner | TimestampColumn | None = None
     idleness_ms: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.out_of_orderness_ms < 0:
+            raise ConfigurationError(
+                f"max_out_of_orderness must not be negative, and is {self.out_of_orderness_ms} ms"
+            )
+        if self.idleness_ms is not None and self.idleness_ms <= 0:
+            raise ConfigurationError(f"with_idleness needs a time above zero, not {self.idleness_ms} ms")
+
     @staticmethod
     def for_bounded_out_of_orderness(
         max_out_of_orderness: Span,
     ) -> WatermarkStrategy:
         """Elements come at most so late: a Duration, a timedelta, milliseconds, or text ("5 min")."""
-        delay_ms = to_milliseconds(max_out_of_orderness)
-        if delay_ms < 0:
-            raise ConfigurationError(f"max_out_of_orderness must not be negative, and is {delay_ms} ms")
-        return WatermarkStrategy(delay_ms)
+        return WatermarkStrategy(to_milliseconds(max_out_of_orderness))
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -154,10 +161,7 @@ class WatermarkStrategy:
         By the clock of the micro-batches, which their checkpoints record. A source that has unread elements is not
         idle; where all sources of an operator are, its watermark stays.
         """
-        idle_ms = to_milliseconds(idle_timeout)
-        if idle_ms <= 0:
-            raise ConfigurationError(f"with_idleness needs a time above zero, not {idle_ms} ms")
-        return replace(self, idleness_ms=idle_ms)
+        return replace(self, idleness_ms=to_milliseconds(idle_timeout))
 
 
 def checked_timestamp(given: Any) -> int | None:

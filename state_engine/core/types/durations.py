@@ -29,8 +29,22 @@ class _Span:
 
     _milliseconds: int
 
+    def __post_init__(self) -> None:
+        if type(self._milliseconds) is not int:
+            raise ConfigurationError(
+                f"{type(self).__name__} takes a whole number of milliseconds, not {self._milliseconds!r}"
+            )
+
     def __str__(self) -> str:
         return f"{self._milliseconds} ms"
+
+
+def _times(count: int, unit: int) -> int:
+    if type(count) is not int:
+        raise ConfigurationError(
+            f"a span of time takes a whole number, not {count!r}: use a smaller unit for parts"
+        )
+    return count * unit
 
 
 class Time(_Span):
@@ -53,22 +67,22 @@ class Time(_Span):
     @staticmethod
     def seconds(seconds: int) -> Time:
         """A span of so many seconds."""
-        return Time(seconds * _SECOND)
+        return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
         """A span of so many minutes."""
-        return Time(minutes * _MINUTE)
+        return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def hours(hours: int) -> Time:
         """A span of so many hours."""
-        return Time(hours * _HOUR)
+        return Time(_times(hours, _HOUR))
 
     @staticmethod
     def days(days: int) -> Time:
         """A span of so many days."""
-        return Time(days * _DAY)
+        return Time(_times(days, _DAY))
 
 
 class Duration(_Span):
@@ -86,22 +100,22 @@ class Duration(_Span):
     @staticmethod
     def of_days(days: int) -> Duration:
         """A span of so many days."""
-        return Duration(days * _DAY)
+        return Duration(_times(days, _DAY))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
         """A span of so many hours."""
-        return Duration(hours * _HOUR)
+        return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
         """A span of so many minutes."""
-        return Duration(minutes * _MINUTE)
+        return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
         """A span of so many seconds."""
-        return Duration(seconds * _SECOND)
+        return Duration(_times(seconds, _SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
@@ -111,7 +125,7 @@ class Duration(_Span):
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
         """A span of so many nanoseconds, cut to whole milliseconds: the engine's clocks know no less."""
-        return Duration(nanos // 1_000_000)
+        return Duration(_times(nanos, 1) // 1_000_000)
 
 
 @dataclass(frozen=True, order=True)

@@ -8,9 +8,11 @@ from typing import Any
 
 import dagster as dg
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.errors import ConfigurationError
 
 
+@checked_class
 @dataclass(frozen=True, kw_only=True)
 class PipesLaunch:
     """A process of their own for the micro-batches of a job, which a Pipes client launches; such as ``spark-submit``.

@@ -174,6 +174,7 @@ class KafkaSource(Source):
         with self._admin(spark) as admin:
             there = self._offsets(admin, self._topics(admin, {topic for topic, _ in known}))
             if elements:
+                self._check_partitions(there, known)
                 wanted = [self._after(there, known, place) for place in there.topics]
                 wanted = [one for one in wanted if one.size]
             else:
@@ -312,6 +313,21 @@ class KafkaSource(Source):
         # the beginning last: what expires in between is seen
         ends = admin.offsets(list(partitions), LATEST)
         return Offsets(partitions, admin.offsets(list(partitions), EARLIEST), ends)
+
+    def _check_partitions(self, there: Offsets, known: Mapping[Partition, OffsetRange]) -> None:
+        """Refuse a position in a partition that its topic does not have; the topic itself is there."""
+        names = {topic for topic, _ in there.topics}
+        for (topic, number), one in known.items():
+            if topic in names and (topic, number) not in there.topics:
+                loss = (
+                    f"{topic}/{number} was read up to offset {one.end}, and the topic has no such partition"
+                )
+                if self.on_data_loss == "fail":
+                    raise SourceError(
+                        f"{loss}: it is not the one that was read. Ways out: on_data_loss='reset' goes on with those "
+                        "that are there; a job with a new name begins with empty state"
+                    )
+                _LOG.warning("%s; going on with those that are there", loss)
 
     def _after(self, there: Offsets, known: Mapping[Partition, OffsetRange], place: Partition) -> OffsetRange:
         if place not in known:

@@ -76,9 +76,9 @@ def is_range(element: Element) -> bool:
     if element["split"] == BEGUN:
         return bool(element["position"] == {})
     number = element["split"].rpartition("/")[2]
-    return (
-        number.isascii() and number.isdecimal() and len(number) < 10 and has_form(element["position"], _FORM)
-    )
+    at = element["position"]
+    is_number = number.isascii() and number.isdecimal() and len(number) < 10
+    return is_number and has_form(at, _FORM) and bool(at["start"] <= at["end"])
 
 
 def newest_by_partition(elements: Iterable[Element]) -> dict[Partition, OffsetRange]:

@@ -22,6 +22,9 @@ from typing import TYPE_CHECKING
 
 import platformdirs
 
+from state_engine.core.argument_checks import checked_class
+from state_engine.core.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from state_engine.storage.layout import JobLayout
 
@@ -32,6 +35,7 @@ UNUSED_S = 3600
 SUFFIX = ".blocks"
 
 
+@checked_class
 @dataclass(frozen=True)
 class CopyLimits:
     """Which files are copied, and when a copy is read.
@@ -64,6 +68,13 @@ class LocalCopies:
     directory: str | None = None
     max_bytes: int = 10 << 30
     limits: CopyLimits = CopyLimits()
+
+    def __post_init__(self) -> None:
+        if self.max_bytes < 0 or "\0" in (self.directory or ""):
+            raise ConfigurationError(
+                f"local_copies: directory must be a path, and max_bytes 0 or more, not {self.directory!r} and "
+                f"{self.max_bytes}"
+            )
 
     @property
     def place(self) -> Path:

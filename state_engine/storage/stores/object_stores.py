@@ -20,6 +20,7 @@ from urllib.parse import urlparse
 
 import pyarrow.fs as pafs
 
+from state_engine.core.argument_checks import checked_class
 from state_engine.core.errors import ConfigurationError
 
 S3_SCHEMES = ("s3a", "s3")
@@ -39,6 +40,7 @@ _ANY_REGION = "us-east-1"
 """For stores of one's own, which have no regions, and clients that want one."""
 
 
+@checked_class
 @dataclass(frozen=True)
 class StoreAccess:
     """How S3-compatible stores are reached.
@@ -64,8 +66,8 @@ class StoreAccess:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 - read where settings are validated
 
     def __post_init__(self) -> None:
-        if self.endpoint and not re.fullmatch(r"https?://[^/@\s]+/?", str(self.endpoint)):
-            raise ValueError(
+        if self.endpoint and not re.fullmatch(r"https?://[^/@\s]+/?", self.endpoint):
+            raise ConfigurationError(
                 "storage.endpoint must be http(s)://, a host and a port, without a user or a path"
             )
 
