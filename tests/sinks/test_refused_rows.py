@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, ProcessFunction, SqlSink, StateEngine, StatefulJob
@@ -33,6 +34,7 @@ class Case:
 
     Attributes:
         columns, more: of the table, as SQL; and what stands behind them, or is run afterwards.
+        schema: of a table that SQL cannot say, because Spark makes no NOT NULL inside of lists and maps.
         kinds: of the output.
         good, bad: rows.
         says: of the letter, beside sink and place.
@@ -44,9 +46,16 @@ class Case:
     bad: tuple[Any, ...]
     says: str
     more: str = ""
+    schema: pa.Schema | None = None
 
 
 ID, TEXT = {"id": pa.int64()}, {"id": pa.int64(), "text": pa.string()}
+
+
+def _needed(name: str, kind: pa.DataType) -> pa.Field:
+    return pa.field(name, kind, nullable=False)
+
+
 WORDS = pa.list_(pa.string())
 NESTED = pa.struct(
     [("a", pa.string()), ("b", pa.map_(pa.string(), pa.list_(pa.struct([("c", pa.string())]))))]
@@ -59,6 +68,47 @@ DELTA = {
         ({"a": 1},),
         ({"a": None},),
         "'s.a' holds null",
+    ),
+    "not null in a record of a record": Case(
+        "s STRUCT<r: STRUCT<a: BIGINT NOT NULL, b: STRING>>",
+        {"s": pa.struct([("r", pa.struct([("a", pa.int64()), ("b", pa.string())]))])},
+        ({"r": {"a": 1, "b": None}},),
+        ({"r": {"a": None, "b": "x"}},),
+        r"'s\.r\.a' holds null",
+    ),
+    "not null in a list": Case(
+        "", {"id": pa.int64(), "w": WORDS}, (1, ["a"]), (2, ["a", None]), r"'w\.element' holds null",
+        schema=pa.schema([("id", pa.int64()), ("w", pa.list_(_needed("element", pa.string())))]),
+    ),
+    "not null in a map": Case(
+        "", {"m": pa.map_(pa.string(), pa.int64())}, ([("a", 1)],), ([("a", 1), ("b", None)],),
+        r"'m\.value' holds null",
+        schema=pa.schema([("m", pa.map_(pa.string(), _needed("value", pa.int64())))]),
+    ),
+    "not null in records of a list": Case(
+        "", {"w": pa.list_(pa.struct([("a", pa.int64())]))}, ([{"a": 1}],), ([{"a": 1}, {"a": None}],),
+        r"'w\.element\.a' holds null",
+        schema=pa.schema([("w", pa.list_(pa.struct([_needed("a", pa.int64())])))]),
+    ),
+    "not null deep inside": Case(
+        "",
+        {"s": NESTED},
+        ({"a": None, "b": [("k", [{"c": "x"}]), ("l", [])]},),
+        ({"a": None, "b": [("k", [{"c": "x"}, {"c": None}])]},),
+        r"'s\.b\.value\.element\.c' holds null",
+        schema=pa.schema(
+            [
+                (
+                    "s",
+                    pa.struct(
+                        [
+                            ("a", pa.string()),
+                            ("b", pa.map_(pa.string(), pa.list_(pa.struct([_needed("c", pa.string())])))),
+                        ]
+                    ),
+                )
+            ]
+        ),
     ),
     "check": Case(
         "id BIGINT", ID, (1,), (-2,), r"it breaks the constraint pos \(id > 0\)", "ADD CONSTRAINT pos CHECK (id > 0)"
@@ -231,7 +281,12 @@ def test_a_delta_table(spark: SparkSession, tmp_path: Path, name: str, route: st
         pytest.skip("the way to the sink is the same for all")
     case, path = DELTA[name], f"{tmp_path}/out"
     partitioned = case.more.startswith("PARTITIONED")
-    spark.sql(f"CREATE TABLE delta.`{path}` ({case.columns}) USING delta {case.more if partitioned else ''}")
+    if case.schema is not None:
+        DeltaTable.create(path, case.schema)
+    else:
+        spark.sql(
+            f"CREATE TABLE delta.`{path}` ({case.columns}) USING delta {case.more if partitioned else ''}"
+        )
     if case.more and not partitioned:
         spark.sql(f"ALTER TABLE delta.`{path}` {case.more}")
     world = World(tmp_path, spark, case, DeltaSink(path, lineage=False))

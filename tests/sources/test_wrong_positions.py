@@ -48,14 +48,14 @@ def a_list(directory: Path, spark: SparkSession) -> Recorded:
 def parquet(directory: Path, spark: SparkSession) -> Recorded:
     directory.mkdir()
     pq.write_table(THREE, directory / "three.parquet")
-    source = FileSource(directory, schema="v bigint")
+    source = FileSource(str(directory), schema="v bigint")
     return Recorded(source, source.consumed(NO_SPARK, "all"))
 
 
 def lines(directory: Path, spark: SparkSession) -> Recorded:
     directory.mkdir()
     (directory / "three.json").write_text('{"v": 1}\n{"v": 2}\n{"v": 3}\n')
-    source = FileSource(directory, schema="v bigint", format="json")
+    source = FileSource(str(directory), schema="v bigint", format="json")
     return Recorded(source, source.consumed(NO_SPARK, "all"))
 
 

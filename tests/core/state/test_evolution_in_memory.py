@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from state_engine.core.errors import StateMigrationError
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.operator_state.store import OperatorStateStore
-from state_engine.core.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, ValueStateDescriptor
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.state_table import PUT, Change
 
@@ -46,6 +48,35 @@ def test_the_harness_keeps_a_renamed_state_and_its_renamed_field() -> None:
     assert stored.load(now, {"b"}, operator="o") == {"b": After(1)}
     with pytest.raises(StateMigrationError, match="operator 'o': state 'last' is stored as bigint"):
         stored.load(ValueStateDescriptor("last", str), {"a"}, operator="o")
+
+
+@dataclass(frozen=True)
+class Filled:
+    delay: int
+    runway: str = "unknown"
+    stops: list[int] = field(default_factory=list)
+
+
+def _held(store: OperatorStateStore, scheme: str, kind: type) -> Any:
+    if scheme == "broadcast":
+        return store.get_broadcast_state(MapStateDescriptor("held", str, kind))
+    get = store.get_list_state if scheme == "even_split" else store.get_union_list_state
+    return get(ListStateDescriptor("held", kind))
+
+
+@pytest.mark.parametrize("scheme", ["even_split", "union", "broadcast"])
+def test_operator_state_is_written_anew_with_the_default_of_an_added_field(scheme: str) -> None:
+    """So the view ``operator_state``, which shows what was written, has it from the next micro-batch on."""
+    first = OperatorStateStore("o")
+    held = _held(first, scheme, Before)
+    held.put("a", Before(1)) if scheme == "broadcast" else held.add(Before(1))
+    second = OperatorStateStore("o", SubtaskSnapshot(first.snapshot()))
+    _held(second, scheme, Filled)
+
+    (state,) = second.snapshot()
+    (element,) = map(json.loads, state.elements)
+    record = element["value"] if scheme == "broadcast" else element
+    assert record == {"delay": 1, "runway": "unknown", "stops": []}
 
 
 def test_operator_state_is_written_anew_under_its_new_names() -> None:
