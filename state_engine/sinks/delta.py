@@ -58,7 +58,6 @@ from state_engine.sinks.delta_tables import (
     sql_checks,
 )
 from state_engine.sinks.keyed import check_keyed
-from state_engine.sinks.row_rules import RowRule
 from state_engine.sinks.spark_writer import STAGED, note_of, rows_that_break, write_once
 from state_engine.sinks.staging import Staging
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
@@ -178,12 +177,11 @@ class DeltaSink(Sink):
         if self.table:
             register_table(kernel.spark, self.table, uri)
         kind, directory = self.kind, uri
-        rules: tuple[RowRule, ...] = ()
         checks: tuple[tuple[str, str], ...] = ()
         if plain_problems(facts):
             check_spark_columns(uri, facts, text)
             kind, directory = SinkKind.DELTA_SPARK.value, join(uri, STAGED, write_id)
-            rules, checks = tuple(row_rules(uri, facts, schema)), tuple(sql_checks(facts, schema))
+            checks = tuple(sql_checks(facts, schema))
         else:
             check_plain(uri, facts, text)
         return SinkTarget(
@@ -196,7 +194,9 @@ class DeltaSink(Sink):
             directory=directory,
             owner=owner_mark(request.app),
             lineage=write_id if self.lineage else None,
-            rules=rules,
+            rules=tuple(
+                row_rules(uri, facts, schema)
+            ),  # elements of lists and values of maps may be needed anywhere
             checks=checks,
         )
 

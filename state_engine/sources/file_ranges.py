@@ -148,8 +148,8 @@ def check_rows(ranges: Sequence[FileRange], form: str) -> None:
                 f"has {counted(rows, 'row')}" if form == "parquet" else f"is read whole with format='{form}'"
             )
             raise SourceError(
-                f"{one.uri} was read up to row {at}, and {has}: it is not the file or the format that it was. Put back "
-                "what it was, or restore a checkpoint from before it was read"
+                f"{one.uri} was read up to row {at}, and {has}: the file or its format changed. Put back what it was, "
+                "or restore a checkpoint from before it was read"
             )
 
 

@@ -135,7 +135,7 @@ def check_session(spark: Any) -> None:
         SessionError: Spark Connect; no Delta extension or catalog; no Delta Kernel on the class path, or another one; a
             Hadoop that is too old for many writers.
     """
-    check_is_classic(spark)
+    _refuse_connect(spark)
     spark_version(spark.version)
     _check_hadoop(jvm_of(spark))
     # Kernel's jars first: without them the other settings are of no use either.
@@ -162,14 +162,18 @@ def check_session(spark: Any) -> None:
 
 
 def check_is_classic(spark: Any) -> None:
-    """Refuses what is not a session of Spark Classic."""
+    """Refuses what is not a session of Spark Classic; ``check_session`` refuses a session that lacks something."""
+    _refuse_connect(spark)
+    if not hasattr(spark, "_jsparkSession"):
+        raise SessionError(f"spark must be a SparkSession, or None to start one, not {spark!r}")
+
+
+def _refuse_connect(spark: Any) -> None:
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise SessionError(
             "this is a Spark Connect session; the engine needs Spark Classic, because it commits through "
             f"Delta Kernel in the driver's JVM. Use a session of the driver's own:\n{_own_session()}"
         )
-    if not hasattr(spark, "_jsparkSession"):
-        raise SessionError(f"spark must be a SparkSession, or None to start one, not {spark!r}")
 
 
 def _check_hadoop(jvm: Any) -> None:

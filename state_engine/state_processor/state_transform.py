@@ -146,7 +146,7 @@ class StateTransform:
                 mapped = view.where(filter)
             except PySparkException as error:
                 raise ConfigurationError(
-                    f"{what}: filter {filter!r} is no condition over the columns {view.columns}: {plain_message(error)}"
+                    f"{what}: filter {filter!r} does not fit the columns {view.columns}: {plain_message(error)}"
                 ) from error
         self._check_key(mapped, operator, what)
         made = state_rows(mapped, form, key.names, clock_ms=path[-1].clock_ms, what=what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -350,19 +351,44 @@ def test_a_name_that_a_sink_cannot_have_is_refused_while_the_job_is_built(
         IN_CODE[rows](StatefulJob("named"), names).sink("out", sink(tmp_path))
 
 
-@pytest.mark.parametrize("what", REFUSED)
+def in_files(at: Path, rows: pa.Table) -> Source:
+    at.mkdir()
+    pq.write_table(rows, at / "0.parquet")
+    return FileSource(str(at))
+
+
+def in_a_log(at: Path, rows: pa.Table) -> Source:
+    write_deltalake(str(at), rows)
+    return DeltaSource(str(at))
+
+
+NOT_FROM_A_LOG = {("",), ("id", "Id"), ("a\0b",)}
+"""Names that a table does not bring along."""
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        (what, shown)
+        for what, (names, *_) in REFUSED.items()
+        for shown in (in_files, in_a_log)
+        if shown is in_files or tuple(names) not in NOT_FROM_A_LOG
+    ],
+)
 def test_where_only_rows_show_a_name_the_first_run_refuses_it_before_anything_is_written(
-    tmp_path: Path, spark: SparkSession, what: str
+    tmp_path: Path, spark: SparkSession, what: str, shown: Callable[[Path, pa.Table], Source]
 ) -> None:
     names, sink, words = REFUSED[what]
-    (tmp_path / "in").mkdir()
-    pq.write_table(pa.table({**{name: ["k"] for name in names}, "n": [1]}), tmp_path / "in" / "0.parquet")
+    rows = pa.table({**{name: ["k"] for name in names}, "n": [1]})
     job = StatefulJob("named")
-    rows = job.source("rows", FileSource(str(tmp_path / "in")))
-    with pytest.raises(StatelakeError, match=f"{words}|rename all but one"):  # a key's while the job is built
-        built_and_run(job, tmp_path, spark, lambda: rows.sink("out", sink(tmp_path / "out")))
-    assert not list((tmp_path / "root").rglob("checkpoints/*.parquet"))
-    assert not list(tmp_path.rglob("out/**/*.parquet"))
+    stream = job.source("rows", shown(tmp_path / "in", rows))
+    with pytest.raises(
+        StatelakeError, match=f"{words}|rename all but one"
+    ) as refused:  # a key's while it is built
+        built_and_run(job, tmp_path, spark, lambda: stream.sink("out", sink(tmp_path / "out")))
+    assert re.search(r"sink 'out'|in/0\.parquet: the columns", str(refused.value))
+    assert not list((tmp_path / "root").rglob("*.parquet"))
+    assert not [path for path in tmp_path.rglob("out/**/*") if path.is_file()]
 
 
 TABLES: dict[str, tuple[str, Callable[[Path], Any], str]] = {

@@ -58,6 +58,8 @@ A stored position with a number that its source does not have is refused, with a
   sources/test_wrong_positions::test_a_wrong_number_is_refused_when_the_next_batch_is_planned
   sources/test_wrong_positions::test_a_wrong_number_is_refused_when_a_batch_is_read_again
   sources/test_wrong_positions::test_a_partition_that_its_topic_does_not_have_is_refused
+Advice of the messages of operations helps
+  misuse/test_advice_of_operations::test_the_advice_of_a_message_helps
 Advice about an argument that does not fit is taken
   misuse/test_constructors::test_the_advice_about_an_argument_is_taken
 A column that no reader of files gets back is refused before the batch

@@ -211,6 +211,13 @@ def test_an_older_change_of_a_time_and_a_deletion_that_comes_again_change_nothin
         assert _compact(harness.state(VERSIONS)) == {1: {0: (10, "Rome", 1), 10: (None, "C", 3)}}
 
 
+def test_a_row_of_a_known_time_and_sequence_changes_nothing_whatever_it_holds() -> None:
+    rows = [of_kind(UPDATE_AFTER, id=1, since=10, lsn=3, city=city) for city in ("C", "D")]
+    for sizes in ([1], [2]):
+        harness = after(Scd2(_SEQUENCED, key=["id"], valid_from="since", sequence="lsn"), rows, sizes)
+        assert _compact(harness.state(VERSIONS)) == {1: {10: (None, "C", 3)}}
+
+
 @pytest.mark.parametrize(
     ("sequence", "message"),
     [

@@ -70,6 +70,13 @@ def test_what_is_no_transform_is_refused(tmp_path: Path, spark: SparkSession) ->
         ({}, ConfigurationError, "not none"),
         ({"filter": "true", "map": tenfold}, ConfigurationError, r"not \['map', 'filter'\]"),
         (
+            {"filter": "total > 1"},
+            ConfigurationError,
+            r"filter 'total > 1' does not fit the columns .*'value'",
+        ),
+        ({"filter": ""}, ConfigurationError, "filter '' does not fit the columns"),
+        ({"delete_keys": "a"}, ConfigurationError, "delete_keys must be a DataFrame, .* not 'a'"),
+        (
             {"map": lambda s: s.drop("value")},
             ConfigurationError,
             r"with the columns \['k', 'value'\], not \['k'\]",

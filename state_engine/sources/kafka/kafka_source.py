@@ -325,9 +325,9 @@ class KafkaSource(Source):
                 if self.on_data_loss == "fail":
                     raise SourceError(
                         f"{loss}: it is not the one that was read. Ways out: on_data_loss='reset' goes on with those "
-                        "that are there; a job with a new name begins with empty state"
+                        "of today; a job with a new name begins with empty state"
                     )
-                _LOG.warning("%s; going on with those that are there", loss)
+                _LOG.warning("%s; going on with those of today", loss)
 
     def _after(self, there: Offsets, known: Mapping[Partition, OffsetRange], place: Partition) -> OffsetRange:
         if place not in known:

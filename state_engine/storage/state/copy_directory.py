@@ -35,7 +35,6 @@ UNUSED_S = 3600
 SUFFIX = ".blocks"
 
 
-@checked_class
 @dataclass(frozen=True)
 class CopyLimits:
     """Which files are copied, and when a copy is read.
@@ -55,6 +54,7 @@ class CopyLimits:
     left_free: int = 2**30
 
 
+@checked_class
 @dataclass(frozen=True)
 class LocalCopies:
     """Where a machine keeps local copies of files of bases.
