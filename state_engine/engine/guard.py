@@ -21,8 +21,9 @@ from state_engine.storage.stores.failures import NOTHING_DONE, keeping
 
 C = TypeVar("C", bound=type)
 
-_WITH_ADVICE = ("job", "spark")
-"""Arguments that are refused with advice of their own: a name where the code is needed, a session of Spark Connect."""
+_WITH_ADVICE = ("job", "spark", "outputs")
+"""Arguments that are refused with advice of their own: a name where the code is needed, a session of Spark Connect, a
+policy that an operation does not have."""
 
 
 def guarded(cls: C) -> C:
