@@ -194,9 +194,7 @@ class DeltaSink(Sink):
             directory=directory,
             owner=owner_mark(request.app),
             lineage=write_id if self.lineage else None,
-            rules=tuple(
-                row_rules(uri, facts, schema)
-            ),  # elements of lists and values of maps may be needed anywhere
+            rules=tuple(row_rules(uri, facts, schema)),
             checks=checks,
         )
 
