@@ -55,7 +55,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",
          "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
          "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService",
-         "OutputTag", "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult", "LastRow", "Scd2", "TopN"],
+         "OutputTag", "Timestamped", "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult", "LastRow", "Scd2",
+         "TopN"],
     ),
     "Aggregates": (
         "Aggregates of the rows of a key, for `keyed.aggregate(n=count(), total=sum_(\"amount\"))`.",

@@ -36,6 +36,7 @@ from state_engine.core.functions.every_function import (
 from state_engine.core.functions.metrics import MetricGroup
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.operator_state.store import OperatorStateStore
 from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
@@ -152,6 +153,7 @@ __all__ = [
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",
     "CoFlatMapFunction", "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction",
     "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService", "OutputTag",
+    "Timestamped",
     "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult",
     # aggregates
     "count", "sum_", "avg", "min_", "max_",

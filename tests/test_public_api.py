@@ -44,7 +44,7 @@ NAMES = {
     "SavepointReport", "TransformReport", "TableReport",
     "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
-    "count", "sum_", "avg", "min_", "max_",
+    "count", "sum_", "avg", "min_", "max_", "Timestamped",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
     "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink", "VectorizedKeyedFunction", "VectorizedResult",
 }  # fmt: skip

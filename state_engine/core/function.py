@@ -22,10 +22,17 @@ class Function:
             need not set it: they keep the kind of each element.
         emits_changes: whether what a process function emits has kinds of its own: Rows that have one, or pairs
             ``RowKind.DELETE, value``. Without, all its outputs are inserts.
+        holds_back_ms: by how much its outputs may be behind its watermark, in milliseconds: functions that read them
+            have a watermark so much earlier, so none of them is late there. A constant of the function, not below 0;
+            None for one that never holds it back.
+        shape: what the state means beyond its types, as text: ``"tumbling 3600000"``. It is recorded with the state,
+            and a function of another shape is refused: it would misread the state. None where the types say all.
     """
 
     accepts_changes: bool = False
     emits_changes: bool = False
+    holds_back_ms: int | None = None
+    shape: str | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called before the first element of a subtask's micro-batch: get state handles here."""

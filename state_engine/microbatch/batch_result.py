@@ -28,6 +28,7 @@ class Execution:
         asked_in_open, asked_late: names of the states that each function asked for, by the end of ``open`` and later.
         behind_watermark: late rows of each source, by the first operator that judged them.
         watermarks_ms: of the sources with event time, after the batch.
+        input_types: columns of the elements, as DDL, of operators whose timers need to know them.
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
 
@@ -43,6 +44,7 @@ class Execution:
     watermarks_ms: dict[str, int | None] = field(default_factory=dict)
     refused: int = 0
     letters_from: set[str] = field(default_factory=set)
+    input_types: dict[str, str] = field(default_factory=dict)
 
     def add(self, uid: str, reports: list[SubtaskReport]) -> None:
         """Take over what the subtasks of one operator report."""

@@ -116,6 +116,8 @@ def _operator(job: StatefulJob, attempt: Executed, uid: str) -> OperatorCheckpoi
         entries=entries_after(attempt.batch.path, uid, states, report.entries_added),
         asked_late=_asked_late(attempt, uid, parent, states),
         second_key=list(job.operators[uid].second_key),
+        shape=job.operators[uid].function.shape or "",
+        input_type=attempt.done.input_types.get(uid, parent.input_type if parent else ""),
     )
 
 

@@ -70,6 +70,7 @@ def check_declarations(
         recorded = path[-1].operator(operator.uid) if path else None
         if recorded is not None:
             check_stored_key(job, operator, recorded)
+            _check_shape(job, operator, recorded)
         if unasked.holds(operator.uid) and not _check(job, operator, path, unasked, parameters):
             not_opened.add(operator.uid)
     return frozenset(not_opened)
@@ -158,6 +159,20 @@ def check_stored_key(job: StatefulJob, operator: OperatorNode, recorded: Operato
     if declared is not None:
         _check_types(job, operator, known, declared.schema, recorded)
     _check_key_groups(job, operator, recorded)
+
+
+def _check_shape(job: StatefulJob, operator: OperatorNode, recorded: OperatorCheckpoint) -> None:
+    """Compare what states mean, where their types do not say all of it."""
+    today = operator.function.shape or ""
+    if recorded.states and today != recorded.shape:
+        known, now = (
+            f"'{shape}'" if shape else "a function without shape" for shape in (recorded.shape, today)
+        )
+        raise StateMigrationError(
+            f"{_where(job, operator)}: its state was written by {known}, and {now} would misread it. "
+            "Restore what it was; or give the operator another uid: it starts empty, and a replay from the first "
+            "checkpoint fills it"
+        )
 
 
 def checked_key(

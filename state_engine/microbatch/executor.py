@@ -13,8 +13,10 @@ from dataclasses import replace
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine.core.checkpoints.checkpoint import DataFile
+from state_engine.core.checkpoints.checkpoint import DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.dead_letters import LETTERS
+from state_engine.core.functions.function_calls import has_timers
+from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import is_changing
@@ -34,6 +36,7 @@ from state_engine.job.graph import (
     parents,
 )
 from state_engine.job.job import StatefulJob
+from state_engine.job.typed_by_input import TypedByInput
 from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
@@ -41,6 +44,7 @@ from state_engine.microbatch.dead_letters import LettersSlice
 from state_engine.microbatch.declarations import check_key_names, checked_key
 from state_engine.microbatch.judged_outputs import set_broken_aside
 from state_engine.microbatch.operator_run import (
+    input_type,
     main_output_type,
     run_operator,
     run_subtasks,
@@ -245,7 +249,11 @@ class GraphExecutor:
         if key_schema is not None:
             check_key_names(job, operator, key_schema)
             done.key_schemas[uid] = key_schema
-        outputs = self._outputs(operator, inputs, done)
+        recorded = batch.parent.operator(uid) if batch.parent else None
+        if inputs and isinstance(operator.function, TypedByInput) and has_timers(operator.function):
+            kind = input_type(operator, inputs, recorded)  # its timers need it where no row comes
+            done.input_types[uid] = ddl_text(pa.struct(list(kind.columns.arrow)))
+        outputs = self._outputs(operator, inputs, recorded, done)
         spec = subtask_spec(
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
             outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
@@ -257,13 +265,19 @@ class GraphExecutor:
                 frames[uid, output.name] = self._output_frame(operator, output, layout, reports)
 
     def _outputs(
-        self, operator: OperatorNode, inputs: Sequence[RoutedInput], done: Execution
+        self,
+        operator: OperatorNode,
+        inputs: Sequence[RoutedInput],
+        recorded: OperatorCheckpoint | None,
+        done: Execution,
     ) -> list[OutputSpec]:
         """The main output and the side outputs, with the sinks that take them as they are."""
         specs, changing = [], is_changing(operator)
         for tag in (None, *operator.side_outputs.values()):
             place = (operator.uid, MAIN_OUTPUT if tag is None else tag.tag_id)
-            kind = main_output_type(operator, inputs) if tag is None else OutputType.of(tag.type_info)
+            kind = (
+                main_output_type(operator, inputs, recorded) if tag is None else OutputType.of(tag.type_info)
+            )
             sinks = [s for s in self._job.sinks.values() if output_of(s.parent) == place]
             schema = pa.schema([*kind.columns.arrow, *([KIND_FIELD] if changing else [])])
             targets = [done.outputs.prepare(sink, schema) for sink in sinks]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from state_engine.core.checkpoints.checkpoint import OperatorStateRef
+from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint, OperatorStateRef
 from state_engine.core.checkpoints.resumption import (
     completed_since_last_run,
     earlier_states,
@@ -28,7 +28,7 @@ from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.graph import OperatorNode, declared_key, output_type_of
+from state_engine.job.graph import OperatorNode, declared_key, declared_type, is_scalar, output_type_of
 from state_engine.job.job import StatefulJob
 from state_engine.job.late_outputs import late_outputs
 from state_engine.job.typed_by_input import TypedByInput
@@ -78,7 +78,9 @@ def subtask_spec(
         uid=operator.uid,
         parallelism=batch.parallelism[operator.uid],
         max_parallelism=job.max_parallelism,
-        function=function.bound(_input_type(inputs)) if isinstance(function, TypedByInput) else function,
+        function=function.bound(input_type(operator, inputs, recorded))
+        if isinstance(function, TypedByInput)
+        else function,
         routed=routed.layout,
         watermark_steps=routed.steps,
         key_form=None if key is None else key.form,
@@ -124,7 +126,7 @@ def _rules_of_table(
     node = next((one for one in job.published.values() if one.operator is operator and one.sink_key), None)
     if node is None or not inputs:
         return {}
-    schema = pa.schema(list(_input_type(inputs).columns.arrow))
+    schema = pa.schema(list(input_type(operator, inputs, None).columns.arrow))
     rules = tuple(node.table.row_rules(schema, partial(_offered, job, operator, inputs, schema)))
     return {"table_rules": rules, "table_name": f"sink '{node.name}', {node.table.shown}"}
 
@@ -144,21 +146,32 @@ def _offered(
     return pa.concat_tables(parts)
 
 
-def main_output_type(operator: OperatorNode, inputs: Sequence[RoutedInput]) -> OutputType:
+def main_output_type(
+    operator: OperatorNode, inputs: Sequence[RoutedInput], recorded: OperatorCheckpoint | None
+) -> OutputType:
     """What an operator emits: what it declares, or what follows from what comes in."""
     if operator.output_type is not None:
         return operator.output_type
-    return output_type_of(operator, _input_type(inputs)) if inputs else _NOTHING
+    return output_type_of(operator, input_type(operator, inputs, recorded))
 
 
 _NOTHING = OutputType.of(to_type(int, parameter="output_type"))
 """Stands for the kind of elements where none goes out."""
 
 
-def _input_type(inputs: Sequence[RoutedInput]) -> OutputType:
+def input_type(
+    operator: OperatorNode, inputs: Sequence[RoutedInput], recorded: OperatorCheckpoint | None
+) -> OutputType:
+    """The kind of elements of an operator: that of the rows, or where none came, as declared or as recorded."""
     first = next((one for one in inputs if one.place == 0), None)
     if first is None:
-        return _NOTHING
+        parent = operator.inputs[0].parent
+        declared = declared_type(parent)
+        if declared is None and recorded is not None and recorded.input_type:
+            columns = to_type(recorded.input_type, parameter="recorded input")
+            assert isinstance(columns, StructType)
+            return OutputType(columns, scalar=is_scalar(parent))
+        return declared or _NOTHING
     if first.fitting is not None:
         return OutputType(first.fitting, scalar=first.scalar)
     columns = to_type(first.frame.user_schema, parameter="input")

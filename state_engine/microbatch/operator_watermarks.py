@@ -16,7 +16,13 @@ from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.job.graph import OperatorNode, SourceNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.routing.origins import Origins, origins_of, timed_sources
+from state_engine.microbatch.routing.origins import (
+    Origins,
+    held_back_before,
+    may_be_held_back,
+    origins_of,
+    timed_sources,
+)
 from state_engine.microbatch.routing.routing import newest_by_source
 from state_engine.microbatch.subtask.subtask_spec import BatchClocks
 from state_engine.sources.frames import StreamFrame
@@ -48,7 +54,8 @@ def operators_reached_ms(
     reached = {}
     for uid, operator in job.operators.items():
         may_be_idle = any(s.time_policy.idle_after_ms is not None for s in timed_sources(operator).values())
-        watermark_ms = after.of(operator) if may_be_idle or uid in before.operators_ms else None
+        recorded = may_be_idle or may_be_held_back(operator) or uid in before.operators_ms
+        watermark_ms = after.of(operator) if recorded else None
         if watermark_ms is not None:
             reached[uid] = watermark_ms
     return reached
@@ -90,7 +97,7 @@ class Watermarks:
 
     def start(self) -> int:
         """Where the watermark is before the batch; the smallest long where there is none."""
-        return _or_none_yet(self._batch.event_times.of(self._operator))
+        return _or_none_yet(self._batch.event_times.start(self._operator))
 
     def end(self) -> int:
         """Where it is after the batch, as far as is known."""
@@ -100,13 +107,15 @@ class Watermarks:
     def clocks(self) -> BatchClocks:
         """Time in this batch, as subtasks see it."""
         delays = [node.max_out_of_orderness_ms for node in self._sources.values()]
+        parent, held_back_ms = self._batch.parent, held_back_before(self._operator)
         return BatchClocks(
             clock_ms=self._batch.clock_ms,
             watermark_ms=self.start(),
             end_watermark_ms=self.end(),
-            out_of_orderness_ms=max(delays, default=0),
+            out_of_orderness_ms=max(delays, default=0) + held_back_ms,
             drain=self._batch.drain,
-            checkpoint_watermark_ms=self._batch.parent.watermark_ms if self._batch.parent else None,
+            checkpoint_watermark_ms=parent.watermark_of(self._operator.uid) if parent else None,
+            held_back_ms=held_back_ms,
         )
 
 

@@ -17,7 +17,7 @@ from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.job.graph import OperatorNode, SourceNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch import BatchContext
-from state_engine.microbatch.routing.origins import EventTimes
+from state_engine.microbatch.routing.origins import EventTimes, held_back_before
 
 
 def waiting_sources(job: StatefulJob, parent: CheckpointRow | None) -> dict[str, PlannedSource]:
@@ -132,7 +132,10 @@ def due_since(job: StatefulJob, parent: CheckpointRow, *, now_ms: int) -> int | 
         if PROCESSING in first:
             clocks.add(first[PROCESSING])
         if EVENT in first:
-            clocks |= {first[EVENT] + delay + 1 for delay in delays}
+            held_back_ms = (
+                held_back_before(job.operators[operator.uid]) if operator.uid in job.operators else 0
+            )
+            clocks |= {first[EVENT] + held_back_ms + delay + 1 for delay in delays}
     for at in sorted({max(clock, parent.clock_ms) for clock in clocks if clock <= now_ms}):
         if any_timer_due(job, parent, clock_ms=at, time=plan_time(sources, clock_ms=at), drain=False):
             return at

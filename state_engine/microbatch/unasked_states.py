@@ -182,7 +182,7 @@ class UnaskedStates:
             states=(_without_exception(state),),
             max_parallelism=most,
             clock_ms=max(self._clock(), self._path[-1].clock_ms),
-            watermark_ms=self._path[-1].watermark_ms,
+            watermark_ms=self._path[-1].watermark_of(recorded.uid),
         )
         step = max(most // _PARTS, 1)
         for start in range(0, most, step):

@@ -67,7 +67,7 @@ def as_ranges(groups: Sequence[int]) -> list[KeyGroupRange]:
 def _cleaned_until_us(row: CheckpointRow, operator: OperatorCheckpoint) -> int | None:
     """Of all states the latest: where several live differently long, a key group is written once too often."""
     limits = (
-        cleaned_until_us(state.ttl, clock_ms=row.clock_ms, watermark_ms=row.watermark_ms)
+        cleaned_until_us(state.ttl, clock_ms=row.clock_ms, watermark_ms=row.watermark_of(operator.uid))
         for state in operator.states
     )
     return max((us for us in limits if us is not None), default=None)

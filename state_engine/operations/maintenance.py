@@ -208,7 +208,7 @@ class Maintenance:
             base_id=base_id,
             max_parallelism=operator.max_parallelism,
             clock_ms=head.clock_ms,
-            watermark_ms=head.watermark_ms,
+            watermark_ms=head.watermark_of(uid),
             key_groups=groups,
             listing=[one.state for one in published_on(path) if one.operator == uid],
         )

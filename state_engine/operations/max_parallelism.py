@@ -174,7 +174,7 @@ class MaxParallelismChange:
             base_id=base_id,
             max_parallelism=self._max,
             clock_ms=head.clock_ms,
-            watermark_ms=head.watermark_ms,
+            watermark_ms=head.watermark_of(uid),
             key_groups=None if groups is None else [KeyGroupRange(g, g) for g in groups],
         ).files
         self._tables.list_base(operator, files, base_id, instead_of=instead_of)

@@ -173,7 +173,7 @@ class Savepoints:
             base_id=copy_id,
             max_parallelism=operator.max_parallelism,
             clock_ms=head.clock_ms,
-            watermark_ms=head.watermark_ms,
+            watermark_ms=head.watermark_of(operator.uid),
             savepoint=join(path, operator_directory(operator.uid)),
         )
         whole = BaseRange(0, operator.max_parallelism - 1, copy_id, head.checkpoint_id)

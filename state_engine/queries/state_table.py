@@ -86,7 +86,7 @@ def _entries(
         states=(replace(declared.schema, ttl="" if shown else declared.schema.ttl),),
         max_parallelism=groups,
         clock_ms=declared.row.clock_ms,
-        watermark_ms=declared.row.watermark_ms,
+        watermark_ms=declared.row.watermark_of(declared.operator.uid),
         full_snapshot=True,
     )
     files = [

@@ -188,6 +188,7 @@ class Bootstrap:
             bases=[],
             changed_entries=0,
             key_type=key.declared_text,
+            shape=node.function.shape or "",
             asked_late=list(declared),  # until a micro-batch shows which are asked for in open
         )
         check = partial(_counted, tuple(operator.states))

@@ -111,7 +111,7 @@ class StateReader:
             states=(self._schema,),
             max_parallelism=self._operator.max_parallelism,
             clock_ms=NOTHING_EXPIRES_MS if expired else row.clock_ms,
-            watermark_ms=None if expired else row.watermark_ms,
+            watermark_ms=None if expired else row.watermark_of(self._operator.uid),
         )
 
     def _changes(self, way: StateWay) -> pa.Table:

@@ -91,6 +91,7 @@ class OperatorHarness:
     Attributes:
         refused: what was set aside, with the elements' positions in their batch.
         metrics: the function's metrics in the last batch, over all subtasks.
+        output_timestamps: event times of the outputs of the last batch, in milliseconds; None for one that has none.
 
     Example:
         >>> from state_engine.core.functions.every_function import MapFunction
@@ -117,6 +118,7 @@ class OperatorHarness:
     changing: bool = False
     refused: list[Refusal] = field(default_factory=list, init=False)
     metrics: dict[str, float] = field(default_factory=dict, init=False)
+    output_timestamps: list[int | None] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
         check_parallelism(max_parallelism=self.max_parallelism, parallelism=self.parallelism)
@@ -355,8 +357,9 @@ class OperatorHarness:
             self._stored.reached_ms = batch.marks[-1]
         self._stored.elements += len(given)
         for tag in sorted({tag for run in runs for tag in run.out.side}):
-            self._side.setdefault(tag, []).extend(self._given_on(batch.in_order(runs, tag), typed=False))
-        return self._given_on(batch.in_order(runs, None), typed=self.output_type is not None)
+            self._side.setdefault(tag, []).extend(self._given_on(batch.in_order(runs, tag)[0], typed=False))
+        outputs, self.output_timestamps = batch.in_order(runs, None)
+        return self._given_on(outputs, typed=self.output_type is not None)
 
     def _given_on(self, outputs: list[Any], *, typed: bool) -> list[Any]:
         """Outputs as the next operator would get them: each Row has its kind, and anything else stands beside it."""

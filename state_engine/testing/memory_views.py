@@ -104,9 +104,8 @@ def _entries(
     entries = {} if table is None else every.fold(stored.descriptor, table)
     if descriptor.ttl is None or not descriptor.ttl.lifetime.hides_expired:
         return entries
-    return without_expired(
-        descriptor, entries, clock_ms=path[-1].clock_ms, watermark_ms=path[-1].watermark_ms
-    )
+    watermark_ms = path[-1].watermark_of(operator.uid)
+    return without_expired(descriptor, entries, clock_ms=path[-1].clock_ms, watermark_ms=watermark_ms)
 
 
 def _snapshots(

@@ -16,6 +16,7 @@ from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.names import stored_name
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.every_type import StructType
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.core.types.type_parsing import to_type
 
 MAIN = "main"
@@ -102,6 +103,8 @@ class OperatorCheckpoint:
         asked_late: names of states that the function asks for later than in ``open``.
         second_key: names of the key's columns in the second of two connected streams; empty where there is none, or
             where it is not known: in state from a bootstrap, until rows come.
+        shape: what the states mean beyond their types, see ``Function``; empty where the function says nothing.
+        input_type: columns of the elements, as DDL, where timers need them and no row may come; else empty.
     """
 
     uid: str
@@ -121,6 +124,8 @@ class OperatorCheckpoint:
     first_timers: list[FirstTimers] = field(default_factory=list)
     asked_late: list[str] = field(default_factory=list)
     second_key: list[str] = field(default_factory=list)
+    shape: str = ""
+    input_type: str = ""
 
     def __post_init__(self) -> None:
         name = stored_name(self.uid)
@@ -295,8 +300,8 @@ class CheckpointRow:
         partition_start_ms, partition_end_ms: its bounds in event time, the end exclusive; None for a continuous job.
         late_rows: rows that this micro-batch found in the sources although their partition had been run before.
         backfill: the backfill that this row belongs to, as text; empty for none.
-        operator_watermarks_ms: watermarks after the batch, by uid, of operators one of whose sources may be idle: they
-            never go back, wherever the source goes on.
+        operator_watermarks_ms: watermarks after the batch, by uid, of operators one of whose sources may be idle, or
+            that read an operator which may hold its watermark back: they never go back, whatever comes.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
         kept_states: by uid, the names of states that ``keep_states`` names and no function asked for.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
@@ -347,6 +352,11 @@ class CheckpointRow:
     def behind_watermark(self) -> int:
         """How many rows were late, over all sources; see ``SourceProgress``."""
         return sum(source.behind_watermark for source in self.sources)
+
+    def watermark_of(self, uid: str) -> int | None:
+        """The watermark that state of an operator expires by: that of the row, or the operator's where it is behind."""
+        own = self.operator_watermarks_ms.get(uid, MAX_TIMESTAMP)
+        return None if self.watermark_ms is None else min(self.watermark_ms, own)
 
     def operator(self, uid: str) -> OperatorCheckpoint | None:
         """The part of one operator; None where this checkpoint has none."""

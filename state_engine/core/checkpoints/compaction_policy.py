@@ -109,7 +109,9 @@ def _expired(path: Sequence[CheckpointRow], uid: str, base: Sequence[DataFile]) 
     states = [state for state in last.states if state.name != TIMERS]
     stood_for = {b.checkpoint_id for b in last.bases}
     rows = {row.checkpoint_id: row for row in path if row.checkpoint_id in stood_for}
-    passed = {i for i, row in rows.items() if states and all(_has_passed(s, row, path[-1]) for s in states)}
+    passed = {
+        i for i, row in rows.items() if states and all(_has_passed(uid, s, row, path[-1]) for s in states)
+    }
     ranges = [b for b in last.bases if b.checkpoint_id in passed]
     return [
         file
@@ -118,13 +120,13 @@ def _expired(path: Sequence[CheckpointRow], uid: str, base: Sequence[DataFile]) 
     ]
 
 
-def _has_passed(state: StateSchema, since: CheckpointRow, now: CheckpointRow) -> bool:
+def _has_passed(uid: str, state: StateSchema, since: CheckpointRow, now: CheckpointRow) -> bool:
     """Whether everything that a state held as of a checkpoint, and that was not renewed, has expired by another one."""
     life = Lifetime.recorded(state.ttl)
-    until_us = cleaned_until_us(state.ttl, clock_ms=now.clock_ms, watermark_ms=now.watermark_ms)
+    until_us = cleaned_until_us(state.ttl, clock_ms=now.clock_ms, watermark_ms=now.watermark_of(uid))
     if life is None or until_us is None:
         return False
-    written_ms = life.now_ms(clock_ms=since.clock_ms, watermark_ms=since.watermark_ms)
+    written_ms = life.now_ms(clock_ms=since.clock_ms, watermark_ms=since.watermark_of(uid))
     return written_ms is not None and written_ms * 1000 <= until_us
 
 

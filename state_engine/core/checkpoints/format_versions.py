@@ -37,7 +37,9 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     none: PlainRow = {"floor_ms": None, "idle": False, "last_rows_ms": None, "behind_watermark": 0}
     ended = {"sources": [one | none for one in row["sources"]]}
     operators = [
-        _not_known_when(one | {"expired": [], "first_timers": [], "second_key": []})
+        _not_known_when(
+            one | {"expired": [], "first_timers": [], "second_key": [], "shape": "", "input_type": ""}
+        )
         for one in row["operators"]
     ]
     if "operator_state" in row:
@@ -55,7 +57,7 @@ STEPS = (
         7,
         "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
         "subtask's first timers, the states that functions ask for later than in open or that keep_states names, and "
-        "the key of the second of two connected streams",
+        "the key of the second of two connected streams, and the shape of functions",
         _with_ends_of_time,
     ),
 )

@@ -192,8 +192,8 @@ def expiry_of(state: DeclaredState, *, include_expired: bool) -> Expiry:
         return Expiry()
     if include_expired or not life.hides_expired:
         return Expiry(life.ttl_ms)
-    row = state.row
-    return Expiry(life.ttl_ms, life.horizon_ms(clock_ms=row.clock_ms, watermark_ms=row.watermark_ms))
+    watermark_ms = state.row.watermark_of(state.operator.uid)
+    return Expiry(life.ttl_ms, life.horizon_ms(clock_ms=state.row.clock_ms, watermark_ms=watermark_ms))
 
 
 def _as_text(at: datetime) -> str:

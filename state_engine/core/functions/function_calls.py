@@ -166,6 +166,7 @@ _DECLARED = (
     "eclare aggregates in its place, as in aggregate(n=count(), total=sum_('amount'), least=min_('amount')). "
 )
 _INSTEAD = {
+    "window": "A deleted row could change windows that are closed, or split a session. ",
     "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
     "aggregate": f"Define retract(self, value, accumulator) in the function, the inverse of add; or d{_DECLARED}",
     **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"D{_DECLARED}"),

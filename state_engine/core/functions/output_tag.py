@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from state_engine.core.names import check_text_name
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
@@ -41,8 +39,3 @@ class OutputTag:
 
     def __repr__(self) -> str:
         return f"OutputTag({self.tag_id!r}, {self.type_info})"
-
-
-def is_tagged(output: Any) -> bool:
-    """Whether what a function yielded is a pair of a tag and a value."""
-    return isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], OutputTag)

@@ -14,6 +14,7 @@ import numpy as np
 
 from state_engine.core.harness.harness_run import HarnessRun
 from state_engine.core.operator.output_order import place_of_output
+from state_engine.core.operator.outputs import Origin, TimerOrigin
 from state_engine.core.time.watermarks import combined, moves_of, watermarks_before
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -52,15 +53,25 @@ class HarnessBatch:
     def kinds_of(self, subtask: int) -> list[RowKind] | None:
         return None if self.kinds is None else [self.kinds[i] for i in self.parts[subtask]]
 
-    def in_order(self, runs: list[HarnessRun], tag: str | None) -> list[Any]:
-        """The outputs of all subtasks, or one side output by the id of its tag, in total order."""
-        placed: list[tuple[Any, Any]] = []
+    def in_order(self, runs: list[HarnessRun], tag: str | None) -> tuple[list[Any], list[int | None]]:
+        """The outputs of all subtasks in total order, and their event times; of a side output by the id of its tag."""
+        placed: list[tuple[Any, Any, int | None]] = []
         for run in runs:
             out = run.out if tag is None else run.out.side.get(tag)
             if out is not None:
                 places = [place_of_output(origin, self._place_in(run.subtask)) for origin in out.origins]
-                placed += zip(places, out.values, strict=True)
-        return [value for _, value in sorted(placed, key=lambda pair: pair[0])]
+                times = [self._time_of(origin, run.subtask) for origin in out.origins]
+                for place, own_ms in out.times_ms.items():
+                    times[place] = own_ms
+                placed += zip(places, out.values, times, strict=True)
+        placed.sort(key=lambda one: one[0])
+        return [value for _, value, _ in placed], [time for _, _, time in placed]
+
+    def _time_of(self, origin: Origin, subtask: int) -> int | None:
+        """Event time of an output that has none of its own; None of what came from a broadcast element."""
+        if isinstance(origin, int):
+            return self.stamps[self.parts[subtask][origin]]
+        return origin.event_ms if isinstance(origin, TimerOrigin) else None
 
     def _place_in(self, subtask: int) -> Callable[[int], tuple[int, int]]:
         mine = self.parts[subtask]

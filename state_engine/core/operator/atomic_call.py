@@ -19,7 +19,7 @@ from state_engine.core.errors import (
 )
 from state_engine.core.functions.function_calls import Call
 from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, Origin, Refusal
-from state_engine.core.operator.side_outputs import TAGGED
+from state_engine.core.operator.side_outputs import MARKED
 from state_engine.core.state.state_table import KeyContext
 
 BATCH_FATAL_ERRORS = (StateMigrationError, MissingFilesError, StorageError, TimerChainError, MemoryError)
@@ -34,7 +34,8 @@ class AtomicCall:
 
     Args:
         context: the current key, and what undoes the changes of the call.
-        normalise: makes an output what was declared; TAGGED where it is for a side output.
+        normalise: makes an output what was declared; MARKED where it has a tag or an event time of its own.
+        marked: appends such an output.
         dead_letters: whether what is refused is set aside instead of ending the batch.
     """
 
@@ -43,11 +44,11 @@ class AtomicCall:
         context: KeyContext,
         *,
         normalise: Callable[[Any], Any],
-        side: Callable[[Any, Origin, ElementOutputs], None],
+        marked: Callable[[Any, Origin, ElementOutputs], None],
         dead_letters: bool,
     ) -> None:
         self._context, self._dead_letters = context, dead_letters
-        self.normalise, self.side = normalise, side
+        self.normalise, self.marked = normalise, marked
 
     def run(self, call: Call, value: Any, origin: Origin, refusal: Refusal, out: ElementOutputs) -> None:
         """Make one call; ``refusal`` describes the failure, but for the error.
@@ -63,8 +64,8 @@ class AtomicCall:
                     result if type(result) in OUTPUT_SEQUENCE_TYPES else outputs_of(result, call.name)
                 ):
                     normal = self.normalise(output)
-                    if normal is TAGGED:
-                        self.side(output, origin, out)
+                    if normal is MARKED:
+                        self.marked(output, origin, out)
                     else:
                         out.values.append(normal)
                         out.origins.append(origin)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.functions.function_calls import Process
-from state_engine.core.functions.output_tag import is_tagged
+from state_engine.core.functions.timestamped import is_marked
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.types.row import Row, RowKind, row_of_kind
 
@@ -74,17 +74,17 @@ def kept_kind(context: KeyContext) -> KindOf:
 
 
 def changing_outputs(
-    normalise: Callable[[Any], Any], kind_of: KindOf, tagged: object
+    normalise: Callable[[Any], Any], kind_of: KindOf, marked: object
 ) -> Callable[[Any], Any]:
     """What makes an ``ElementChange`` of every output.
 
     Args:
-        tagged: what ``normalise`` gives for an output that belongs to a side output; it is passed on.
+        marked: what ``normalise`` gives for an output with a tag or an event time of its own; it is passed on.
     """
 
     def made(output: Any) -> Any:
-        if is_tagged(output):
-            return tagged
+        if is_marked(output):
+            return marked
         kind, value = kind_of(output)
         return ElementChange(kind, normalise(value))
 

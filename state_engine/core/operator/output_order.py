@@ -1,11 +1,11 @@
 """The total order of outputs: where those of timers stand among those of elements.
 
 Outputs inherit the order of the elements they came from. The place of a timer's output is made so that it depends
-neither on where batches are cut nor on the parallelism: what was due when the batch began stands first; an event-time
-timer stands right after the element that moves the watermark to its time; what was due when it was set counts as output
-of the element that set it; an event-time timer that only draining fired stands behind all elements, where its time puts
-it. Timers of one place are in the order of their times and of their keys' hashes. Not in Flink, where order between
-keys is an accident of scheduling. Decision 0003.
+neither on where batches are cut nor on the parallelism: what was due when the batch began stands first, event-time
+timers in front; an event-time timer stands right after the element that moves the watermark to its time; what was due
+when it was set counts as output of the element that set it; an event-time timer that only draining fired stands behind
+all elements, where its time puts it. Timers of one place are in the order of their times and of their keys' hashes. Not
+in Flink, where order between keys is an accident of scheduling. Decision 0003.
 
 This is the definition, which the harness sorts by. ``microbatch.subtask.order_columns`` says the same in columns.
 Random jobs (``tests/microbatch/test_random_jobs.py``) compare both, by an operator whose results depend on the order.
@@ -18,10 +18,10 @@ from typing import Any
 
 from state_engine.core.operator.outputs import BroadcastOrigin, TimerOrigin
 from state_engine.core.time.timer_firing import key_order
-from state_engine.core.time.timers import AT_ONCE, IN_TIME
+from state_engine.core.time.timers import AT_ONCE, IN_TIME, OVERDUE
 
-_BROADCAST, _FIRST, _ELEMENTS = range(3)
-_STAGES = {AT_ONCE: _FIRST, IN_TIME: _ELEMENTS}
+_OVERDUE, _BROADCAST, _FIRST, _ELEMENTS = range(4)
+_STAGES = {OVERDUE: _OVERDUE, AT_ONCE: _FIRST, IN_TIME: _ELEMENTS}
 
 
 def place_of_output(origin: Any, element: Callable[[int], tuple[int, int]]) -> tuple[Any, ...]:

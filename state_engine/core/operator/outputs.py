@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from state_engine.core.time.timers import Timer, place_of
+from state_engine.core.time.timers import AT_ONCE, Timer, place_of
 
 
 class TimerOrigin(NamedTuple):
@@ -28,6 +28,11 @@ class TimerOrigin(NamedTuple):
     stage: int
     at: int
     key: Any
+
+    @property
+    def event_ms(self) -> int | None:
+        """Event time of what it yields; None for a timer of processing time."""
+        return None if self.stage == AT_ONCE else self.at
 
 
 class BroadcastOrigin(NamedTuple):
@@ -81,10 +86,15 @@ class ElementRefused(Exception):
 
 @dataclass
 class SideOutputs:
-    """The values of one side output and their origins, in the order they were yielded."""
+    """The values of one side output and their origins, in the order they were yielded.
+
+    Attributes:
+        times_ms: event times of those that have their own, by place.
+    """
 
     values: list[Any] = field(default_factory=list)
     origins: list[Any] = field(default_factory=list)
+    times_ms: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -93,6 +103,7 @@ class ElementOutputs:
 
     Attributes:
         values: normal outputs; where they have kinds, an ``ElementChange`` each.
+        times_ms: event times of those that have their own, by place.
         side: side outputs by the id of their tag; only those that got a value.
         table: values as columns, instead of ``values``, where a function over columns gave them.
     """
@@ -101,6 +112,7 @@ class ElementOutputs:
     origins: list[Any] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     side: dict[str, SideOutputs] = field(default_factory=dict)
+    times_ms: dict[int, int] = field(default_factory=dict)
     table: Any = None
 
     def lengths(self) -> dict[str | None, int]:
@@ -114,6 +126,8 @@ class ElementOutputs:
         parts: list[tuple[str | None, Any]] = [(None, self), *self.side.items()]
         for tag, part in parts:
             length = lengths.get(tag, 0)
+            for place in range(length, len(part.values)) if part.times_ms else ():
+                part.times_ms.pop(place, None)
             del part.values[length:], part.origins[length:]
 
     def forget(self, origin: Origin) -> None:
@@ -123,3 +137,4 @@ class ElementOutputs:
             while part.origins and part.origins[-1] == origin:
                 part.origins.pop()
                 part.values.pop()
+                part.times_ms.pop(len(part.values), None)

@@ -1,6 +1,6 @@
-"""Writing to side outputs: ``yield tag, value`` is distinguished from an output; tag and value are checked.
+"""Outputs with marks: ``yield tag, value`` goes to a side output, ``yield Timestamped(value, ms)`` has its own time.
 
-Plays the part of the ``SideOutput`` half of Flink's ``RecordWriterOutput``.
+Plays the part of the ``SideOutput`` half of Flink's ``RecordWriterOutput``, and of its ``TimestampedCollector``.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.output_tag import OutputTag, is_tagged
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.timestamped import is_marked, marks_of
 from state_engine.core.operator.element_kinds import ElementChange, KindOf
 from state_engine.core.operator.outputs import ElementOutputs, Origin, SideOutputs
 from state_engine.core.types.every_type import TypeInformation
 
-TAGGED: Any = object()
-"""What an output becomes that belongs to a side output."""
+MARKED: Any = object()
+"""What an output becomes that has a tag or an event time of its own."""
 
 
-class TaggedOr(TypeInformation):
-    """The type of outputs, in whose place there may be pairs of a tag and a value, which become TAGGED.
+class MarkedOr(TypeInformation):
+    """The type of outputs, in whose place there may be outputs with marks, which become MARKED.
 
     An output that passes the quick test of its type is never looked at twice, so
-    tags cost nothing where there are none.
+    marks cost nothing where there are none.
     """
 
     def __init__(self, output_type: TypeInformation) -> None:
@@ -32,7 +33,7 @@ class TaggedOr(TypeInformation):
         return self._check(var, names)
 
     def normalise(self, value: Any) -> Any:
-        return TAGGED if is_tagged(value) else self._normalise(value)
+        return MARKED if is_marked(value) else self._normalise(value)
 
 
 class SideOutputWriter:
@@ -51,9 +52,8 @@ class SideOutputWriter:
         self._tags: dict[str, OutputTag] = dict(declared or {})
         self._normalise: dict[str, Callable[[Any], Any]] = {}
 
-    def write(self, tagged: tuple[OutputTag, Any], origin: Origin, out: ElementOutputs) -> None:
-        """Append one value."""
-        tag, value = tagged
+    def write(self, tag: OutputTag, value: Any, origin: Origin, out: ElementOutputs) -> SideOutputs:
+        """Append one value; the side output."""
         normalise = self._known(tag)
         try:
             if self._kind_of is None:
@@ -68,6 +68,7 @@ class SideOutputWriter:
             side = out.side[tag.tag_id] = SideOutputs()
         side.values.append(normal)
         side.origins.append(origin)
+        return side
 
     def _known(self, tag: OutputTag) -> Callable[[Any], Any]:
         known = self._tags.get(tag.tag_id)
@@ -86,3 +87,37 @@ class SideOutputWriter:
         if tag.tag_id not in self._normalise:
             self._normalise[tag.tag_id] = known.type_info.compiled()
         return self._normalise[tag.tag_id]
+
+
+class MarkedOutputs:
+    """Appends the outputs of one operator that have marks.
+
+    Args:
+        normalise: makes an output what was declared; MARKED where it has marks.
+        timed: whether the stream has event time.
+    """
+
+    def __init__(
+        self, operator: str, normalise: Callable[[Any], Any], side: SideOutputWriter, *, timed: bool
+    ) -> None:
+        self._operator, self._normalise, self._side, self._timed = operator, normalise, side, timed
+
+    def write(self, output: Any, origin: Origin, out: ElementOutputs) -> None:
+        """Append one output."""
+        tag, value, at_ms = marks_of(output)
+        if at_ms is not None and not self._timed:
+            raise ConfigurationError(
+                f"operator '{self._operator}' yields {output!r}, and its stream has no event time: give the source an "
+                "event_time, or yield the value alone"
+            )
+        part: ElementOutputs | SideOutputs = out
+        if tag is not None:
+            part = self._side.write(tag, value, origin, out)
+        else:
+            normal = self._normalise(value)
+            if normal is MARKED:
+                raise ValueTypeError(f"{output!r} is marked twice: an output has one tag and one event time")
+            out.values.append(normal)
+            out.origins.append(origin)
+        if at_ms is not None:
+            part.times_ms[len(part.values) - 1] = at_ms

@@ -34,7 +34,7 @@ from state_engine.core.operator.outputs import (
     Refusal,
     TimerOrigin,
 )
-from state_engine.core.operator.side_outputs import TAGGED, SideOutputWriter, TaggedOr
+from state_engine.core.operator.side_outputs import MARKED, MarkedOr, MarkedOutputs, SideOutputWriter
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import NO_KEY, KeyContext
 from state_engine.core.time.timer_firing import in_firing_order
@@ -74,12 +74,14 @@ class StreamOperator(GuardedOperator):
         self.function, self.store = function, store
         self._operator, self._context, self._timers = info.task_name, context, timers
         self._dead_letters = dead_letters
-        normalise = TaggedOr(output_type).compiled()
+        normalise = MarkedOr(output_type).compiled()
         kind_of = (kept_kind(context) if keeps_kinds(function) else own_kind) if changing else None
+        normalise = normalise if kind_of is None else changing_outputs(normalise, kind_of, MARKED)
+        side = SideOutputWriter(info.task_name, side_outputs, kind_of=kind_of)
         self._one = AtomicCall(
             context,
-            normalise=normalise if kind_of is None else changing_outputs(normalise, kind_of, TAGGED),
-            side=SideOutputWriter(info.task_name, side_outputs, kind_of=kind_of).write,
+            normalise=normalise,
+            marked=MarkedOutputs(info.task_name, normalise, side, timed=context.has_event_time).write,
             dead_letters=dead_letters,
         )
         self._life = OperatorLifecycle(
@@ -140,7 +142,7 @@ class StreamOperator(GuardedOperator):
         element, process, method = call.context, call.process, call.name
         process = diverting(process) if diverts else process
         process = process if kinds is None else with_kinds(process, context, kinds)
-        normalise, side, refuse = self._one.normalise, self._one.side, self._one.refuse
+        normalise, marked, refuse = self._one.normalise, self._one.marked, self._one.refuse
         emit, emit_origin = out.values.append, out.origins.append
         undo = context.undo = [] if self._dead_letters else None
         after, index, key, watermark_ms = context.on_element, 0, None, self._timers.watermark_ms
@@ -165,8 +167,8 @@ class StreamOperator(GuardedOperator):
                             result if type(result) in OUTPUT_SEQUENCE_TYPES else outputs_of(result, method)
                         ):
                             normal = normalise(output)
-                            if normal is TAGGED:
-                                side(output, index, out)
+                            if normal is MARKED:
+                                marked(output, index, out)
                             else:
                                 emit(normal)
                                 emit_origin(index)

@@ -50,10 +50,12 @@ class TimersDescriptor(MapStateDescriptor):
         self.ttl = None
 
 
-AT_ONCE, IN_TIME, NOT_YET = 0, 1, 2
+OVERDUE, AT_ONCE, IN_TIME, NOT_YET = 0, 1, 2, 3
 """Stages of a micro-batch, in which a key's timers fire in this order.
 
-``AT_ONCE``: due when the batch starts, or when it was set. ``IN_TIME``: an event-time timer that the watermark reaches.
+``OVERDUE``: an event-time timer that the watermark has reached when the batch starts: because a source fell idle, say.
+``AT_ONCE``: a processing-time timer that is due when the batch starts, and any that was due when it was set.
+``IN_TIME``: an event-time timer that the watermark reaches.
 ``NOT_YET``: a processing-time timer of the future, which no batch with this clock fires, draining or not.
 """
 
@@ -199,7 +201,8 @@ class TimerQueue:
         """When a timer fires that was loaded, or set by an element."""
         time, domain = timer
         if time <= (watermark_ms if domain == EVENT else self._clock_ms):
-            return Entry(AT_ONCE, time, time, domain, element, watermark_ms)
+            stage = OVERDUE if domain == EVENT and element == NO_ELEMENT else AT_ONCE
+            return Entry(stage, time, time, domain, element, watermark_ms)
         return self._later(timer)
 
     def _placed_by(self, timer: Timer, parent: Entry) -> Entry:
@@ -241,4 +244,4 @@ def place_of(timer: Timer) -> str:
 
 
 def _is_due(entry: Entry, watermark_ms: int, *, drain: bool) -> bool:
-    return entry.stage == AT_ONCE or (entry.stage == IN_TIME and (drain or entry.at <= watermark_ms))
+    return entry.stage < IN_TIME or (entry.stage == IN_TIME and (drain or entry.at <= watermark_ms))

@@ -77,6 +77,29 @@ def combined(active_ms: Iterable[int | None], before_ms: int | None) -> int | No
     return furthest([before_ms, slowest(active_ms)])
 
 
+def held_back(watermark_ms: int | None, by_ms: int) -> int | None:
+    """A watermark that an operator holds back by a constant; None, and the smallest long, are none, and stay.
+
+    Example:
+        >>> held_back(100, 30), held_back(None, 30), held_back(MIN_TIMESTAMP + 5, 30) == MIN_TIMESTAMP
+        (70, None, True)
+    """
+    return None if watermark_ms is None else int(shifted(np.array([watermark_ms], np.int64), -by_ms)[0])
+
+
+def shifted(watermarks_ms: Longs, by_ms: int) -> Longs:
+    """Watermarks so much later, or earlier; the smallest long, which is none, and the largest stay.
+
+    Example:
+        >>> shifted(np.array([100, MIN_TIMESTAMP, MAX_TIMESTAMP]), -30).tolist() == [70, MIN_TIMESTAMP, MAX_TIMESTAMP]
+        True
+    """
+    ends = (watermarks_ms == MIN_TIMESTAMP) | (watermarks_ms == MAX_TIMESTAMP)
+    least, most = MIN_TIMESTAMP - min(by_ms, 0), MAX_TIMESTAMP - max(by_ms, 0)
+    moved: Longs = np.where(ends, watermarks_ms, np.clip(watermarks_ms, least, most) + by_ms)
+    return moved
+
+
 def is_late(event_ms: int | None, watermark_ms: int) -> bool:
     """Whether an element is late: its event time, in milliseconds, is not above the watermark before it.
 
@@ -205,7 +228,11 @@ def steps_of(moves: Moves, origins: int) -> Longs:
 
 
 def moves_of(
-    origins: Longs, event_ms: Longs, carried_ms: Longs | None, delays_ms: Mapping[int, int]
+    origins: Longs,
+    event_ms: Longs,
+    carried_ms: Longs | None,
+    delays_ms: Mapping[int, int],
+    held_ms: Mapping[int, int] | None = None,
 ) -> Moves:
     """The moves of rows.
 
@@ -214,6 +241,7 @@ def moves_of(
         event_ms: event times; the smallest long where there is none.
         carried_ms: watermark before the row where an operator put it out; the smallest long for rows of sources.
         delays_ms: by origin that is a source, its out-of-orderness.
+        held_ms: by origin, how much the operators in between hold its watermark back.
     """
     carried = np.full(len(origins), MIN_TIMESTAMP, np.int64) if carried_ms is None else carried_ms
     to_ms = carried.copy()
@@ -221,4 +249,6 @@ def moves_of(
         own = (origins == origin) & (event_ms != MIN_TIMESTAMP) & (carried == MIN_TIMESTAMP)
         least = MIN_TIMESTAMP + delay + 1
         to_ms[own] = np.maximum(event_ms[own], least) - delay - 1
+    for origin, held in (held_ms or {}).items():
+        to_ms = np.where(origins == origin, shifted(to_ms, -held), to_ms)
     return Moves(origins, to_ms, carried != MIN_TIMESTAMP)

@@ -130,7 +130,9 @@ def _moves(rows: pa.Table, origins: Origins) -> Moves:
     numbers = pc.index_in(rows[ORIGIN].combine_chunks(), pa.array(origins.names, pa.string()))
     carried = _longs(rows[WATERMARK]) if WATERMARK in rows.column_names else None
     number = pc.fill_null(numbers, -1).cast(pa.int64())
-    moves = moves_of(_numpy(number), _longs(rows[EVENT_TIME]), carried, origins.delays_ms or {})
+    moves = moves_of(
+        _numpy(number), _longs(rows[EVENT_TIME]), carried, origins.delays_ms or {}, origins.held_ms
+    )
     return replace(moves, most_ms=rows[_MOST].to_numpy()) if _MOST in rows.column_names else moves
 
 

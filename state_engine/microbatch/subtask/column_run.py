@@ -104,4 +104,4 @@ class ColumnRun(FunctionRun):
         for row, value in zip(rows, values, strict=True):
             tag = self._rows.late[row]
             assert tag is not None
-            writer.write((tag, value), row, out)
+            writer.write(tag, value, row, out)

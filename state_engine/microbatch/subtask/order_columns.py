@@ -7,13 +7,15 @@ another one, the order that the user named comes first; there the timer stands i
 its time plus the out-of-orderness, which needs an order that begins with the event time. Timers of one place are in
 the order of their keys' hashes. What was due when the batch began stands first, what only draining fired stands last.
 
+Watermarks are those that there would be if no operator held its own back. Readers subtract what ``Origins`` says.
+
 The definition of this order is ``core.operator.output_order``; here it stands in columns, by which outputs of several
 subtasks can be sorted. Random jobs (``tests/microbatch/test_random_jobs.py``) compare both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,8 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.operator.outputs import BroadcastOrigin, TimerOrigin
 from state_engine.core.time.timer_firing import key_order
 from state_engine.core.time.timers import AT_ONCE, IN_TIME
-from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
+from state_engine.microbatch.subtask.subtask_input import shifted_column
 from state_engine.microbatch.subtask.subtask_spec import BatchClocks
 from state_engine.sources.frames import EVENT_TIME, RANK, WATERMARK, order_name
 
@@ -42,12 +45,14 @@ def order_of(
     clocks: BatchClocks,
     merged: bool,
     operator: str,
+    times_ms: Mapping[int, int],
 ) -> pa.Table:
     """Order columns of outputs, the number of the output among those of one origin last.
 
     With event time also that, the watermark before them and their rank.
 
     Args:
+        times_ms: event times of outputs that have their own, by place.
         merged: whether a chained step merges the outputs with another stream.
     """
     columns = [*order, *([EVENT_TIME, WATERMARK, RANK] if event_time else [])]
@@ -70,7 +75,23 @@ def order_of(
         at = np.array([o if isinstance(o, int) else place[o] for o in origins], np.int64)
         made = _timer_rows(timers, rows.schema, order, clocks)
         rows = pa.concat_tables([rows, broadcast.select(columns), made]).combine_chunks()
-    return rows.take(pa.array(at)).append_column(order_name(len(order)), pa.array(_numbers(at)))
+    rows = rows.take(pa.array(at)).append_column(order_name(len(order)), pa.array(_numbers(at)))
+    if times_ms:
+        rows = _replaced(rows, EVENT_TIME, _with_own(rows[EVENT_TIME], times_ms))
+    if event_time and clocks.held_back_ms:
+        rows = _replaced(rows, WATERMARK, shifted_column(rows[WATERMARK], clocks.held_back_ms))
+    return rows
+
+
+def _with_own(event_ms: pa.ChunkedArray, own_ms: Mapping[int, int]) -> pa.Array:
+    times, missing = pc.fill_null(event_ms, 0).to_numpy().copy(), event_ms.is_null().to_numpy().copy()
+    at = list(own_ms)
+    times[at], missing[at] = list(own_ms.values()), False
+    return pa.array(times, mask=missing)
+
+
+def _replaced(rows: pa.Table, name: str, column: pa.Array) -> pa.Table:
+    return rows.set_column(rows.column_names.index(name), name, column)
 
 
 def _numbers(at: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -93,24 +114,20 @@ def _timer_rows(
     if len(order) > 1:
         columns[order[0]] = _instants([_instant(t, clocks.out_of_orderness_ms) for t in timers], first)
     if EVENT_TIME in columns:
-        columns[EVENT_TIME] = pa.array([t.at if t.stage == IN_TIME else None for t in timers], pa.int64())
+        columns[EVENT_TIME] = pa.array([t.event_ms for t in timers], pa.int64())
         columns[WATERMARK] = pa.array([_watermark(t, clocks.watermark_ms) for t in timers], pa.int64())
         # a timer of this operator comes after those of the operators before it, whose order has fewer columns
-        ranks = [-len(order) if t.stage == AT_ONCE else len(order) for t in timers]
+        ranks = [len(order) if t.stage == IN_TIME else -len(order) for t in timers]
         columns[RANK] = pa.array(ranks, pa.int64())
     return pa.table([columns[f.name] for f in schema], schema=schema)
 
 
 def _instant(timer: TimerOrigin, delay_ms: int) -> int | None:
-    if timer.stage == AT_ONCE:
-        return None  # nulls come first
-    return timer.at + delay_ms + 1 if timer.stage == IN_TIME else MAX_TIMESTAMP
+    return timer.at + delay_ms + 1 if timer.stage == IN_TIME else None  # nulls come first
 
 
 def _watermark(timer: TimerOrigin, start_ms: int) -> int:
-    if timer.stage == AT_ONCE:
-        return start_ms
-    return max(timer.at, MIN_TIMESTAMP + 1) - 1 if timer.stage == IN_TIME else MAX_TIMESTAMP
+    return start_ms if timer.stage == AT_ONCE else max(timer.at, MIN_TIMESTAMP + 1) - 1
 
 
 def _instants(at_ms: list[int | None], kind: pa.DataType) -> pa.Array:

@@ -20,7 +20,7 @@ from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.operator.late_elements import LateElement
 from state_engine.core.state.state_table import NO_KEY
-from state_engine.core.time.watermarks import late_among
+from state_engine.core.time.watermarks import late_among, shifted
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import elements, one_chunk
 from state_engine.core.types.row import RowKind
@@ -167,7 +167,8 @@ def broadcast_values(events: pa.Table, routed: RoutedLayout) -> list[Any]:
 def with_watermarks(rows: pa.Table, spec: SubtaskSpec) -> pa.Table:
     """Rows in total order with the watermark before each and its rank, where there is event time.
 
-    They carry it already where the driver routed them, or another operator put them out.
+    They carry it already where the driver routed them. Where one other operator put them out, they carry what it would
+    be if no operator held it back.
     """
     routed, start_ms = spec.routed, spec.clocks.watermark_ms
     if not routed.event_time:
@@ -180,9 +181,18 @@ def with_watermarks(rows: pa.Table, spec: SubtaskSpec) -> pa.Table:
         rows = rows.append_column(WATERMARK, watermarks)
     elif WATERMARK not in rows.column_names:
         rows = rows.append_column(WATERMARK, pa.array(np.full(len(rows), start_ms, np.int64)))
+    elif routed.lead and spec.clocks.held_back_ms:
+        place = rows.column_names.index(WATERMARK)
+        rows = rows.set_column(place, WATERMARK, shifted_column(rows[WATERMARK], -spec.clocks.held_back_ms))
     if RANK not in rows.column_names:
         rows = rows.append_column(RANK, pa.array(np.zeros(len(rows), np.int64)))
     return rows
+
+
+def shifted_column(watermarks: pa.ChunkedArray, by_ms: int) -> pa.Array:
+    """Watermarks so much later, or earlier; a letter's row may have none."""
+    moved = shifted(pc.fill_null(watermarks, MIN_TIMESTAMP).to_numpy(), by_ms)
+    return pa.array(moved, mask=watermarks.is_null().to_numpy())
 
 
 def watermarks_of(events: pa.Table, routed: RoutedLayout) -> list[int] | None:

@@ -16,7 +16,13 @@ from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import CommitFailedError, StatelakeError
 from state_engine.core.names import stored_name
 from state_engine.core.operator.element_kinds import split
-from state_engine.core.operator.outputs import BroadcastOrigin, ElementOutputs, Refusal, TimerOrigin
+from state_engine.core.operator.outputs import (
+    BroadcastOrigin,
+    ElementOutputs,
+    Refusal,
+    SideOutputs,
+    TimerOrigin,
+)
 from state_engine.core.types.columns import to_table
 from state_engine.microbatch.subtask.order_columns import order_of
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
@@ -75,7 +81,7 @@ class SubtaskOutputs:
                 self._work.report.sinks[sink.name] = [file]
         if not output.exchange:
             return
-        order = self._order_of(part.origins, merged=output.merged)
+        order = self._order_of(part, merged=output.merged)
         # a file that shows rows' attempts, or their kinds, has a column that the chained step must not see
         names = (spec.uid, output.name)
         unmarked = (s for s in output.sinks if s.format == "parquet" and s.lineage is None and kinds is None)
@@ -116,10 +122,10 @@ class SubtaskOutputs:
         refusal = Refusal(origin.element if broadcast else int(origin), None, "", "", broadcast=broadcast)
         return str(self._work.refused.described(refusal, self._rows.that_hold(refusal))["position"])
 
-    def _order_of(self, origins: list[Any], *, merged: bool) -> pa.Table:
+    def _order_of(self, part: ElementOutputs | SideOutputs, *, merged: bool) -> pa.Table:
         spec, routed = self._spec, self._spec.routed
         return order_of(
-            origins,
+            part.origins,
             self._rows.events,
             self._rows.broadcast,
             order=routed.order,
@@ -128,6 +134,7 @@ class SubtaskOutputs:
             clocks=spec.clocks,
             merged=merged,
             operator=spec.uid,
+            times_ms=part.times_ms,
         )
 
     def _write_dead_letters(self) -> None:

@@ -62,7 +62,8 @@ class BatchClocks:
     Attributes:
         out_of_orderness_ms: the largest of the sources: how far elements stand behind the timers that they are ahead of
             in an order by event time.
-        checkpoint_watermark_ms: that of the parent checkpoint; None where it has none.
+        checkpoint_watermark_ms: that of the parent checkpoint, held back as the operator's is; None where it has none.
+        held_back_ms: by how much the operators before this one hold its watermark back.
     """
 
     clock_ms: int
@@ -71,6 +72,7 @@ class BatchClocks:
     out_of_orderness_ms: int = 0
     drain: bool = False
     checkpoint_watermark_ms: int | None = None
+    held_back_ms: int = 0
 
 
 @dataclass(frozen=True)

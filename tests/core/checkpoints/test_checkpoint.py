@@ -80,6 +80,12 @@ def test_parts_are_found_by_name() -> None:
     assert row.sinks[0].rows == 4
 
 
+def test_state_expires_by_the_watermark_of_its_operator_where_that_is_behind() -> None:
+    row = replace(full(), watermark_ms=100, operator_watermarks_ms={"behind": 70, "ahead": 130})
+    assert [row.watermark_of(uid) for uid in ("behind", "ahead", "other")] == [70, 100, 100]
+    assert replace(row, watermark_ms=None).watermark_of("behind") is None
+
+
 def test_operator_state_knows_the_attempts_that_hold_elements() -> None:
     assert full().operator_state[0].write_ids() == set()
     assert full().operator_state[1].write_ids() == {"w1"}
@@ -139,7 +145,8 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "`directory`: string, "
             "`entries`: map<string, bigint>, "
             "`first_timers`: array<struct<`key_group_start`: bigint, `key_group_end`: bigint, "
-            "`times_ms`: map<string, bigint>>>, `asked_late`: array<string>, `second_key`: array<string>>>"
+            "`times_ms`: map<string, bigint>>>, `asked_late`: array<string>, `second_key`: array<string>, "
+            "`shape`: string, `input_type`: string>>"
         ),
         "operator_state": (
             "array<struct<`operator`: string, `write_id`: string, `elements`: bigint, `parallelism`: bigint, "
