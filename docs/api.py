@@ -58,6 +58,10 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "OutputTag", "Timestamped", "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult", "LastRow", "Scd2",
          "TopN"],
     ),
+    "Windows": (
+        "Windows of the rows of a key, for `keyed.window(Session(\"30 min\")).aggregate(n=count())`.",
+        ["WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow"],
+    ),
     "Aggregates": (
         "Aggregates of the rows of a key, for `keyed.aggregate(n=count(), total=sum_(\"amount\"))`.",
         ["count", "sum_", "avg", "min_", "max_"],

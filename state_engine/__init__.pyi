@@ -74,6 +74,7 @@ from state_engine.job.connected_streams import BroadcastConnectedStream, Broadca
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
+from state_engine.job.windowed_stream import WindowedStream
 from state_engine.machine.settings import Settings, SparkSettings, load_settings
 from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.microbatch.partition_runs import PartitionStatus
@@ -87,6 +88,7 @@ from state_engine.operators.aggregates import avg, count, max_, min_, sum_
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
+from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, TimeWindow, Tumbling
 from state_engine.queries.catalog_views import RegisteredName, RegistrationReport
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
@@ -155,6 +157,8 @@ __all__ = [
     "KeyedBroadcastProcessFunction", "SourceFunction", "SinkFunction", "RuntimeContext", "TimerService", "OutputTag",
     "Timestamped",
     "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult",
+    # windows
+    "WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow",
     # aggregates
     "count", "sum_", "avg", "min_", "max_",
     # ready-made functions

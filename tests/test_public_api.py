@@ -45,6 +45,7 @@ NAMES = {
     "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_", "Timestamped",
+    "WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
     "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink", "VectorizedKeyedFunction", "VectorizedResult",
 }  # fmt: skip

@@ -5,7 +5,7 @@ What comes out has the columns of the key, then one for each aggregate.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from state_engine.core.errors import ConfigurationError
@@ -22,12 +22,8 @@ Key = tuple[str, ...] | SelectedKey
 
 
 def declared_aggregates(aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool) -> TypedByInput:
-    for name, aggregate in aggregates.items():
-        if not isinstance(aggregate, Aggregate):
-            raise ConfigurationError(
-                f"aggregate({name}={aggregate!r}): by the name of the column that it becomes, an aggregate is count(), "
-                "count(field), sum_(field), avg(field), min_(field) or max_(field)"
-            )
+    """The running aggregates of a keyed stream."""
+    check_aggregates(aggregates)
     return TypedByInput(
         partial(_function, aggregates, key, changing),
         gives=partial(_columns, aggregates, key, changing),
@@ -36,30 +32,49 @@ def declared_aggregates(aggregates: Mapping[str, Aggregate], key: Key, *, changi
     )
 
 
+def check_aggregates(aggregates: Mapping[str, Aggregate]) -> None:
+    """Refuse what is no aggregate."""
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, Aggregate):
+            raise ConfigurationError(
+                f"aggregate({name}={aggregate!r}): by the name of the column that it becomes, an aggregate is count(), "
+                "count(field), sum_(field), avg(field), min_(field) or max_(field)"
+            )
+
+
 def _function(
     aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType
 ) -> KeyedAggregates:
     made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
-    columns = _key_columns(key, kind)
-    record_key = columns.record is not None or len(columns.names) > 1
-    return KeyedAggregates(made, record_key=record_key, emits_changes=changing)
+    return KeyedAggregates(made, record_key=record_key(key_columns(key, kind)), emits_changes=changing)
 
 
 def _columns(aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType) -> OutputType:
     made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
-    columns = _key_columns(key, kind)
+    columns = key_columns(key, kind)
     names = [*columns.names, *(result.name for result in made.results)]
-    twice = [name for name in aggregates if name in columns.names]
-    if twice:
-        raise ConfigurationError(
-            f"aggregate {twice[0]}={aggregates[twice[0]]}: the key has a column of this name, which comes out as well; "
-            "give the aggregate another name"
-        )
+    check_names(aggregates, columns.names, of="the key has a column")
     types = [*columns.types, *(result.type for result in made.results)]
     return OutputType(StructType(names, types, "row"), scalar=False)
 
 
-def _key_columns(key: Key, kind: OutputType) -> DeclaredKey:
+def check_names(aggregates: Mapping[str, Aggregate], names: Sequence[str], *, of: str) -> None:
+    """Refuse aggregates with the name of another column that comes out."""
+    for name, aggregate in aggregates.items():
+        if name in names:
+            raise ConfigurationError(
+                f"aggregate {name}={aggregate}: {of} of this name, which comes out as well; give the aggregate another "
+                "name"
+            )
+
+
+def record_key(columns: DeclaredKey) -> bool:
+    """Whether a key is a record, or of several columns."""
+    return columns.record is not None or len(columns.names) > 1
+
+
+def key_columns(key: Key, kind: OutputType) -> DeclaredKey:
+    """The columns of a key, of a stream of some kind."""
     if isinstance(key, SelectedKey):
         return DeclaredKey.of(KEY_COLUMN, key.key_type)
     names = kind.columns.names

@@ -10,10 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.types.durations import Span
 from state_engine.job.changing_streams import is_changing, sequence_of_feeds
 from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
 from state_engine.job.stream import Stream
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import TimedByInput, TypedByInput
+from state_engine.job.windowed_stream import Assigner, Emit, WindowedStream
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
@@ -30,6 +33,38 @@ class TableFunctions(Stream):
     """Methods of ``KeyedStream`` that keep a state for a table."""
 
     _key: Key
+
+    def window(
+        self,
+        windows: Assigner,
+        *,
+        lateness: Span = 0,
+        late_to: OutputTag | None = None,
+        emit: Emit = "final",
+    ) -> WindowedStream:
+        """Group the rows of each key by windows of event time.
+
+        ``keyed.window(Session("30 min"), lateness="2 h").aggregate(n=count())``. A window takes rows until the
+        watermark is ``lateness`` behind its end, and then nothing of it is kept.
+
+        Args:
+            windows: ``Tumbling``, ``Sliding``, ``Cumulating`` or ``Session``.
+            lateness: how long behind its end a window takes rows. Operators that read the results have a watermark so
+                much earlier.
+            late_to: the side output for rows that come too late for all of their windows; without, they are dropped and
+                counted.
+            emit: ``final`` puts each window out once, when it takes no more rows; ``changes`` when it ends, and again
+                for each later row; ``running`` for each row. The last two make a stream of changes.
+
+        Raises:
+            ConfigurationError: the stream has no event time, late rows are gone before, or nothing could change.
+        """
+        rows = OperatorInput(self._node, self._key)
+
+        def add(function: TimedByInput, uid: str | None) -> DataStream:
+            return self._add((rows,), function, method="window", uid=uid, output_type=None)
+
+        return WindowedStream(rows, add, windows, lateness=lateness, late_to=late_to, emit=emit)
 
     def scd2(
         self,

@@ -45,6 +45,29 @@ class TypedByInput(KeyedProcessFunction):
         return kind if self._gives is None else self._gives(kind)
 
 
+class TimedByInput(TypedByInput):
+    """The same of a function that sets timers.
+
+    Args:
+        holds_back_ms, shape: of the function, see ``Function``.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[OutputType], KeyedProcessFunction],
+        *,
+        gives: Callable[[OutputType], OutputType],
+        holds_back_ms: int,
+        shape: str,
+        emits_changes: bool = False,
+    ) -> None:
+        super().__init__(make, gives=gives, emits_changes=emits_changes)
+        self.holds_back_ms, self.shape = holds_back_ms, shape
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
+        """Of the function, once it is made."""
+
+
 def function_for(function: Function, kind: OutputType | None) -> Function | None:
     """The function that runs for elements of a kind; None where only their kind makes it, and nobody knows that."""
     if not isinstance(function, TypedByInput):

@@ -7,7 +7,6 @@ key nothing of it is kept. Mirrors Flink's ``GroupAggFunction``. Decision 0065.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from itertools import repeat
@@ -21,6 +20,7 @@ from state_engine.core.state.sorted_map_state import SortedMapState
 from state_engine.operators.accumulators import is_nan
 from state_engine.operators.aggregates import AggregatePlan, Result
 from state_engine.operators.column_aggregates import VectorizedAggregates
+from state_engine.operators.key_values import key_values
 
 
 class KeyedAggregates(ResultOfKey):
@@ -110,11 +110,7 @@ class KeyedAggregates(ResultOfKey):
         return left
 
     def _output(self, ctx: KeyedProcessFunction.Context, stored: tuple[Any, ...]) -> tuple[Any, ...]:
-        key = ctx.get_current_key()
-        if not self._record_key:
-            key = (key,)
-        elif dataclasses.is_dataclass(key):
-            key = [getattr(key, field.name) for field in dataclasses.fields(key)]
+        key = key_values(ctx.get_current_key(), record=self._record_key)
         return (*key, *(self._shown(result, stored) for result in self._plan.results))
 
     def _shown(self, result: Result, stored: tuple[Any, ...]) -> Any:

@@ -1,0 +1,25 @@
+"""The columns of a key in the outputs of an operator."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+
+def key_values(key: Any, *, record: bool) -> Sequence[Any]:
+    """The values of a key, one a column.
+
+    Args:
+        record: whether the key is a record, or of several columns, whose fields come out side by side.
+
+    Example:
+        >>> key_values("a", record=False), key_values(("a", 1), record=True)
+        (('a',), ('a', 1))
+    """
+    if not record:
+        return (key,)
+    if dataclasses.is_dataclass(key):
+        return [getattr(key, field.name) for field in dataclasses.fields(key)]
+    values: Sequence[Any] = key
+    return values

@@ -1,0 +1,1 @@
+"""Windows: groups of the rows of a key by their event time."""

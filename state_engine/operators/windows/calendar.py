@@ -1,0 +1,148 @@
+"""Grids: the instants at which windows can begin or end, one after the other over all of time.
+
+Without a zone the distances are fixed, from 1970-01-01T00:00Z. Days, weeks, months and years of a calendar, and what is
+shorter in a zone, follow its wall clock: a time that the clock skips counts when it skips it. Windows between the
+instants of a grid never overlap, and leave nothing out.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from typing import Literal, Protocol
+from zoneinfo import ZoneInfo
+
+from state_engine.core.errors import ValueTypeError
+from state_engine.core.time.local_times import instants, local_time
+
+DAY_MS = 86_400_000
+_MONDAY = date(1969, 12, 29).toordinal()
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_KEPT_DAYS = 64
+Unit = Literal["day", "week", "month"]
+
+
+class Grid(Protocol):
+    """Instants in milliseconds."""
+
+    def floor(self, at_ms: int) -> int:
+        """The last one at or before a time."""
+
+    def after(self, at_ms: int) -> int:
+        """The first one behind a time."""
+
+
+@dataclass(frozen=True)
+class FixedGrid:
+    """Instants at equal distances.
+
+    Example:
+        >>> grid = FixedGrid(10, offset_ms=3)
+        >>> grid.floor(-1), grid.floor(3), grid.after(3)
+        (-7, 3, 13)
+    """
+
+    step_ms: int
+    offset_ms: int = 0
+
+    def floor(self, at_ms: int) -> int:
+        return at_ms - (at_ms - self.offset_ms) % self.step_ms
+
+    def after(self, at_ms: int) -> int:
+        return self.floor(at_ms) + self.step_ms
+
+
+@dataclass(frozen=True)
+class _LocalGrid:
+    """Instants that a wall clock gives; those around one time are found together, and kept."""
+
+    zone: ZoneInfo
+    offset_ms: int = 0
+    _kept: dict[int, tuple[int, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def floor(self, at_ms: int) -> int:
+        near = self._near(at_ms)
+        return near[bisect_right(near, at_ms) - 1]
+
+    def after(self, at_ms: int) -> int:
+        near = self._near(at_ms)
+        return near[bisect_right(near, at_ms)]
+
+    def _near(self, at_ms: int) -> tuple[int, ...]:
+        try:
+            day = local_time(at_ms, self.zone).toordinal()
+            if day not in self._kept:
+                if len(self._kept) >= _KEPT_DAYS:
+                    self._kept.clear()
+                self._kept[day] = self._instants_around(day)
+            return self._kept[day]
+        except (OverflowError, ValueError):
+            raise ValueTypeError(
+                f"the event time {at_ms} ms is outside of the years 1 to 9999, which have a calendar: filter such "
+                "rows, or use a window without time_zone and without weeks, months and years"
+            ) from None
+
+    def _at(self, day: int, since_midnight_ms: int = 0) -> list[int]:
+        """When the clock shows a time of a day, by the number of the day."""
+        shown = datetime.combine(date.fromordinal(day), datetime.min.time())
+        return instants(shown + timedelta(milliseconds=since_midnight_ms + self.offset_ms), self.zone)
+
+    def _instants_around(self, day: int) -> tuple[int, ...]:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class ClockGrid(_LocalGrid):
+    """Every instant at which a clock shows a multiple of a time since midnight; midnight always is one.
+
+    Example:
+        >>> grid = ClockGrid(ZoneInfo("America/Los_Angeles"), step_ms=4 * 3_600_000)
+        >>> (grid.after(1615708800000) - 1615708800000) / 3_600_000  # the night that the clock is put forward
+        3.0
+    """
+
+    step_ms: int = DAY_MS
+
+    def _instants_around(self, day: int) -> tuple[int, ...]:
+        shown = range(0, DAY_MS, self.step_ms)
+        days = range(day - 2, day + 3)  # a clock that is put back, or an offset, reaches over midnight
+        return tuple(sorted({at for one in days for since in shown for at in self._at(one, since)}))
+
+
+@dataclass(frozen=True)
+class CalendarGrid(_LocalGrid):
+    """The first instant of every n-th day, week or month; days and months are counted from 1970, weeks from a Monday.
+
+    Example:
+        >>> quarter = CalendarGrid(ZoneInfo("UTC"), unit="month", number=3)
+        >>> local_time(quarter.floor(1_720_000_000_000), quarter.zone).date()
+        datetime.date(2024, 7, 1)
+    """
+
+    unit: Unit = "day"
+    number: int = 1
+
+    def _instants_around(self, day: int) -> tuple[int, ...]:
+        period = self._period_of(day)
+        return tuple(self._at(self._first_day(period + by))[0] for by in (-2, -1, 0, 1, 2))
+
+    def _period_of(self, day: int) -> int:
+        if self.unit == "month":
+            on = date.fromordinal(day)
+            return ((on.year - 1970) * 12 + on.month - 1) // self.number
+        first, days = (_MONDAY, 7) if self.unit == "week" else (_EPOCH_DAY, 1)
+        return (day - first) // (days * self.number)
+
+    def _first_day(self, period: int) -> int:
+        if self.unit == "month":
+            months = period * self.number
+            return date(1970 + months // 12, months % 12 + 1, 1).toordinal()
+        first, days = (_MONDAY, 7) if self.unit == "week" else (_EPOCH_DAY, 1)
+        return first + period * days * self.number
+
+
+def moved(at_ms: int, by_ms: int, zone: ZoneInfo) -> int:
+    """When the clock of a zone shows what it shows at an instant, so much later."""
+    shown = local_time(at_ms, zone).replace(tzinfo=None)
+    return instants(shown + timedelta(milliseconds=by_ms), zone)[0]

@@ -1,0 +1,212 @@
+"""Examples from the tests of Flink, Kafka Streams and hazelcast-jet, step by step, with a restore between any two.
+
+``b@500`` is a row of key b at 500 ms, ``b:3@500`` one of the value 3. ``W 999`` sets the watermark, and ``drain`` ends
+the input. Behind ``→`` stands what comes out there: key, aggregate and window, ``late`` for rows that no window takes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row, RowKind, count, sum_
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.aggregates import plan
+from state_engine.operators.windows.aligned_windows import AlignedWindows
+from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
+from state_engine.operators.windows.session_windows import SessionWindows
+from state_engine.operators.windows.window_results import Emit, WindowSettings
+from state_engine.testing import KeyedHarness
+from tests.operators.windows.test_windows import ms
+
+LATE = OutputTag("late", "k string, v bigint, at bigint")
+G = 300_000
+R1 = "b@3999 b@3000 a@20 a@0 a@999 b@1998 b@1999 b@1000"
+S1 = "1000 W 1999 2000 W 4998 4500 8500 W 7400 7000 W 11501"
+VECTORS: dict[str, tuple[Any, Emit, int, str]] = {
+    "tumbling, a batch of PyFlink's": (
+        Tumbling(5), "final", 0, "1 2 3 4 5 8 9 15 drain → k 4 [0,5), k 3 [5,10), k 1 [15,20)",
+    ),
+    "tumbling fires": (
+        Tumbling(3000), "final", 0,
+        f"{R1} W 999 W 1999 W 2999 → a 3 [0,3000), b 3 [0,3000) W 3999 W 4999 W 5999 → b 2 [3000,6000) W 7999",
+    ),
+    "sliding fires": (
+        Sliding(3000, every=1000), "final", 0,
+        f"{R1} W 999 → a 3 [-2000,1000) W 1999 → a 3 [-1000,2000), b 3 [-1000,2000) W 2999 → a 3 [0,3000), "
+        "b 3 [0,3000) W 3999 → b 5 [1000,4000) W 4999 → b 2 [2000,5000) W 5999 → b 2 [3000,6000)",
+    ),
+    "late for some windows": (
+        Sliding(3000, every=1000), "final", 0,
+        "b@1000 W 1999 → b 1 [-1000,2000) b@2000 W 3000 → b 2 [0,3000) a@3001 b@2400 b@2400 a@3001 b@3900 "
+        "W 6000 → b 5 [1000,4000), a 2 [1000,4000), b 4 [2000,5000), a 2 [2000,5000), b 1 [3000,6000), a 2 [3000,6000) "
+        "a@3001 → late a@3001 W 25000",
+    ),
+    "late rows in slices": (
+        Sliding(3000, every=1000), "final", 0,
+        f"{R1} W 999 → a 3 [-2000,1000) W 1999 → a 3 [-1000,2000), b 3 [-1000,2000) W 2999 → a 3 [0,3000), "
+        "b 3 [0,3000) W 3999 → b 5 [1000,4000) b@3500 W 4999 → b 3 [2000,5000) a@2999 → late a@2999 "
+        "W 5999 → b 3 [3000,6000)",
+    ),
+    "lateness, changes": (
+        Tumbling(2000), "changes", 500,
+        "b@500 W 1500 b@1300 W 2300 → +I b 2 [0,2000) b@1997 → -U b 2 [0,2000), +U b 3 [0,2000) W 6000 "
+        "b@1998 → late b@1998",
+    ),
+    "lateness, final": (
+        Tumbling(2000), "final", 500, "b@500 W 1500 b@1300 W 2300 b@1997 W 6000 → b 3 [0,2000) b@1998 → late b@1998",
+    ),
+    "clean-up": (Tumbling(2000), "changes", 1, "b@1000 W 1999 → +I b 1 [0,2000) W 2000 b@1500 → late b@1500"),
+    "cumulating, late": (
+        Cumulating(3000, every=1000), "final", 0,
+        "b@2999 b@2999 a@20 a@0 a@999 b@1998 b@1999 b@1000 W 999 → a 3 [0,1000) W 1999 → a 3 [0,2000), b 3 [0,2000) "
+        "b@1000 W 2999 → a 3 [0,3000), b 6 [0,3000) b@3000 W 3999 → b 1 [3000,4000) a:2@3500 W 4999 → b 1 [3000,5000), "
+        "a 2 [3000,5000) a@2999 → late a@2999 W 5999 → b 1 [3000,6000), a 2 [3000,6000)",
+    ),
+    "cumulating, changes": (
+        Cumulating(3000, every=1000), "changes", 500,
+        "b@500 W 1500 → +I b 1 [0,1000) b@1300 W 2300 → +I b 2 [0,2000) b@1997 → -U b 2 [0,2000), +U b 3 [0,2000) "
+        "W 6000 → +I b 3 [0,3000) b@1998 → late b@1998",
+    ),
+    "sessions": (
+        Session(3000), "final", 0,
+        "b:1@0 b:2@1000 b:3@2500 a:1@10 a:2@1000 a:3@2500 b:4@5501 b:5@6000 b:5@6000 b:6@6050 "
+        "W 12000 → b 6 [0,5500), a 6 [10,5500), b 20 [5501,9050) b:10@15000 b:20@15000 W 17999 "
+        "W 18000 → b 30 [15000,18000)",
+    ),
+    "a late row joins open sessions": (Session(3000), "final", 0, f"{S1} → k 5 [1000,11500)"),
+    "sessions, little lateness": (
+        Session(3000), "changes", 10,
+        f"{S1} → +I k 5 [1000,11500) 11600 W 14600 → +I k 1 [11600,14600) 10000 → late k@10000 "
+        "14500 → -D k 1 [11600,14600) W 20000 → +I k 2 [11600,17500) W 100000",
+    ),
+    "sessions that were shown are joined": (
+        Session(3000), "changes", 10_000,
+        f"{S1} → +I k 5 [1000,11500) 11600 W 14600 → +I k 1 [11600,14600) "
+        "10000 → -D k 5 [1000,11500), -D k 1 [11600,14600), +I k 7 [1000,14600) 14500 → -D k 7 [1000,14600) "
+        "W 20000 → +I k 8 [1000,17500) W 100000",
+    ),
+    "sessions of PyFlink": (Session(5), "final", 0, "1 2 3 4 8 9 15 drain → k 6 [1,14), k 1 [15,20)"),
+    "gaps of the rows": (
+        Session(lambda row: row.v), "final", 0,
+        "k:1@1 k:2@2 k:3@3 k:4@4 k:9@9 k:9@9 k:15@15 drain → k 10 [1,8), k 33 [9,30)",
+    ),
+    "sessions, running": (
+        Session(G), "running", 0,
+        f"k@0 → +I k 1 [0,{G}) k@5 → -D k 1 [0,{G}), +I k 2 [0,{G + 5}) j@0 → +I j 1 [0,{G}) "
+        f"j@{G + 1} → +I j 1 [{G + 1},{2 * G + 1}) "
+        f"j@{G // 2} → -D j 1 [0,{G}), -D j 1 [{G + 1},{2 * G + 1}), +I j 3 [0,{2 * G + 1})",
+    ),
+}  # fmt: skip
+KINDS = {kind: str(kind) for kind in RowKind}
+
+
+def function_of(windows: Any, emit: Emit, lateness: int) -> Any:
+    columns = to_type("k string, v bigint, at bigint", parameter="rows")
+    assert isinstance(columns, StructType)
+    made = plan({"n": sum_("v")}, columns, changing=False)
+    settings = WindowSettings(lateness, LATE, emit)
+    return (SessionWindows if isinstance(windows, Session) else AlignedWindows)(windows, made, settings)
+
+
+def steps_of(text: str) -> list[tuple[str, list[str]]]:
+    """Each step, and what comes out of it."""
+    results = r"(?:[+-][IUD] )?\w+ -?\d+ \[-?\d+,-?\d+\)|late \w+@\d+"
+    step = rf"(W -?\d+|drain|(?:\w+(?::\d+)?@)?\d+)(?: → ((?:{results})(?:, (?:{results}))*))?(?: |$)"
+    assert re.fullmatch(f"(?:{step})+", text), text
+    return [(match[1], re.findall(results, match[2] or "")) for match in re.finditer(step, text)]
+
+
+def row_of(step: str) -> Row:
+    match = re.fullmatch(r"(?:(\w+?)(?::(\d+))?@)?(\d+)", step)
+    assert match is not None
+    return Row(k=match[1] or "k", v=int(match[2] or 1), at=int(match[3]))
+
+
+class Replayed:
+    """A vector, step by step."""
+
+    def __init__(self, function: Any, **options: Any) -> None:
+        self._options = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at, **options}
+        self.run, self.function = KeyedHarness(function, **self._options), function
+
+    def step(self, step: str) -> list[str]:
+        outputs: list[Any]
+        if step.startswith("W "):
+            self.run.set_watermark(int(step[2:]))
+            outputs = self.run.process([])
+        else:
+            outputs = self.run.drain() if step == "drain" else self.run.process([row_of(step)])
+        late = [f"late {row.k}@{row.at}" for row in self.run.side_output(LATE)]
+        return [self._shown(output) for output in outputs] + late
+
+    def restore(self) -> None:
+        self.run = KeyedHarness.restored(self.function, self.run.snapshot(), **self._options)
+
+    def _shown(self, output: Any) -> str:
+        prefix = ""
+        if isinstance(output[0], RowKind):
+            prefix, output = f"{output[0]} ", output[1]
+        k, start, end, n = output
+        return f"{prefix}{k} {n} [{ms(start)},{ms(end)})"
+
+
+@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
+@pytest.mark.parametrize("name", VECTORS)
+def test_examples_hold_with_a_restore_between_every_two_steps(
+    name: str, parallelism: int, backend: Any
+) -> None:
+    windows, emit, lateness, text = VECTORS[name]
+    replayed = Replayed(function_of(windows, emit, lateness), parallelism=parallelism, backend=backend)
+    for number, (step, expected) in enumerate(steps_of(text)):
+        outputs = replayed.step(step)
+        assert sorted(outputs) == sorted(expected), f"step {number}: {step}"
+        replayed.restore()
+
+
+@pytest.mark.parametrize("rows", ["1 13 3 drain", "1 3 13 drain"])
+def test_sessions_do_not_depend_on_the_order_of_arrival(rows: str) -> None:
+    """hazelcast-jet counts one session less here, as Flink does, for the first order."""
+    replayed = Replayed(function_of(Session(2), "final", 0), max_out_of_orderness_ms=10)
+    outputs = [one for step in rows.split() for one in replayed.step(step)]
+    assert outputs == ["k 2 [1,5)", "k 1 [13,15)"]
+
+
+def test_results_have_the_last_millisecond_of_their_window_as_event_time() -> None:
+    replayed = Replayed(function_of(Tumbling(3000), "final", 100))
+    replayed.step("a@20")
+    replayed.step("W 3099")
+    assert replayed.run.output_timestamps == [2999]
+
+
+def test_an_aggregate_that_comes_later_is_null_for_windows_with_rows() -> None:
+    columns = to_type("k string, v bigint, at bigint", parameter="rows")
+    assert isinstance(columns, StructType)
+    before = plan({"n": count()}, columns, changing=False)
+    after = plan({"n": count(), "s": sum_("v")}, columns, changing=False)
+    options: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
+    run = KeyedHarness(AlignedWindows(Sliding(20, every=10), before, WindowSettings()), **options)
+    run.process([row_of("a:5@1")])
+    run = KeyedHarness.restored(
+        AlignedWindows(Sliding(20, every=10), after, WindowSettings()), run.snapshot(), **options
+    )
+    run.process([row_of("a:7@12")])
+    results = [(ms(start), n, s) for _, start, _, n, s in run.drain()]
+    assert results == [(-10, 1, None), (0, 2, None), (10, 1, 7)]
+
+
+@pytest.mark.parametrize("windows", [Tumbling(1000), Session(1000)])
+def test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other(windows: Any) -> None:
+    run = KeyedHarness(
+        function_of(windows, "final", 0),
+        key_by=lambda row: row.k,
+        timestamp_of=lambda row: row.at,
+        on_error="dead_letter",
+    )
+    assert run.process([row_of("b@253402300799999"), row_of("b@253402300798000")]) == []
+    assert "reaches out of the years 1 to 9999: filter such rows" in run.refused[0].error
+    assert [n for *_, n in run.drain()] == [1]

@@ -1,0 +1,240 @@
+"""Windows in whole jobs: in memory at any cut, one behind the other, and on Spark, whoever knows the columns."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from state_engine import (
+    ChangeFormat,
+    Cumulating,
+    DataStream,
+    FileSource,
+    OutputTag,
+    Session,
+    Sliding,
+    StatefulJob,
+    Tumbling,
+    count,
+    max_,
+    sum_,
+)
+from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.testing import CollectSink, MemoryRun, run_in_memory
+from tests.operators.windows import models
+from tests.operators.windows.models import Event
+from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
+from tests.support.pipelines import Pipeline
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+ROW = "k string, v bigint, at timestamp"
+NOWHERE = FileSource("/nowhere", schema=ROW)
+LATE = OutputTag("late", ROW)
+BOUND = 4
+AGGREGATES: dict[str, Any] = {"n": count(), "s": sum_("v"), "hi": max_("v")}
+
+
+def source_of(job: StatefulJob, source: Any = NOWHERE, **time: Any) -> DataStream:
+    options = {"event_time": "at", "max_out_of_orderness": f"{BOUND} ms"} | time
+    return job.source("rows", source, **options)
+
+
+def events(seed: int, count: int = 60) -> list[Event]:
+    rng, newest, made = random.Random(seed), 0, []
+    for _ in range(count):
+        newest += rng.choice([0, 1, 2, 5, 9])
+        behind = rng.choice([0, 0, 1, BOUND, BOUND + 1, 15])
+        made.append(Event(rng.choice("abc"), rng.randint(-9, 9), 0.0, newest - behind))
+    return made
+
+
+def rows_of(given: list[Event]) -> list[tuple[str, int, datetime]]:
+    return [(one.k, one.v, EPOCH + timedelta(milliseconds=one.at)) for one in given]
+
+
+def ms(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(milliseconds=1)
+
+
+def table_of(results: list[Any]) -> dict[Any, Any]:
+    table = {(k, ms(start), ms(end)): tuple(values) for k, start, end, *values in results}
+    assert len(table) == len(results), "a window came twice"
+    return table
+
+
+def expected_of(windowed: models.Windowed) -> dict[Any, Any]:
+    """count, sum and greatest value of each window."""
+    return {window: (n, s, hi) for window, (n, s, _, _, hi, _) in windowed.table.items()}
+
+
+def windows_job(windows: Any, *, lateness: int = 0, parallelism: int = 1, **time: Any) -> StatefulJob:
+    job = StatefulJob("windows", parallelism=parallelism)
+    keyed = source_of(job, **time).key_by("k")
+    made = keyed.window(windows, lateness=lateness, late_to=LATE).aggregate(uid="windows", **AGGREGATES)
+    made.sink("windows", CollectSink())
+    made.get_side_output(LATE).sink("late", CollectSink())
+    return job
+
+
+def fed(run: MemoryRun, rows: list[Any], seed: int) -> None:
+    rng, at = random.Random(seed), 0
+    while at < len(rows):
+        size = rng.choice([1, 7, 60])
+        run.process({"rows": rows[at : at + size]})
+        at += size
+
+
+def session_model(given: list[Event], lateness: int) -> models.Windowed:
+    return models.sessions(given, lambda row: 6, bound=BOUND, lateness=lateness)
+
+
+def sliding_model(given: list[Event], lateness: int) -> models.Windowed:
+    return models.aligned(given, models.sliding(8, 4), bound=BOUND, lateness=lateness)
+
+
+@pytest.mark.parametrize("lateness", [0, 12])
+@pytest.mark.parametrize(
+    ("windows", "model"),
+    [(Session(6), session_model), (Sliding(8, every=4), sliding_model)],
+    ids=["session", "sliding"],
+)
+def test_a_job_has_the_windows_of_the_model_at_any_cut(
+    windows: Any, model: Callable[[list[Event], int], models.Windowed], lateness: int
+) -> None:
+    for seed in range(3):
+        given = events(seed)
+        expected = model(given, lateness)
+        with run_in_memory(windows_job(windows, lateness=lateness, parallelism=1 + seed)) as run:
+            fed(run, rows_of(given), seed)
+            run.process(drain=True)
+            assert table_of(run.sink("windows")) == expected_of(expected)
+            assert len(run.sink("late")) == len(expected.late)
+            assert sum(row.metrics["windows.too_late"] for row in run.checkpoints()) == len(expected.late)
+
+
+@pytest.mark.parametrize("lateness", [0, 12])
+def test_windows_of_windows_take_each_result_in_time(lateness: int) -> None:
+    """The sums of sessions by day: none of them is late, though each comes a lateness behind its event time."""
+    job = StatefulJob("chain", parallelism=2)
+    sessions = (
+        source_of(job).key_by("k").window(Session(6), lateness=lateness).aggregate(uid="first", **AGGREGATES)
+    )
+    totals = sessions.key_by("k").window(Tumbling(50), late_to=OutputTag("late", "k string, window_start timestamp, "
+        "window_end timestamp, n bigint, s bigint, hi bigint"))  # fmt: skip
+    second = totals.aggregate(uid="second", sessions=count(), n=sum_("n"))
+    second.sink("second", CollectSink())
+    given = events(5)
+    expected: dict[Any, tuple[int, int]] = {}
+    for (k, _, end), (n, *_) in session_model(given, lateness).table.items():
+        start = (end - 1) // 50 * 50
+        sessions_before, rows_before = expected.get((k, start, start + 50), (0, 0))
+        expected[k, start, start + 50] = sessions_before + 1, rows_before + n
+    for seed in range(3):
+        with run_in_memory(job) as run:
+            fed(run, rows_of(given), seed)
+            run.process(drain=True)
+            assert table_of(run.sink("second")) == expected
+            assert sum(row.metrics["second.too_late"] for row in run.checkpoints()) == 0
+
+
+def test_the_clock_ends_the_last_session_of_a_quiet_stream() -> None:
+    with run_in_memory(windows_job(Session("30 min"), watermark="clock", clock_delay="1 min")) as run:
+        run.process({"rows": [("a", 1, EPOCH)]}, clock=0)
+        assert run.process(clock=20 * 60_000) == {}
+        assert table_of(run.process(clock=40 * 60_000)["windows"]) == {("a", 0, 1_800_000): (1, 1, 1)}
+
+
+def test_another_size_is_refused_and_another_lateness_is_not() -> None:
+    with run_in_memory(windows_job(Tumbling(10))) as run:
+        run.process({"rows": [("a", 1, EPOCH)]})
+        run.restart(windows_job(Tumbling(20)))
+        message = (
+            r"was written by 'tumbling 10 \+0 UTC', and 'tumbling 20 \+0 UTC' would misread it.*another uid"
+        )
+        with pytest.raises(StateMigrationError, match=message):
+            run.process({"rows": [("a", 1, EPOCH)]})
+        run.restart(windows_job(Tumbling(10), lateness=5))
+        run.process({"rows": [("a", 2, EPOCH)]})
+        assert table_of(run.process(drain=True)["windows"]) == {("a", 0, 10): (2, 3, 2)}
+
+
+# -- on Spark ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("declared", [True, False], ids=["declared", "shown by files"])
+def test_the_same_on_spark_also_where_timers_fire_without_a_row(
+    spark: SparkSession, tmp_path: Path, limits: SetLimits, declared: bool
+) -> None:
+    limits(**NOTHING_BY_DRIVER)
+    given = events(8)
+    (tmp_path / "in").mkdir()
+    source = FileSource(str(tmp_path / "in"), format="parquet", schema=ROW if declared else None)
+
+    def build(job: StatefulJob) -> dict[str, DataStream]:
+        keyed = source_of(job, source).key_by("k")
+        of_sessions = keyed.window(Session(6), lateness=12).aggregate(uid="sessions", **AGGREGATES)
+        of_slides = keyed.window(Sliding(8, every=4), lateness=12).aggregate(uid="slides", **AGGREGATES)
+        return {"sessions": of_sessions, "slides": of_slides}
+
+    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
+    for number, part in enumerate((given[:25], given[25:])):
+        rows = rows_of(part)
+        columns = {name: [row[at] for row in rows] for at, name in enumerate(("k", "v", "at"))}
+        pq.write_table(pa.table(columns), tmp_path / "in" / f"{number}.parquet")
+        pipeline.run()
+    pipeline.run(drain=True)
+    outputs = pipeline.outputs()
+    assert table_of(outputs["sessions"]) == expected_of(session_model(given, 12))
+    assert table_of(outputs["slides"]) == expected_of(sliding_model(given, 12))
+    assert pipeline.state("sessions", "sessions") == []
+
+
+# -- what is refused ---------------------------------------------------------------------------------------------------
+
+
+def keyed_of(source: Any = NOWHERE, **time: Any) -> Any:
+    return source_of(StatefulJob("refused"), source, **time).key_by("k")
+
+
+def changing() -> Any:
+    feed = FileSource("/nowhere", schema="k string, v bigint, at timestamp, op string")
+    kinds = ChangeFormat.columns(op="op", insert=["I"], update=["U"], delete=["D"])
+    return StatefulJob("refused").source("feed", feed, format=kinds, event_time="at").key_by("k")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: keyed_of(event_time=None, max_out_of_orderness=0).window(Session(5)), "needs event time.*give source"),
+        (lambda: keyed_of(late_to=LATE).window(Session(5), lateness=1), "diverts late rows before.*move late_to"),
+        (lambda: keyed_of().window("1 h"), "window takes Tumbling"),
+        (lambda: keyed_of().window(Tumbling(5), emit="once"), "emit must be one of final, changes, running"),
+        (lambda: keyed_of().window(Tumbling(5), emit="changes"), "use emit='final', or give a lateness"),
+        (lambda: keyed_of().window(Tumbling(5), lateness=-1), "lateness must be 0 or more"),
+        (lambda: keyed_of().window(Tumbling(5), late_to="late"), "late_to must be an OutputTag"),
+        (lambda: keyed_of().window(Tumbling(5)).aggregate(), "needs aggregates by the name"),
+        (lambda: keyed_of().window(Tumbling(5)).aggregate(n=7), "an aggregate is count"),
+        (lambda: keyed_of().window(Tumbling(5)).aggregate(k=count()), "give the aggregate another name"),
+        (lambda: keyed_of().window(Tumbling(5)).aggregate(window_end=count()), "give the aggregate another name"),
+        (lambda: keyed_of().window(Tumbling(5)).aggregate(s=sum_("w")), "no such field"),
+        (lambda: changing().window(Tumbling(5)).aggregate(n=count()), "window takes inserts only"),
+        (
+            lambda: source_of(StatefulJob("key"), FileSource("/nowhere", schema="window_start int, at timestamp"))
+            .key_by("window_start").window(Cumulating(4, every=2)).aggregate(n=count()),
+            "rename it in a transform before key_by",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_a_window_is_refused_while_the_job_is_built(
+    build: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build()
