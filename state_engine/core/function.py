@@ -22,6 +22,8 @@ class Function:
             need not set it: they keep the kind of each element.
         emits_changes: whether what a process function emits has kinds of its own: Rows that have one, or pairs
             ``RowKind.DELETE, value``. Without, all its outputs are inserts.
+        gives_running_results: whether each output is the newest result of its key, which does not take the one before
+            back. What would count it beside those, such as another aggregate, is refused behind the function.
         holds_back_ms: by how much its outputs may be behind its watermark, in milliseconds: functions that read them
             have a watermark so much earlier, so none of them is late there. A constant of the function, not below 0;
             None for one that never holds it back.
@@ -31,6 +33,7 @@ class Function:
 
     accepts_changes: bool = False
     emits_changes: bool = False
+    gives_running_results: bool = False
     holds_back_ms: int | None = None
     shape: str | None = None
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import emits_changes, refusal_of_changes, takes_changes
+from state_engine.core.functions.map_functions import FilterFunction
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.job.graph import (
     Node,
@@ -67,6 +68,31 @@ def check_operator(
     raise ConfigurationError(
         refusal_of_changes(function, operator=operator, keyed=keyed, of=_of(origins), shortcut=shortcut)
     )
+
+
+def check_no_running_results(inputs: Sequence[OperatorInput], *, operator: str, method: str) -> None:
+    """Refuse to count each running result of a key beside those before it. Raises ConfigurationError."""
+    running = [uid for one in inputs for uid in _running_results(one.parent)]
+    if running and method in _COUNTING:
+        raise ConfigurationError(
+            f"operator '{operator}': its stream has the running results of operator '{running[0]}'. Each of them is "
+            f"the newest result of its key, and {method} would count it beside those before it. Make them with "
+            "aggregate(…, emit='changes'), so that each takes the one before back; or, if each of them is an event of "
+            "its own, put a map in between"
+        )
+
+
+_COUNTING = ("aggregate", "aggregates", "reduce", "sum", "top_n", "window")
+"""Methods that count each row of a stream."""
+
+
+def _running_results(node: Node) -> list[str]:
+    """Uids of the operators whose running results a stream consists of, as they are."""
+    if isinstance(node, SourceNode | SideOutputNode):
+        return []
+    if isinstance(node, OperatorNode) and not isinstance(node.function, FilterFunction):
+        return [node.uid] if node.function.gives_running_results else []
+    return [uid for parent in parents(node) for uid in _running_results(parent)]
 
 
 def check_sink(sink: Sink, node: Node, *, name: str) -> None:

@@ -21,14 +21,22 @@ from state_engine.sources.output_type import OutputType
 Key = tuple[str, ...] | SelectedKey
 
 
-def declared_aggregates(aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool) -> TypedByInput:
-    """The running aggregates of a keyed stream."""
+def declared_aggregates(
+    aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool, emits_changes: bool
+) -> TypedByInput:
+    """The running aggregates of a keyed stream.
+
+    Args:
+        changing: whether its rows are updated and deleted.
+        emits_changes: whether each result takes the one before back; where the stream changes, it does.
+    """
     check_aggregates(aggregates)
     return TypedByInput(
-        partial(_function, aggregates, key, changing),
+        partial(_function, aggregates, key, changing, emits_changes),
         gives=partial(_columns, aggregates, key, changing),
         accepts_changes=True,
-        emits_changes=changing,
+        emits_changes=emits_changes,
+        gives_running_results=not emits_changes,
     )
 
 
@@ -43,10 +51,10 @@ def check_aggregates(aggregates: Mapping[str, Aggregate]) -> None:
 
 
 def _function(
-    aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType
+    aggregates: Mapping[str, Aggregate], key: Key, changing: bool, emits_changes: bool, kind: OutputType
 ) -> KeyedAggregates:
     made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
-    return KeyedAggregates(made, record_key=record_key(key_columns(key, kind)), emits_changes=changing)
+    return KeyedAggregates(made, record_key=record_key(key_columns(key, kind)), emits_changes=emits_changes)
 
 
 def _columns(aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType) -> OutputType:

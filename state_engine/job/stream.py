@@ -15,7 +15,7 @@ from state_engine.core.names import check_text_name
 from state_engine.core.types.column_names import check_there
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.changing_streams import check_operator
+from state_engine.job.changing_streams import check_no_running_results, check_operator
 from state_engine.job.graph import (
     Node,
     OperatorInput,
@@ -164,6 +164,7 @@ class Stream:
         named = job.new_uid(method) if uid is None else uid
         check_stream(function, operator=named, keyed=inputs[0].key is not None)
         check_operator(function, inputs, operator=named, method=method)
+        check_no_running_results(inputs, operator=named, method=method)
         for one in inputs:
             _check_key(one, operator=named)
         made = None

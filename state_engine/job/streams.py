@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import pyarrow as pa
 
@@ -68,6 +68,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from state_engine.job.job import StatefulJob
+
+Emit = Literal["rows", "changes"]
+"""What the running results of a key are: events of their own, or changes of one."""
 
 
 @guarded_class
@@ -402,11 +405,14 @@ class KeyedStream(TableFunctions, DataStream):
         accumulator_type: TypeLike,
         output_type: TypeLike,
         *,
+        emit: Emit = "rows",
         uid: str | None = None,
     ) -> DataStream: ...
 
     @overload
-    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> DataStream: ...
+    def aggregate(
+        self, *, emit: Emit | Aggregate = "rows", uid: str | None = None, **aggregates: Aggregate
+    ) -> DataStream: ...
 
     def aggregate(
         self,
@@ -414,6 +420,7 @@ class KeyedStream(TableFunctions, DataStream):
         accumulator_type: TypeLike | Aggregate | None = None,
         output_type: TypeLike | Aggregate | None = None,
         *,
+        emit: Emit | Aggregate = "rows",
         uid: str | None = None,
         **aggregates: Aggregate,
     ) -> DataStream:
@@ -429,26 +436,35 @@ class KeyedStream(TableFunctions, DataStream):
             function: adds elements to an accumulator and gives its result.
             accumulator_type: what is stored, of a function.
             output_type: of the results, of a function.
+            emit: ``rows`` makes each result an insert, an event of its own. ``changes`` lets each result of a key take
+                the one before back: for a keyed sink, or to rank or aggregate the newest results. On a stream that
+                changes they always do.
             aggregates: ``count``, ``sum_``, ``avg``, ``min_`` and ``max_``, by the names of their columns.
 
         Raises:
             ConfigurationError: there are both or neither; or an aggregate does not fit the columns of the stream.
         """
         of_function = (function, accumulator_type, output_type)
-        misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid))
+        misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid, emit))
+        if not misnamed and emit not in get_args(Emit):
+            raise ConfigurationError(f"emit of aggregate must be 'rows' or 'changes', not {emit!r}")
+        emits_changes = is_changing(self._node) or emit == "changes"
         if aggregates and of_function == (None, None, None) and not misnamed:
-            return self._aggregate(aggregates, uid)
+            return self._aggregate(aggregates, uid, emits_changes=emits_changes)
         if aggregates or misnamed or function is None or isinstance(function, Aggregate):
             raise ConfigurationError(
                 "aggregate takes an AggregateFunction with accumulator_type and output_type, or aggregates by the name "
                 "of the column that each becomes, as in aggregate(n=count(), total=sum_('amount')), and not both. No "
-                "such column can be called function, accumulator_type, output_type or uid"
+                "such column can be called function, accumulator_type, output_type, emit or uid"
             )
-        made = RunningAggregate(function, accumulator_type, emits_changes=is_changing(self._node))
+        made = RunningAggregate(function, accumulator_type, emits_changes=emits_changes)
         return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
 
-    def _aggregate(self, aggregates: Mapping[str, Aggregate], uid: str | None) -> DataStream:
-        made = declared_aggregates(aggregates, self._key, changing=is_changing(self._node))
+    def _aggregate(
+        self, aggregates: Mapping[str, Aggregate], uid: str | None, *, emits_changes: bool
+    ) -> DataStream:
+        changing = is_changing(self._node)
+        made = declared_aggregates(aggregates, self._key, changing=changing, emits_changes=emits_changes)
         declared = declared_type(self._node)
         if declared is not None:
             made.gives(declared)  # what does not fit is refused here and now
@@ -475,6 +491,7 @@ class KeyedStream(TableFunctions, DataStream):
             lambda kind: RollingReduce(check, element_type(kind), undo, emits_changes=changing),
             accepts_changes=undo is not None,
             emits_changes=changing,
+            gives_running_results=not changing,
         )
         return self._add((self._input(),), made, method="reduce", uid=uid, output_type=None)
 
@@ -509,7 +526,9 @@ class KeyedStream(TableFunctions, DataStream):
         return self
 
     def _rolling(self, kind: RollingKind, field: str | int, uid: str | None) -> DataStream:
-        made = TypedByInput(lambda of: RollingAggregate(kind, field, element_type(of)))
+        made = TypedByInput(
+            lambda of: RollingAggregate(kind, field, element_type(of)), gives_running_results=True
+        )
         return self._add((self._input(),), made, method=kind, uid=uid, output_type=None)
 
     def _input(self) -> OperatorInput:

@@ -27,9 +27,11 @@ class TypedByInput(KeyedProcessFunction):
         gives: Callable[[OutputType], OutputType] | None = None,
         accepts_changes: bool = False,
         emits_changes: bool = False,
+        gives_running_results: bool = False,
     ) -> None:
         self._make, self._gives = make, gives
         self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
+        self.gives_running_results = gives_running_results
 
     @property
     def keeps_type(self) -> bool:

@@ -40,6 +40,7 @@ NOWHERE = FileSource("/nowhere", schema=ROW)
 INNER, OUTER, BOUND, MINUTE_MS = 10, 40, 5, 60_000
 LATE = OutputTag("late", COUNTED)
 Row = tuple[int, str, datetime]
+MORE = pytest.mark.more
 
 
 class Window(KeyedProcessFunction):
@@ -143,8 +144,8 @@ def check(run: MemoryRun, expected: Expected) -> None:
     assert run.sink("late") == []  # all that the first window yields is in time for the second one
 
 
-@pytest.mark.parametrize("lateness", [0, 15, 60])
-@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize("lateness", [15, pytest.param(0, marks=MORE), pytest.param(60, marks=MORE)])
+@pytest.mark.parametrize("parallelism", [3, pytest.param(1, marks=MORE)])
 def test_no_result_of_a_window_is_late_for_the_next_one(lateness: int, parallelism: int) -> None:
     for seed in range(3):
         rows = rows_of(seed)
@@ -240,7 +241,7 @@ def merged_job(lateness: int, *, with_source: bool) -> StatefulJob:
 
 
 @pytest.mark.parametrize("with_source", [False, True], ids=["windows", "windows and rows"])
-@pytest.mark.parametrize("lateness", [0, 15])
+@pytest.mark.parametrize("lateness", [15, pytest.param(0, marks=MORE)])
 def test_what_one_window_holds_back_it_holds_back_for_all_that_is_merged_with_it(
     lateness: int, with_source: bool
 ) -> None:

@@ -145,11 +145,12 @@ class RunningAggregate(ResultOfKey):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """The aggregation with this element, or without it."""
-        if not self.accepts_changes:
-            self._state.add(value)
-            return [self._state.get()]
-        value = without_kind(value)
         kept = self._state.get_internal() is not None
+        if not self.accepts_changes:
+            before = self._state.get() if kept and self.emits_changes else NO_RESULT
+            self._state.add(value)
+            return self.result(before, self._state.get())
+        value = without_kind(value)
         before = self._state.get() if kept and self.emits_changes else NO_RESULT
         if not takes_back(ctx.row_kind()):
             self._rows.added(kept=kept)

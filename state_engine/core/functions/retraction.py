@@ -47,8 +47,13 @@ class ResultOfKey(KeyedProcessFunction):
     """Base of functions that put out the result of a key for every element.
 
     Attributes:
-        emits_changes: whether results have kinds. Set by who builds the job, where the stream changes.
+        emits_changes: whether results have kinds. Set by who builds the job, where the stream changes or where each
+            result is to take the one before back.
     """
+
+    @property
+    def gives_running_results(self) -> bool:  # type: ignore[override]
+        return not self.emits_changes
 
     def result(self, before: Any, after: Any) -> Iterable[Any]:
         """What comes out for an element, of the results of its key before and after it.

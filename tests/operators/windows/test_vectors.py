@@ -154,8 +154,15 @@ class Replayed:
         return f"{prefix}{k} {n} [{ms(start)},{ms(end)})"
 
 
-@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
-@pytest.mark.parametrize("parallelism", [1, 2, 7])
+@pytest.mark.parametrize(
+    ("parallelism", "backend"),
+    [
+        (2, None),
+        *(pytest.param(one, None, marks=pytest.mark.more) for one in (1, 7)),
+        *(pytest.param(one, EmbeddedRocksDBStateBackend(), marks=pytest.mark.more) for one in (1, 2, 7)),
+    ],
+    ids=["heap-2", "heap-1", "heap-7", "rocksdb-1", "rocksdb-2", "rocksdb-7"],
+)
 @pytest.mark.parametrize("name", VECTORS)
 def test_examples_hold_with_a_restore_between_every_two_steps(
     name: str, parallelism: int, backend: Any
