@@ -492,6 +492,22 @@ A reduction without inverse, an aggregation without retract and Flink's rolling 
   core/functions/test_retraction::test_which_functions_can_take_rows_back
 Aggregates fit the columns of their stream, and have names of their own
   misuse/test_changes::test_aggregates_that_do_not_fit_are_refused_while_they_are_built
+What would count each running result of a key beside those before it is refused behind them
+  operators/test_running_results::test_what_would_count_each_result_is_refused_behind_running_ones
+  operators/test_running_results::test_another_word_for_emit_is_refused
+Windows need event time, a place for late rows that gets them, words that they know, and names of their own
+  operators/windows/test_windows_in_jobs::test_what_cannot_be_a_window_is_refused_while_the_job_is_built
+A size, offset, zone or gap that makes no windows is refused when it is given
+  operators/windows/test_assigners::test_what_makes_no_windows_is_refused
+  operators/windows/test_assigners::test_sessions_of_a_computed_gap
+A row is refused whose time has no calendar, or whose window has no bounds, and no other row
+  operators/windows/test_assigners::test_a_time_without_a_calendar_is_refused_with_a_way_out
+  operators/windows/test_vectors::test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other
+State of other windows is refused before a row is read
+  operators/windows/test_windows_in_jobs::test_another_size_is_refused_and_another_lateness_is_not
+  microbatch/test_shapes::test_another_shape_is_refused_before_a_row_is_read
+An event time of its own needs a stream with event time
+  microbatch/test_output_times::test_an_own_event_time_needs_a_stream_with_event_time
 A function over columns has no state that is not one value for each key
   misuse/test_vectorized::test_states_that_columns_cannot_hold_are_refused
 What it returns has the columns, numbers and types that are declared
