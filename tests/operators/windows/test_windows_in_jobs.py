@@ -22,6 +22,7 @@ from state_engine import (
     Session,
     Sliding,
     StatefulJob,
+    TimePartitions,
     Tumbling,
     count,
     max_,
@@ -195,6 +196,42 @@ def test_the_same_on_spark_also_where_timers_fire_without_a_row(
     assert table_of(outputs["sessions"]) == expected_of(session_model(given, 12))
     assert table_of(outputs["slides"]) == expected_of(sliding_model(given, 12))
     assert pipeline.state("sessions", "sessions") == []
+
+
+@pytest.mark.parametrize("lateness", ["0 h", "2 h"])
+def test_the_end_of_a_partition_ends_windows_and_those_behind_them(
+    spark: SparkSession, tmp_path: Path, lateness: str
+) -> None:
+    """Hours, and the quarters of a day behind them: with a lateness those that end with the day come a day later."""
+    (tmp_path / "in").mkdir()
+    hours = [(0, "a"), (5, "a"), (6, "b"), (23, "a"), (23, "b"), (24, "a"), (40, "b"), (47, "a")]
+    columns = {
+        "k": [k for _, k in hours],
+        "v": [1] * len(hours),
+        "at": [EPOCH + timedelta(hours=hour, minutes=30) for hour, _ in hours],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "in" / "hours.parquet")
+
+    def build(job: StatefulJob) -> dict[str, DataStream]:
+        source = FileSource(str(tmp_path / "in"), format="parquet", schema=ROW)
+        rows = job.source("rows", source, order_by=["at"], event_time="at")
+        first = rows.key_by("k").window(Tumbling("1 h"), lateness=lateness).aggregate(uid="hours", n=count())
+        return {"quarters": first.key_by("k").window(Tumbling("6 h")).aggregate(uid="quarters", n=sum_("n"))}
+
+    days = TimePartitions("at", start="1970-01-01", end="1970-01-10")
+    pipeline = Pipeline(tmp_path, spark, build, partitions=days)
+    expected: dict[tuple[str, int], int] = {}
+    for hour, k in hours:
+        expected[k, hour // 6 * 6] = expected.get((k, hour // 6 * 6), 0) + 1
+    shown: dict[tuple[str, int], int] = {}
+    for day, ends in enumerate((24, 48, 72)):
+        pipeline.run(partition=f"1970-01-0{day + 1}")
+        results = pipeline.outputs().get("quarters", [])
+        shown = {(k, ms(start) // 3_600_000): n for k, start, _, n in results}
+        assert len(shown) == len(results)
+        until = ends if lateness == "0 h" else ends - 2
+        assert shown == {one: n for one, n in expected.items() if one[1] + 6 <= until}
+    assert shown == expected
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
