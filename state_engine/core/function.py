@@ -27,6 +27,7 @@ class Function:
         holds_back_ms: by how much its outputs may be behind its watermark, in milliseconds: functions that read them
             have a watermark so much earlier, so none of them is late there. A constant of the function, not below 0;
             None for one that never holds it back.
+        shows: the state that ``publish`` shows as a table, and the column of its map keys; None where it is not one.
         shape: what the state means beyond its types, as text: ``"tumbling 3600000"``. It is recorded with the state,
             and a function of another shape is refused: it would misread the state. None where the types say all.
     """
@@ -36,6 +37,7 @@ class Function:
     gives_running_results: bool = False
     holds_back_ms: int | None = None
     shape: str | None = None
+    shows: tuple[str, str] | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called before the first element of a subtask's micro-batch: get state handles here."""

@@ -103,6 +103,30 @@ class Stream:
         operator.kept_states += _state_names(names, beside=operator.dropped_states)
         return self
 
+    def publish(self, table: StateTable, *, name: str | None = None) -> Self:
+        """Show the state that the operator keeps for a table, as ``publish_state`` does.
+
+        It is ``versions`` of ``scd2``, ``top`` of ``top_n``, ``windows`` of tumbling windows and ``sessions``.
+
+        Args:
+            table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.
+            name: of the table among the sinks of the job; the name of the state by default.
+
+        Returns:
+            The stream.
+
+        Raises:
+            ConfigurationError: the operator keeps no state for a table; or as ``publish_state`` does.
+        """
+        operator = self._operator("publish")
+        if operator.function.shows is None:
+            raise ConfigurationError(
+                f"publish: operator '{operator.uid}' does not say which of its states a table shows; name it: "
+                "publish_state(state, table)"
+            )
+        state, map_key = operator.function.shows
+        return self.publish_state(state, table, name=name, map_key=map_key)
+
     def publish_state(
         self, state: str, table: StateTable, *, name: str | None = None, map_key: str = "map_key"
     ) -> Self:

@@ -78,7 +78,7 @@ class TableFunctions(Stream):
         """Keep all versions of each key, with the time from which and until which each was valid (SCD 2).
 
         They are in the map state ``versions``; publish it: ``keyed.scd2(valid_from="moved", uid="homes")
-        .publish_state("versions", DeltaStateTable(path), map_key="valid_from")``. Rows may come in any order; the
+        .publish(DeltaStateTable(path))``. Rows may come in any order; the
         operator emits nothing. See ``Scd2``.
 
         Args:
@@ -97,15 +97,15 @@ class TableFunctions(Stream):
         made = TypedByInput(
             partial(_scd2, _columns(self._key), valid_from, tracked, sequence, of_feeds, merge_equal),
             accepts_changes=Scd2.accepts_changes,
+            shows=Scd2.shows,
         )
         return self._table_function(made, "scd2", uid)
 
     def top_n(self, n: int, *, by: str | Sequence[str], uid: str | None = None) -> DataStream:
         """Keep the greatest rows of each key by rank, in the map state ``top``.
 
-        Publish it: ``keyed.top_n(3, by="points", uid="best").publish_state("top", DeltaStateTable(path),
-        map_key="rank")``. On a stream that changes all rows are kept, to take some back; the operator emits nothing.
-        See ``TopN``.
+        Publish it: ``keyed.top_n(3, by="points", uid="best").publish(DeltaStateTable(path))``. On a stream that changes
+        all rows are kept, to take some back; the operator emits nothing. See ``TopN``.
 
         Args:
             n: how many ranks there are.
@@ -128,7 +128,8 @@ class TableFunctions(Stream):
 
 def _top_n_function(key: Key, n: int, *, by: str | Sequence[str], keep_all: bool) -> TypedByInput:
     """``TopN`` for the rows of a stream; arguments as there."""
-    return TypedByInput(partial(_top_n, _columns(key), n, by, keep_all), accepts_changes=keep_all)
+    made = partial(_top_n, _columns(key), n, by, keep_all)
+    return TypedByInput(made, accepts_changes=keep_all, shows=TopN.shows)
 
 
 def _columns(key: Key) -> tuple[str, ...]:

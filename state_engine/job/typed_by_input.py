@@ -28,8 +28,9 @@ class TypedByInput(KeyedProcessFunction):
         accepts_changes: bool = False,
         emits_changes: bool = False,
         gives_running_results: bool = False,
+        shows: tuple[str, str] | None = None,
     ) -> None:
-        self._make, self._gives = make, gives
+        self._make, self._gives, self.shows = make, gives, shows
         self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
         self.gives_running_results = gives_running_results
 
@@ -51,7 +52,7 @@ class TimedByInput(TypedByInput):
     """The same of a function that sets timers.
 
     Args:
-        holds_back_ms, shape: of the function, see ``Function``.
+        holds_back_ms, shape, shows: of the function, see ``Function``.
     """
 
     def __init__(
@@ -62,8 +63,9 @@ class TimedByInput(TypedByInput):
         holds_back_ms: int,
         shape: str,
         emits_changes: bool = False,
+        shows: tuple[str, str] | None = None,
     ) -> None:
-        super().__init__(make, gives=gives, emits_changes=emits_changes)
+        super().__init__(make, gives=gives, emits_changes=emits_changes, shows=shows)
         self.holds_back_ms, self.shape = holds_back_ms, shape
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:

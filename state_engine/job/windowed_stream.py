@@ -27,9 +27,9 @@ from state_engine.job.graph import (
 from state_engine.job.typed_by_input import TimedByInput
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates import Aggregate, plan
-from state_engine.operators.windows.aligned_windows import AlignedWindows
+from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
-from state_engine.operators.windows.session_windows import SessionWindows
+from state_engine.operators.windows.session_windows import SESSIONS, SessionWindows
 from state_engine.operators.windows.window_results import Emit, WindowSettings
 from state_engine.sources.output_type import OutputType
 
@@ -99,6 +99,7 @@ class WindowedStream:
             holds_back_ms=settings.lateness_ms + isinstance(windows, Session),
             shape=windows.shape,
             emits_changes=settings.has_kinds,
+            shows=_shown(windows),
         )
         declared = declared_type(self._rows.parent, type_in_code)
         if declared is not None:
@@ -122,6 +123,13 @@ class WindowedStream:
                 f"source '{ends[0].name}' diverts late rows before window({self._windows!r}) could take them: move "
                 "late_to from the source to window(…, late_to=…), or leave lateness out"
             )
+
+
+def _shown(windows: Assigner) -> tuple[str, str] | None:
+    """The state with a row for each window; windows that overlap have none."""
+    if isinstance(windows, Session):
+        return SESSIONS, BOUNDS[0]
+    return (WINDOWS, BOUNDS[0]) if isinstance(windows, Tumbling) else None
 
 
 def _function(

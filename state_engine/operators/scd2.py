@@ -100,6 +100,8 @@ class Scd2(KeyedProcessFunction):
 
     accepts_changes = True
 
+    shows = (VERSIONS, VALID_FROM)
+
     @checked_function
     def __init__(
         self,

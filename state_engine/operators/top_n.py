@@ -61,6 +61,8 @@ class TopN(KeyedProcessFunction):
         {'go': {1: Row(player='eva', points=5), 2: Row(player='kim', points=4)}}
     """
 
+    shows = (TOP, RANK)
+
     @checked_function
     def __init__(
         self,

@@ -189,7 +189,7 @@ def test_a_job_gives_the_same_history(rows: list[Row], sizes: list[int]) -> None
         ),
     )
     versions = feed.key_by("id").scd2(valid_from="since", uid="homes")  # the feed gives its sequence
-    versions.publish_state("versions", DeltaStateTable("/homes"), map_key="valid_from")
+    versions.publish(DeltaStateTable("/homes"))
     ops = {INSERT: "c", UPDATE_AFTER: "u", UPDATE_BEFORE: "b", DELETE: "d"}
     with run_in_memory(job) as run:
         for batch in batches(rows, sizes):

@@ -105,7 +105,7 @@ def test_a_top_list_follows_the_head(tmp_path: Path, spark: SparkSession, changi
         max_rows_per_batch=3,
     )
     best = scores.key_by("game").top_n(2, by="points", uid="best")
-    best.publish_state("top", DeltaStateTable(str(tmp_path / "best")), map_key="rank")
+    best.publish(DeltaStateTable(str(tmp_path / "best")))
     engine.run(job)
     left = [("go", 1, "kim"), ("go", 2, "ada")] if changing else [("go", 1, "eva"), ("go", 2, "kim")]
     assert shown(tmp_path / "best", ["game", "rank", "player"]) == left

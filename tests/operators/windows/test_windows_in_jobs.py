@@ -17,6 +17,7 @@ from state_engine import (
     ChangeFormat,
     Cumulating,
     DataStream,
+    DeltaStateTable,
     FileSource,
     OutputTag,
     Session,
@@ -165,6 +166,36 @@ def test_another_size_is_refused_and_another_lateness_is_not() -> None:
         run.restart(windows_job(Tumbling(10), lateness=5))
         run.process({"rows": [("a", 2, EPOCH)]})
         assert table_of(run.process(drain=True)["windows"]) == {("a", 0, 10): (2, 3, 2)}
+
+
+def test_open_windows_are_a_table() -> None:
+    job = StatefulJob("published")
+    keyed = source_of(job).key_by("k")
+    keyed.window(Session(6)).aggregate(uid="sessions", n=count()).publish(DeltaStateTable("/sessions"))
+    keyed.window(Tumbling(10)).aggregate(uid="windows", n=count()).publish(DeltaStateTable("/windows"))
+    with run_in_memory(job) as run:
+        run.process({"rows": rows_of([Event("a", 1, 0.0, 1), Event("a", 1, 0.0, 3), Event("b", 1, 0.0, 12)])})
+        sessions = [(row.k, row.window_start, row.end, row.rows) for row in run.table("sessions")]
+        assert sorted(sessions) == [("a", 1, 9, 2), ("b", 12, 18, 1)]
+        assert sorted((row.k, row.window_start, row.rows) for row in run.table("windows")) == [
+            ("a", 0, 2),
+            ("b", 10, 1),
+        ]
+        run.process(drain=True)
+        assert run.table("sessions") == run.table("windows") == []
+
+
+def test_slices_are_no_table_of_windows() -> None:
+    slides = (
+        source_of(StatefulJob("published"))
+        .key_by("k")
+        .window(Sliding(8, every=4))
+        .aggregate(n=count(), uid="s")
+    )
+    with pytest.raises(
+        ConfigurationError, match=r"does not say which of its states.*publish_state\(state, table\)"
+    ):
+        slides.publish(DeltaStateTable("/slides"))
 
 
 # -- on Spark ----------------------------------------------------------------------------------------------------------
