@@ -95,7 +95,7 @@ def test_the_key_behind_aggregates_of_files_is_known_without_running_the_job(
     spark.createDataFrame([("ada", 3)], "user string, ms int").write.parquet(str(tmp_path / "clicks"))
     job = StatefulJob("clicks")
     clicks = job.source("clicks", FileSource(str(tmp_path / "clicks"), schema="user string, ms int"))
-    users = clicks.key_by("user").aggregate(total=sum_("ms")).uid("users")
+    users = clicks.key_by("user").aggregate(total=sum_("ms"), emit="changes").uid("users")
     users.key_by("total").aggregate(n=count()).uid("totals")
     key = known_key(spark, job, job.operators["totals"])
     assert (key.names, [str(kind) for kind in key.types]) == (("total",), ["int64"])
