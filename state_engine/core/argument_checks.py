@@ -130,8 +130,10 @@ def _elements_fit(value: Any, kind: type, parts: tuple[Any, ...]) -> bool:
         return issubclass(kind, str | bytes)
     if set(parts) <= {Any, ...} or (kind is tuple and parts[-1] is not ...):
         return True
-    if issubclass(kind, Mapping):
-        return all(_fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items())
+    if issubclass(kind, Mapping):  # that of the environment may change meanwhile, in another thread
+        return not isinstance(value, dict) or all(
+            _fits(k, parts[0]) and _fits(v, parts[1]) for k, v in value.items()
+        )
     return not isinstance(value, Collection) or all(_fits(one, parts[0]) for one in value)
 
 
