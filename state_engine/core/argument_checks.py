@@ -160,6 +160,7 @@ def _named(hint: Any) -> str:
     if kind in _NAMES:
         return _NAMES[kind]
     if isinstance(kind, type) and issubclass(kind, Iterable) and get_args(hint):
-        return f"a list of {_named(get_args(hint)[0]).removeprefix('a ')}"
+        elements = [_named(part).removeprefix("a ") for part in _parts(get_args(hint)[0])]
+        return f"a list of {' or '.join(elements)}"
     name = "path" if kind.__name__ == "PathLike" else kind.__name__
     return f"{'an' if name[0] in 'AEIOaeio' else 'a'} {name}"

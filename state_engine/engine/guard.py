@@ -21,9 +21,9 @@ from state_engine.storage.stores.failures import NOTHING_DONE, keeping
 
 C = TypeVar("C", bound=type)
 
-_WITH_ADVICE = ("job", "spark", "outputs")
-"""Arguments that are refused with advice of their own: a name where the code is needed, a session of Spark Connect, a
-policy that an operation does not have."""
+_WITH_ADVICE = ("job", "jobs", "spark", "states", "outputs")
+"""Arguments that are refused with advice of their own: a name where the code is needed, a session of Spark Connect, one
+name in place of a list, rows in place of a DataFrame, a policy that an operation does not have."""
 
 
 def guarded(cls: C) -> C:

@@ -140,6 +140,8 @@ def register(
     check_table_name(f"{catalog}.{schema}.name")
     if isinstance(jobs, str | StatefulJob):
         raise ConfigurationError(f"jobs= takes a list of jobs: jobs=[{job_name(jobs)!r}]")
+    if jobs is not None and not isinstance(jobs, Collection):
+        raise ConfigurationError(f"jobs= takes a list of jobs or their names, not {jobs!r}")
     names = jobs_in(context.root) if jobs is None else [job_name(job) for job in jobs]
     given = {}
     for name in names:

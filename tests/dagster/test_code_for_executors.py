@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -127,9 +128,10 @@ def test_the_modules_are_those_of_the_settings_file_and_of_the_definitions(
 
     monkeypatch.setattr(session, "ship_code", ship)
     monkeypatch.setattr(session, "check_session", lambda spark: None)
-    for active in (None, object()):  # a new session, and one that was there
+    classic: Any = SimpleNamespace(_jsparkSession=None)
+    for active in (None, classic):  # a new session, and one that was there
         monkeypatch.setattr(session, "_active_session", lambda there=active: there)
-        monkeypatch.setattr(session, "_start", lambda settings, name: object())
+        monkeypatch.setattr(session, "_start", lambda settings, name: classic)
         StateEngineResource(root=str(tmp_path)).engine()
         settings = Settings(
             root=str(tmp_path), jobs=JobsSettings(modules=["yours"], package_data=["yours/*.csv"])

@@ -188,7 +188,7 @@ def test_queries_fold_as_defined(
         partly = (replace(one, counts=KeyGroups(GROUPS, left)) for one in files[:2])
         upon += [StateFile(one, left[0].start, left[-1].end, place) for place, one in enumerate(partly, 1)]
     upon += [StateFile(one, 0, GROUPS - 1, place) for place, one in enumerate(files[2:], 3)]
-    row: Any = SimpleNamespace(**CLOCKS)
+    row: Any = SimpleNamespace(**CLOCKS, watermark_of=lambda uid: CLOCKS["watermark_ms"])
     schema = recorded_schema(state(shape))
     operator = OperatorCheckpoint("o", 1, GROUPS, str(KEY), [schema], [], [], 0)
     declared = DeclaredState(operator, schema, row)
