@@ -17,7 +17,7 @@ from pathlib import PurePosixPath
 import pyarrow.fs as pafs
 
 from state_engine.core.errors import SourceError
-from state_engine.sources.local_listing import PREFIX, InputFile, Memory, files_below, gives_value, is_hidden
+from state_engine.sources.local_listing import PREFIX, InputFile, files_below, gives_value, is_hidden
 from state_engine.storage.stores.files import Location, is_local, open_location
 
 COPYING = ("._copying_", ".tmp", ".part", ".partial", ".filepart", ".inprogress", ".crdownload")
@@ -29,13 +29,12 @@ _NO_URI = re.compile("[%?#]").search
 class Looks:
     """Looks at the files of one source in one run."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
-        self._memory = memory or Memory()
+    def __init__(self) -> None:
         self._last: tuple[Collection[str] | None, list[InputFile]] = (None, [])
 
     def files(self, path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
-        """See ``list_files``; local directories that did not change are not read again."""
-        self._last = consumed, list_files(path, pattern, consumed, self._memory)
+        """See ``list_files``."""
+        self._last = consumed, list_files(path, pattern, consumed)
         return self._last[1]
 
     def again(self, path: str, pattern: str, consumed: Collection[str]) -> list[InputFile]:
@@ -44,16 +43,13 @@ class Looks:
         return files if position is consumed else self.files(path, pattern, consumed)
 
 
-def list_files(
-    path: str, pattern: str, consumed: Collection[str] = (), memory: Memory | None = None
-) -> list[InputFile]:
+def list_files(path: str, pattern: str, consumed: Collection[str] = ()) -> list[InputFile]:
     """All files of a source, in path order.
 
     Args:
         path: a directory, searched through, or one file.
         pattern: that names must match.
         consumed: URIs that were consumed: read under these names where there are several, whatever they look like.
-        memory: directories that were read before in this run.
     """
     at = open_location(path)
     info = at.info()
@@ -64,7 +60,7 @@ def list_files(
     prefix = PREFIX if is_local(path) else path.split("://")[0] + "://"
     listed, alone = [], info.type == pafs.FileType.File
     matches = re.compile(fnmatch.translate(pattern)).match
-    for one in _infos(at, info, prefix, consumed, memory or Memory()):
+    for one in _infos(at, info, prefix):
         name = one.uri.rsplit("/", 1)[-1]
         copied = not alone and one.uri not in consumed and is_copied(name, pattern)
         if not (copied or matches(name)):
@@ -93,9 +89,7 @@ def mtime_ms(info: pafs.FileInfo) -> int:
     return int((info.mtime_ns or 0) // 1_000_000)
 
 
-def _infos(
-    at: Location, info: pafs.FileInfo, prefix: str, consumed: Collection[str], memory: Memory
-) -> Iterator[InputFile]:
+def _infos(at: Location, info: pafs.FileInfo, prefix: str) -> Iterator[InputFile]:
     """Every file below a location; hidden ones left out.
 
     Args:
@@ -104,7 +98,7 @@ def _infos(
     if info.type == pafs.FileType.File:
         yield InputFile(prefix + info.path, int(info.size), mtime_ms(info), info.path)
     elif prefix == PREFIX:
-        yield from files_below(at.path, consumed, memory)
+        yield from files_below(at.path)
     else:
         for one in at.listing(recursive=True):
             parts = PurePosixPath(one.path[len(at.path) :]).parts

@@ -1,18 +1,9 @@
-"""The files below a local directory; within one run, a directory that did not change is not read again.
-
-A run looks for new files before every micro-batch, and for files that wait after the last one. A look takes from the
-memory of the run what a directory held, where its time of change is the same, and only files that are not consumed are
-asked for their sizes and times again. Each run begins with a whole look: it sees
-consumed files that changed in place, and where a file system does not keep times of directories, a file comes one run
-later at most.
-"""
+"""The files below a local directory, links followed; the walk goes round in no circle."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -49,98 +40,43 @@ class _Place(NamedTuple):
     via: tuple[str, ...]
 
 
-@dataclass
-class _Directory:
-    """What a directory holds; ``has_links`` where what it holds may change without it."""
-
-    files: list[InputFile]
-    below: list[_Place]
-    has_links: bool = False
-
-
-_Stamp = tuple[int, int, int]
-
-
-@dataclass
-class Memory:
-    """Directories as they were read.
-
-    Attributes:
-        settled_ns: a directory that changed less than this before it was read may change again without another time:
-            FAT counts by two seconds, and a kernel by its ticks.
-    """
-
-    settled_ns: int = 2_000_000_000
-    directories: dict[_Place, tuple[_Stamp, _Directory]] = field(default_factory=dict)
-
-
-def files_below(path: str, consumed: Collection[str], memory: Memory) -> Iterator[InputFile]:
-    """The files below a local directory, in no order; hidden ones left out.
-
-    Args:
-        consumed: URIs of files whose sizes and times may come from memory.
-        memory: gets the directories that are read.
-    """
+def files_below(path: str) -> Iterator[InputFile]:
+    """The files below a local directory, in no order; hidden ones left out."""
     real = os.path.realpath(path)
     todo = [_Place(path, real, (real,))]
     while todo:
-        place = todo.pop()
-        directory, is_new = _remembered(memory, place)
-        yield from directory.files if is_new else _looked_at_again(directory.files, consumed)
-        todo += directory.below
+        files, below = _read(todo.pop())
+        yield from files
+        todo += below
 
 
-def _remembered(memory: Memory, place: _Place) -> tuple[_Directory, bool]:
-    """What a directory holds, and whether it was read for this."""
-    stat = os.stat(place.path)  # before it is read: a change meanwhile gives it another stamp
-    stamp = (stat.st_dev, stat.st_ino, stat.st_ctime_ns)
-    known = memory.directories.get(place)
-    if known is not None and known[0] == stamp:
-        return known[1], False
-    settled = time.time_ns() - stat.st_ctime_ns > memory.settled_ns
-    directory = _read(place)
-    if settled and not directory.has_links:
-        memory.directories[place] = (stamp, directory)
-    return directory, True
-
-
-def _looked_at_again(files: list[InputFile], consumed: Collection[str]) -> Iterator[InputFile]:
-    """What is remembered of a directory's files; those that are not consumed get the sizes and times of now."""
-    for place, one in enumerate(files):
-        if one.uri not in consumed:
-            try:
-                stat = os.stat(one.real)
-            except FileNotFoundError:
-                continue
-            files[place] = one._replace(size=stat.st_size, mtime_ms=_mtime_ms(stat))
-        yield files[place]
-
-
-def _read(place: _Place) -> _Directory:
-    files: list[InputFile] = []
-    directory = _Directory(files, [])
+def _read(place: _Place) -> tuple[list[InputFile], list[_Place]]:
+    """The files in a directory, and the directories in it that are walked next."""
+    files, below = list[InputFile](), list[_Place]()
     real_start = place.real.rstrip("/") + "/"
     with os.scandir(place.path) as entries:
         for entry in entries:
             if is_hidden(entry.name) and not gives_value(entry.name):
                 continue
             is_link = entry.is_symlink()
-            directory.has_links |= is_link
             if is_link and not os.path.exists(entry.path):  # it leads nowhere, or to itself
                 continue
             real = os.path.realpath(entry.path) if is_link else real_start + entry.name
             if entry.is_dir():
                 if not is_link:
-                    directory.below.append(_Place(entry.path, real, place.via))
+                    below.append(_Place(entry.path, real, place.via))
                 elif not _is_walked(real, place):
-                    directory.below.append(_Place(entry.path, real, (*place.via, place.real)))
+                    below.append(_Place(entry.path, real, (*place.via, place.real)))
             elif entry.is_file() and not is_hidden(entry.name):
-                stat = entry.stat()
+                try:
+                    stat = entry.stat()
+                except FileNotFoundError:  # it went meanwhile
+                    continue
                 linked = is_link or len(place.via) > 1
                 uri, nameless = _uri(entry.path)
-                size, changed_ms = stat.st_size, _mtime_ms(stat)
+                size, changed_ms = stat.st_size, stat.st_mtime_ns // 1_000_000
                 files.append(InputFile(uri, size, changed_ms, real, linked, nameless=nameless))
-    return directory
+    return files, below
 
 
 def _uri(path: str) -> tuple[str, bool]:
@@ -160,10 +96,6 @@ def is_hidden(name: str) -> bool:
 def gives_value(name: str) -> bool:
     """Whether a directory is that of a column's value, such as ``_day=1``: then its name does not hide it."""
     return name.startswith("_") and "=" in name
-
-
-def _mtime_ms(stat: os.stat_result) -> int:
-    return stat.st_mtime_ns // 1_000_000
 
 
 def _is_walked(real: str, place: _Place) -> bool:

@@ -1,63 +1,33 @@
-"""Looks at a local directory within one run: what did not change is not read again, and nothing is overlooked."""
+"""Looks at a local directory: nothing is overlooked. And versions of tables, of which the newest are kept."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from state_engine import FileSource
 from state_engine.core.errors import SourceError
-from state_engine.sources import file
-from state_engine.sources.changes.change_format import DebeziumFormat
-from state_engine.sources.changes.decoded_source import DecodedSource
 from state_engine.sources.delta_table import kept_newest
 from state_engine.sources.listing import Looks
-from state_engine.sources.local_listing import InputFile, Memory
+from state_engine.sources.local_listing import InputFile
 
 NO_SPARK: Any = None
-TICK_S = 0.02
-"""Longer than the time in which a kernel gives two changes the same time."""
-
-
-def looks() -> Looks:
-    """Those of a run; directories settle within a tick, so that tests need not wait for seconds."""
-    return Looks(Memory(int(TICK_S * 1e9) // 2))
-
-
-@pytest.fixture
-def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often each directory was read, by its name."""
-    counts: Counter[str] = Counter()
-    scandir = os.scandir
-
-    def counting(path: str) -> Iterator[os.DirEntry[str]]:
-        counts[Path(path).name] += 1
-        return scandir(path)
-
-    monkeypatch.setattr(os, "scandir", counting)
-    return counts
 
 
 def files(directory: Path, looks: Looks) -> list[InputFile]:
-    """A look of a run, after what was done before has settled."""
-    time.sleep(TICK_S)
     return looks.files(f"file://{directory}", "*", ())
 
 
 def look(directory: Path, looks: Looks, consumed: Sequence[str] = ()) -> dict[str, int]:
     """The sizes of files that a look finds."""
-    time.sleep(TICK_S)
     start = f"file://{directory}/"
     listed = looks.files(f"file://{directory}", "*", {start + name for name in consumed})
     return {one.uri.removeprefix(start): one.size for one in listed}
@@ -68,47 +38,9 @@ def put(file: Path, size: int = 1) -> None:
     file.write_bytes(b"x" * size)
 
 
-def test_a_directory_that_did_not_change_is_read_once(tmp_path: Path, read: Counter[str]) -> None:
-    feed = tmp_path / "feed"
-    for name in ("a/1", "a/2", "b/1"):
-        put(feed / name)
-    run = looks()
-    assert look(feed, run) == look(feed, run) == {"a/1": 1, "a/2": 1, "b/1": 1}
-    assert read == {"feed": 1, "a": 1, "b": 1}
-    put(feed / "b/2")
-    put(feed / "c/1")
-    assert look(feed, run) == {"a/1": 1, "a/2": 1, "b/1": 1, "b/2": 1, "c/1": 1}
-    assert read == {"feed": 2, "a": 1, "b": 2, "c": 1}
-    look(feed, looks())
-    assert read == {"feed": 3, "a": 2, "b": 3, "c": 2}  # every run begins with a whole look
-
-
-def test_a_directory_that_may_change_without_another_time_is_read_again(
-    tmp_path: Path, read: Counter[str]
-) -> None:
-    put(tmp_path / "a/1")
-    run = Looks(Memory(3_600 * 10**9))
-    assert look(tmp_path, run) == look(tmp_path, run)
-    assert read["a"] == 2
-
-
-def test_sizes_of_files_that_are_not_consumed_are_looked_at_again(tmp_path: Path) -> None:
-    for name in ("consumed", "grows", "new"):
-        put(tmp_path / name)
-    run = looks()
-    look(tmp_path, run)
-    for name in ("consumed", "grows"):
-        put(tmp_path / name, 5)
-    assert look(tmp_path, run, ["consumed"]) == {"consumed": 1, "grows": 5, "new": 1}
-    assert look(tmp_path, run, ["consumed", "grows"])["grows"] == 5  # as it was when it was consumed
-    next_run = look(tmp_path, looks(), ["consumed"])
-    assert next_run == {"consumed": 5, "grows": 5, "new": 1}
-
-
 def test_a_file_that_another_runner_consumed_after_it_grew(tmp_path: Path) -> None:
     source = FileSource(str(tmp_path), schema="text string", format="csv").for_run()
     put(tmp_path / "grows")
-    time.sleep(TICK_S)
     source.plan(NO_SPARK, [])
     put(tmp_path / "grows", 5)
     consumed = source.for_run().consumed(NO_SPARK, "all")
@@ -121,17 +53,23 @@ def test_a_file_that_another_runner_consumed_after_it_grew(tmp_path: Path) -> No
 def test_a_file_that_vanishes_while_it_is_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "a")
     put(tmp_path / "b")
-    stat = os.stat
+    scandir = os.scandir
 
-    def gone(path: Any, **options: Any) -> os.stat_result:
-        if path == str(tmp_path / "b"):
-            raise FileNotFoundError(path)
-        return stat(path, **options)
+    class Listed:
+        """A listing, between which and the look at its files one of them goes."""
 
-    run = looks()
-    assert look(tmp_path, run) == {"a": 1, "b": 1}
-    monkeypatch.setattr(os, "stat", gone)
-    assert look(tmp_path, run) == {"a": 1}
+        def __init__(self, path: str) -> None:
+            self.entries = list(scandir(path))
+            (tmp_path / "b").unlink()
+
+        def __enter__(self) -> list[os.DirEntry[str]]:
+            return self.entries
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(os, "scandir", Listed)
+    assert look(tmp_path, Looks()) == {"a": 1}
 
 
 def test_what_links_lead_to_may_change_without_their_directory(tmp_path: Path) -> None:
@@ -140,7 +78,7 @@ def test_what_links_lead_to_may_change_without_their_directory(tmp_path: Path) -
     put(feed / "file")
     (feed / "later").symlink_to(outside / "2")
     (feed / "linked").symlink_to(outside)
-    run = looks()
+    run = Looks()
     assert look(feed, run) == {"file": 1, "linked/1": 1}
     put(outside / "2")
     assert look(feed, run) == {"file": 1, "later": 1, "linked/1": 1}  # the file is there under two names
@@ -151,7 +89,7 @@ def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
     put(before / "below/1")
     feed.mkdir()
     (feed / "linked").symlink_to(before)
-    run = looks()
+    run = Looks()
     assert [one.real for one in files(feed, run)] == [f"{before}/below/1"]
     before.rename(after)
     (feed / "linked").unlink()
@@ -161,7 +99,7 @@ def test_a_directory_behind_a_link_that_leads_elsewhere(tmp_path: Path) -> None:
 
 def test_what_waits_is_what_the_plan_at_that_position_saw(tmp_path: Path) -> None:
     start = f"file://{tmp_path}"
-    consumed, others, run = {f"{start}/a": 1}, {f"{start}/b": 1}, looks()
+    consumed, others, run = {f"{start}/a": 1}, {f"{start}/b": 1}, Looks()
     put(tmp_path / "a")
     before = run.files(start, "*", consumed)
     put(tmp_path / "new")
@@ -170,69 +108,6 @@ def test_what_waits_is_what_the_plan_at_that_position_saw(tmp_path: Path) -> Non
     before = run.files(start, "*", consumed)
     put(tmp_path / "newer")
     assert len(run.again(start, "*", others)) == 3  # another position, later
-
-
-def test_each_run_of_a_source_begins_with_a_whole_look(
-    tmp_path: Path, read: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where the source is wrapped; in memory of the run, so runs in two threads share nothing."""
-    monkeypatch.setattr(file, "Looks", looks)
-    put(tmp_path / "feed/a")
-    source = FileSource(str(tmp_path / "feed"), schema="text string", format="csv")
-    for each in (source, DecodedSource("rows", source, DebeziumFormat())):
-        read.clear()
-        time.sleep(TICK_S)
-        first, second = each.for_run(), each.for_run()
-        assert [first.plan(NO_SPARK, []) is None for _ in range(3)] == [False] * 3
-        assert read == {"feed": 1}
-        second.plan(NO_SPARK, [])
-        assert read == {"feed": 2}
-
-
-NAMES = st.sampled_from(["a", "b", "d/a", "d/e/a", "d/e/b", "f/a", ".h/a", "f/_b"])
-TREES = st.sampled_from(["d", "d/e", "f", "a"])
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), NAMES, NAMES),
-        st.tuples(st.just("replace"), NAMES, NAMES),
-        st.tuples(st.just("remove"), NAMES, NAMES),
-        st.tuples(st.just("move"), TREES, TREES),
-        st.tuples(st.just("link"), TREES, NAMES),
-    ),
-    min_size=3,
-    max_size=8,
-)
-
-
-def step(directory: Path, what: str, name: str, other: str) -> None:
-    """One change, where the file system allows it."""
-    here, there = directory / name, directory / other
-    does: dict[str, Callable[[], object]] = {
-        "put": lambda: put(here, 3),
-        "replace": lambda: here.replace(there),
-        "remove": here.unlink,
-        "move": lambda: here.rename(there),
-        "link": lambda: there.symlink_to(here),
-    }
-    try:
-        does[what]()
-    except OSError:
-        return
-
-
-@given(steps=STEPS)
-@settings(max_examples=25, deadline=None)
-def test_a_look_within_a_run_finds_what_a_whole_look_finds(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
-) -> None:
-    feed = tmp_path_factory.mktemp("feed")
-    for name in ("a", "d/a", "d/e/b", "f/a"):
-        put(feed / name)
-    run = looks()
-    files(feed, run)
-    for one in steps:
-        step(feed, *one)
-        assert files(feed, run) == files(feed, looks())
 
 
 def test_the_newest_values_are_kept() -> None:
