@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.column_names import check_there
-from state_engine.core.types.every_type import StructType
+from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.job.graph import KEY_COLUMN, SelectedKey
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.aggregates import Aggregate, plan
@@ -33,7 +34,7 @@ def declared_aggregates(
     check_aggregates(aggregates)
     return TypedByInput(
         partial(_function, aggregates, key, changing, emits_changes),
-        gives=partial(_columns, aggregates, key, changing),
+        gives=partial(result_columns, aggregates, key, changing=changing),
         accepts_changes=True,
         emits_changes=emits_changes,
         gives_running_results=not emits_changes,
@@ -57,16 +58,29 @@ def _function(
     return KeyedAggregates(made, record_key=record_key(key_columns(key, kind)), emits_changes=emits_changes)
 
 
-def _columns(aggregates: Mapping[str, Aggregate], key: Key, changing: bool, kind: OutputType) -> OutputType:
+def result_columns(
+    aggregates: Mapping[str, Aggregate],
+    key: Key,
+    kind: OutputType,
+    *,
+    changing: bool,
+    between: Mapping[str, TypeInformation] = MappingProxyType({}),
+) -> OutputType:
+    """The columns of results: the key's, those in between, one for each aggregate.
+
+    Raises:
+        ConfigurationError: an aggregate does not fit the stream, or has the name of another column.
+    """
     made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
     columns = key_columns(key, kind)
-    names = [*columns.names, *(result.name for result in made.results)]
-    check_names(aggregates, columns.names, of="the key has a column")
-    types = [*columns.types, *(result.type for result in made.results)]
+    _check_names(aggregates, columns.names, of="the key has a column")
+    _check_names(aggregates, tuple(between), of="a window has a column")
+    names = [*columns.names, *between, *(result.name for result in made.results)]
+    types = [*columns.types, *between.values(), *(result.type for result in made.results)]
     return OutputType(StructType(names, types, "row"), scalar=False)
 
 
-def check_names(aggregates: Mapping[str, Aggregate], names: Sequence[str], *, of: str) -> None:
+def _check_names(aggregates: Mapping[str, Aggregate], names: Sequence[str], *, of: str) -> None:
     """Refuse aggregates with the name of another column that comes out."""
     for name, aggregate in aggregates.items():
         if name in names:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import pyarrow as pa
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import takes_two_inputs
@@ -446,8 +447,8 @@ class KeyedStream(TableFunctions, DataStream):
         """
         of_function = (function, accumulator_type, output_type)
         misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid, emit))
-        if not misnamed and emit not in get_args(Emit):
-            raise ConfigurationError(f"emit of aggregate must be 'rows' or 'changes', not {emit!r}")
+        if not misnamed:
+            check_choice(emit, get_args(Emit), what="emit of aggregate")
         emits_changes = is_changing(self._node) or emit == "changes"
         if aggregates and of_function == (None, None, None) and not misnamed:
             return self._aggregate(aggregates, uid, emits_changes=emits_changes)

@@ -6,6 +6,7 @@ Mirrors ``org.apache.flink.streaming.api.datastream.WindowedStream``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,14 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.types.durations import Span, to_milliseconds
-from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.declared_aggregates import Key, check_aggregates, check_names, key_columns, record_key
+from state_engine.job.declared_aggregates import (
+    Key,
+    check_aggregates,
+    key_columns,
+    record_key,
+    result_columns,
+)
 from state_engine.job.graph import (
     OperatorInput,
     SourceNode,
@@ -140,26 +146,18 @@ def _function(
     kind: OutputType,
 ) -> KeyedProcessFunction:
     made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=False)
-    settings = WindowSettings(
-        settings.lateness_ms, settings.late_to, settings.emit, record_key(key_columns(key, kind))
-    )
+    settings = replace(settings, record_key=record_key(key_columns(key, kind)))
     if isinstance(windows, Session):
         return SessionWindows(windows, made, settings)
     return AlignedWindows(windows, made, settings)
 
 
 def _columns(aggregates: Mapping[str, Aggregate], key: Key, kind: OutputType) -> OutputType:
-    made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=False)
-    columns = key_columns(key, kind)
-    check_names(aggregates, columns.names, of="the key has a column")
-    check_names(aggregates, BOUNDS, of="a window has a column")
-    clash = [name for name in columns.names if name in BOUNDS]
+    clash = [name for name in key_columns(key, kind).names if name in BOUNDS]
     if clash:
         raise ConfigurationError(
             f"the key has a column '{clash[0]}', and a window puts one of this name out: rename it in a transform "
             "before key_by"
         )
-    bound = to_type("timestamp", parameter="bounds of a window")
-    names = [*columns.names, *BOUNDS, *(result.name for result in made.results)]
-    types = [*columns.types, bound, bound, *(result.type for result in made.results)]
-    return OutputType(StructType(names, types, "row"), scalar=False)
+    bounds = dict.fromkeys(BOUNDS, to_type("timestamp", parameter="bounds of a window"))
+    return result_columns(aggregates, key, kind, changing=False, between=bounds)

@@ -17,9 +17,7 @@ from state_engine.operators.accumulators import BIGINT
 from state_engine.operators.aggregates import AggregatePlan
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
 from state_engine.operators.windows.window_results import (
-    TOO_LATE,
-    WindowAccumulators,
-    WindowResults,
+    WindowFunction,
     WindowSettings,
     check_bounds,
     plus,
@@ -30,7 +28,7 @@ WINDOWS, SLICES = "windows", "slices"
 """Names of the state: of tumbling windows, whose parts are whole windows, and of others."""
 
 
-class AlignedWindows(KeyedProcessFunction):
+class AlignedWindows(WindowFunction):
     """Emits the aggregates of the rows of each key and window.
 
     A window takes rows until the watermark is ``lateness_ms`` behind its last millisecond; then it is closed, and
@@ -48,35 +46,33 @@ class AlignedWindows(KeyedProcessFunction):
     def __init__(
         self, windows: Tumbling | Sliding | Cumulating, plan: AggregatePlan, settings: WindowSettings
     ) -> None:
-        self._windows, self._settings = windows, settings
-        self._accumulators = WindowAccumulators(plan)
-        self._results = WindowResults(self._accumulators, settings)
+        super().__init__(windows.shape, plan, settings)
+        self._windows, self.holds_back_ms = windows, settings.lateness_ms
         name = WINDOWS if isinstance(windows, Tumbling) else SLICES
         self._descriptor = SortedMapStateDescriptor(name, BIGINT, plan.state.value_type)
-        self.shape, self.holds_back_ms = windows.shape, settings.lateness_ms
-        self.emits_changes = settings.has_kinds
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
         self._parts = runtime_context.get_sorted_map_state(self._descriptor)
-        self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Add the row to its part; with kinds, what changes in the windows that are shown."""
         at, watermark = time_of(ctx), ctx.current_watermark()
         windows = [window for window in self._windows.windows_of(at) if self._closes(window) > watermark]
         if not windows:
-            self._too_late.inc()
-            return self._settings.late(value)
+            return self._late(value)
         check_bounds(TimeWindow(windows[0].start, windows[-1].end))
         shown = [window for window in windows if self._is_shown(window, watermark)]
         before = [self._kept(window) for window in shown]
         part = self._windows.slice_of(at)
-        self._parts.put(part, self._accumulators.added(self._parts.get(part), value))
-        self._await(ctx, watermark)
+        kept = self._parts.get(part)
+        self._parts.put(part, self._accumulators.added(kept, value))
+        if kept is None:  # else a timer waits for what happens next
+            self._await(ctx, watermark)
         return [
             change
-            for window, kept in zip(shown, before, strict=True)
-            for change in self._results.change(ctx, window, kept, self._kept(window))
+            for window, earlier in zip(shown, before, strict=True)
+            for change in self._results.change(ctx, window, earlier, self._kept(window))
         ]
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
@@ -93,20 +89,12 @@ class AlignedWindows(KeyedProcessFunction):
 
     # -- times -----------------------------------------------------------------------------------------------------
 
-    def _closes(self, window: TimeWindow) -> int:
-        """The watermark at which a window is closed."""
-        return plus(window.max_timestamp(), self._settings.lateness_ms)
+    def _completes(self, window: TimeWindow) -> int:
+        return window.max_timestamp()
 
     def _goes(self, part: int) -> int:
         """The watermark at which the last window with a part is closed."""
         return self._closes(self._windows.windows_of(part)[-1])
-
-    def _shows(self, window: TimeWindow) -> int:
-        """The watermark at which a window is shown for the first time; running ones are shown with their first row."""
-        return self._closes(window) if self._settings.emit == "final" else window.max_timestamp()
-
-    def _is_shown(self, window: TimeWindow, watermark: int) -> bool:
-        return self._settings.emit == "running" or self._shows(window) <= watermark
 
     def _shown_at(self, timestamp: int) -> list[TimeWindow]:
         if self._settings.emit == "running":

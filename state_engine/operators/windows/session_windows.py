@@ -20,9 +20,7 @@ from state_engine.operators.accumulators import BIGINT
 from state_engine.operators.aggregates import AggregatePlan
 from state_engine.operators.windows.assigners import Session, TimeWindow
 from state_engine.operators.windows.window_results import (
-    TOO_LATE,
-    WindowAccumulators,
-    WindowResults,
+    WindowFunction,
     WindowSettings,
     check_bounds,
     plus,
@@ -34,7 +32,7 @@ SESSIONS, CLOSED = "sessions", "closed"
 Sessions = dict[TimeWindow, tuple[Any, ...]]
 
 
-class SessionWindows(KeyedProcessFunction):
+class SessionWindows(WindowFunction):
     """Emits the aggregates of the rows of each session.
 
     A session ``[start, end)`` is closed once the watermark is ``lateness_ms`` behind its end; then it takes no row, and
@@ -52,9 +50,8 @@ class SessionWindows(KeyedProcessFunction):
     """
 
     def __init__(self, windows: Session, plan: AggregatePlan, settings: WindowSettings) -> None:
-        self._windows, self._settings = windows, settings
-        self._accumulators = WindowAccumulators(plan)
-        self._results = WindowResults(self._accumulators, settings)
+        super().__init__(windows.shape, plan, settings)
+        self._windows = windows
         kept = plan.state.value_type
         assert isinstance(kept, StructType)
         value = StructType(["end", *kept.names], [BIGINT, *kept.types])
@@ -62,13 +59,12 @@ class SessionWindows(KeyedProcessFunction):
         self._closed_descriptor = ValueStateDescriptor(CLOSED, BIGINT)
         self._gap_ms = None if callable(windows.gap) else to_milliseconds(windows.gap)
         # a result is shown at the end of the session, one millisecond behind its event time
-        self.shape, self.holds_back_ms = windows.shape, settings.lateness_ms + 1
-        self.emits_changes = settings.has_kinds
+        self.holds_back_ms = settings.lateness_ms + 1
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        super().open(runtime_context)
         self._sessions = runtime_context.get_sorted_map_state(self._sessions_descriptor)
         self._closed = runtime_context.get_state(self._closed_descriptor)
-        self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Add the row to the sessions that it touches, which become one; with kinds, what that changes."""
@@ -76,8 +72,7 @@ class SessionWindows(KeyedProcessFunction):
         own = self._windows.window_of(value, at)
         touched = self._touched(own)
         if self._is_too_late(own, touched, watermark):
-            self._too_late.inc()
-            return self._settings.late(value)
+            return self._late(value)
         whole = own
         for session in touched:
             whole = whole.cover(session)
@@ -125,16 +120,8 @@ class SessionWindows(KeyedProcessFunction):
 
     # -- when ------------------------------------------------------------------------------------------------------
 
-    def _closes(self, session: TimeWindow) -> int:
-        """The watermark at which a session is closed."""
-        return plus(session.end, self._settings.lateness_ms)
-
-    def _shows(self, session: TimeWindow) -> int:
-        """The watermark at which a session is shown; running ones are shown with their first row."""
-        return self._closes(session) if self._settings.emit == "final" else session.end
-
-    def _is_shown(self, session: TimeWindow, watermark: int) -> bool:
-        return self._settings.emit == "running" or self._shows(session) <= watermark
+    def _completes(self, window: TimeWindow) -> int:
+        return window.end
 
     def _await(
         self, ctx: KeyedProcessFunction.Context, whole: TimeWindow, touched: Sessions, watermark: int

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.time.local_times import EPOCH
 from state_engine.core.types.row import RowKind
@@ -48,8 +51,7 @@ class WindowSettings:
     record_key: bool = False
 
     def __post_init__(self) -> None:
-        if self.emit not in get_args(Emit):
-            raise ConfigurationError(f"emit must be one of {', '.join(get_args(Emit))}, not {self.emit!r}")
+        check_choice(self.emit, get_args(Emit), what="emit")
         if self.lateness_ms < 0:
             raise ConfigurationError(f"lateness must be 0 or more, not {self.lateness_ms} ms")
         if self.late_to is not None and not isinstance(self.late_to, OutputTag):
@@ -64,10 +66,6 @@ class WindowSettings:
     def has_kinds(self) -> bool:
         """Whether results are taken back."""
         return self.emit != "final"
-
-    def late(self, value: Any) -> Iterable[Any]:
-        """The output for a row that no window takes."""
-        return [] if self.late_to is None else [(self.late_to, value)]
 
 
 class WindowAccumulators:
@@ -144,6 +142,39 @@ class WindowResults:
             (RowKind.UPDATE_BEFORE, self.row(ctx, window, before)),
             (RowKind.UPDATE_AFTER, self.row(ctx, window, after)),
         ]
+
+
+class WindowFunction(KeyedProcessFunction):
+    """What windows of a size and sessions have in common: when a window is shown and closed, and late rows."""
+
+    def __init__(self, shape: str, plan: AggregatePlan, settings: WindowSettings) -> None:
+        self.shape, self._settings = shape, settings
+        self._accumulators = WindowAccumulators(plan)
+        self._results = WindowResults(self._accumulators, settings)
+        self.emits_changes = settings.has_kinds
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
+
+    def _late(self, value: Any) -> Iterable[Any]:
+        """The output for a row that no window takes, which counts."""
+        self._too_late.inc()
+        return [] if self._settings.late_to is None else [(self._settings.late_to, value)]
+
+    def _completes(self, window: TimeWindow) -> int:
+        """The watermark at which a window has all rows that are in time."""
+        raise NotImplementedError
+
+    def _closes(self, window: TimeWindow) -> int:
+        """The watermark at which a window is closed."""
+        return plus(self._completes(window), self._settings.lateness_ms)
+
+    def _shows(self, window: TimeWindow) -> int:
+        """The watermark at which a window is shown for the first time; running ones are shown with their first row."""
+        return self._closes(window) if self._settings.emit == "final" else self._completes(window)
+
+    def _is_shown(self, window: TimeWindow, watermark: int) -> bool:
+        return self._settings.emit == "running" or self._shows(window) <= watermark
 
 
 def time_of(ctx: KeyedContext) -> int:

@@ -8,8 +8,8 @@ from typing import Literal
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.durations import Span, to_milliseconds
+from state_engine.operators.windows.calendar import DAY_MS
 
-_DAY_MS = 86_400_000
 _LEAST_DAYS = {"day": 1, "week": 7, "month": 28}
 _OF_CALENDAR = re.compile(r"(\d+)\s*(week|month|quarter|year)s?")
 _CALENDAR: dict[str, tuple[Literal["week", "month"], int]] = {
@@ -36,7 +36,7 @@ class Size:
     @property
     def least_ms(self) -> int:
         """The least milliseconds that it lasts, on days of 24 hours."""
-        return self.number * (1 if self.unit == "ms" else _LEAST_DAYS[self.unit] * _DAY_MS)
+        return self.number * (1 if self.unit == "ms" else _LEAST_DAYS[self.unit] * DAY_MS)
 
     def divided_by(self, part: Size) -> bool:
         """Whether it always is a whole number of parts."""
@@ -55,7 +55,7 @@ class Size:
     @property
     def divides_a_day(self) -> bool:
         """Whether a day is a whole number of it."""
-        return self.unit in ("ms", "day") and _DAY_MS % self.least_ms == 0
+        return self.unit in ("ms", "day") and DAY_MS % self.least_ms == 0
 
     def in_units_of(self, part: Size) -> int:
         """How many parts it has, where both count the same: months, or days and weeks."""
@@ -94,7 +94,7 @@ def size_of(span: Span, *, what: str, in_days: bool) -> Size:
         size = Size(unit, int(match[1]) * times)
     else:
         ms = to_milliseconds(span)
-        size = Size("day", ms // _DAY_MS) if in_days and ms > 0 and ms % _DAY_MS == 0 else Size("ms", ms)
+        size = Size("day", ms // DAY_MS) if in_days and ms > 0 and ms % DAY_MS == 0 else Size("ms", ms)
     if size.number <= 0:
         raise ConfigurationError(f"{what} must be above 0")
     return size

@@ -284,7 +284,10 @@ def changing() -> Any:
         (lambda: keyed_of(event_time=None, max_out_of_orderness=0).window(Session(5)), "needs event time.*give source"),
         (lambda: keyed_of(late_to=LATE).window(Session(5), lateness=1), "diverts late rows before.*move late_to"),
         (lambda: keyed_of().window("1 h"), "window takes Tumbling"),
-        (lambda: keyed_of().window(Tumbling(5), emit="once"), "emit must be one of final, changes, running"),
+        (
+            lambda: keyed_of().window(Tumbling(5), emit="once"),
+            "emit must be 'final', 'changes' or 'running', not 'once'",
+        ),
         (lambda: keyed_of().window(Tumbling(5), emit="changes"), "use emit='final', or give a lateness"),
         (lambda: keyed_of().window(Tumbling(5), lateness=-1), "lateness must be 0 or more"),
         (lambda: keyed_of().window(Tumbling(5), late_to="late"), "late_to must be an OutputTag"),
