@@ -84,7 +84,7 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.rescaling import RescaleReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
-from state_engine.operators.aggregates import avg, count, max_, min_, sum_
+from state_engine.operators.aggregates.declarations import avg, count, max_, min_, sum_
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN

@@ -21,7 +21,7 @@ PROMISES: dict[str, list[str]] = {
     "value, list, map, sorted map, reducing and aggregating state": [
         "tests/queries/test_read_state.py::test_each_state_is_what_an_independent_fold_gives",
         "tests/microbatch/test_operator_state_on_spark.py::test_a_buffering_function_loses_and_repeats_nothing_across_rescales",
-        "tests/operators/test_aggregates_on_spark.py::test_state_in_tables_is_that_of_the_rows_left",
+        "tests/operators/aggregates/test_aggregates_on_spark.py::test_state_in_tables_is_that_of_the_rows_left",
     ],
     "timers, event time": [
         "tests/microbatch/test_timers_on_spark.py::test_nor_does_it_matter_who_routes_the_rows",

@@ -28,6 +28,8 @@ class Function:
             have a watermark so much earlier, so none of them is late there. A constant of the function, not below 0;
             None for one that never holds it back.
         shows: the state that ``publish`` shows as a table, and the column of its map keys; None where it is not one.
+        sees_time: whether what it does may depend on event time or on the watermark, through its context or through
+            state that lives by event time. False of ready-made functions that read neither.
         shape: what the state means beyond its types, as text: ``"tumbling 3600000"``. It is recorded with the state,
             and a function of another shape is refused: it would misread the state. None where the types say all.
     """
@@ -36,6 +38,7 @@ class Function:
     emits_changes: bool = False
     gives_running_results: bool = False
     holds_back_ms: int | None = None
+    sees_time: bool = True
     shape: str | None = None
     shows: tuple[str, str] | None = None
 

@@ -15,8 +15,9 @@ from state_engine.core.types.column_names import check_there
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.job.graph import KEY_COLUMN, SelectedKey
 from state_engine.job.typed_by_input import TypedByInput
-from state_engine.operators.aggregates import Aggregate, plan
-from state_engine.operators.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.plan import plan
 from state_engine.sources.output_type import OutputType
 
 Key = tuple[str, ...] | SelectedKey

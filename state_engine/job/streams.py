@@ -18,13 +18,6 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
 from state_engine.core.functions.function_calls import takes_two_inputs
 from state_engine.core.functions.key_selector import KeySelector
-from state_engine.core.functions.keyed_functions import (
-    MapWithState,
-    RollingAggregate,
-    RollingKind,
-    RollingReduce,
-    RunningAggregate,
-)
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.sink_function import SinkFunction
@@ -54,14 +47,21 @@ from state_engine.job.graph import (
     upstream,
 )
 from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
+from state_engine.job.library import TableFunctions
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
-from state_engine.job.table_functions import TableFunctions
 from state_engine.job.time_policies import timestamps_behind, warn_of_outages
 from state_engine.job.typed_by_input import TypedByInput, element_type
 from state_engine.machine.defects import guarded_class
-from state_engine.operators.aggregates import Aggregate
+from state_engine.operators.aggregates.declarations import Aggregate
 from state_engine.operators.last_rows import ROW
+from state_engine.operators.rolling import (
+    MapWithState,
+    RollingAggregate,
+    RollingKind,
+    RollingReduce,
+    RunningAggregate,
+)
 from state_engine.sinks.base import Sink
 from state_engine.sources.output_type import OutputType
 

@@ -32,7 +32,8 @@ from state_engine.job.graph import (
 )
 from state_engine.job.typed_by_input import TimedByInput
 from state_engine.machine.defects import guarded_class
-from state_engine.operators.aggregates import Aggregate, plan
+from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
 from state_engine.operators.windows.session_windows import SESSIONS, SessionWindows

@@ -6,9 +6,9 @@ from typing import Any
 
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import takes_back
 from state_engine.core.time.timer_service import MIN_TIMESTAMP, TimerService
 from state_engine.core.types.row import RowKind
+from state_engine.operators.retraction import takes_back
 from tests.core.state.handles import Bench
 
 

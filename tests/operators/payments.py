@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from state_engine import RowKind, avg, count, max_, min_, sum_
-from state_engine.core.functions.retraction import takes_back
-from state_engine.operators.aggregates import Aggregate
+from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.retraction import takes_back
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 Change = tuple[RowKind, tuple[Any, ...]]

@@ -27,12 +27,6 @@ from state_engine.core.functions.co_functions import (
     KeyedCoProcessFunction,
 )
 from state_engine.core.functions.contexts import BroadcastStates, ElementContext, TimerContext
-from state_engine.core.functions.keyed_functions import (
-    MapWithState,
-    RollingAggregate,
-    RollingReduce,
-    RunningAggregate,
-)
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
 from state_engine.core.functions.process_functions import KeyedProcessFunction, ProcessFunction, TimedFunction
 from state_engine.core.functions.sink_function import SinkFunction
@@ -80,11 +74,9 @@ def has_timers(function: Any) -> bool:
 
 def sees_time(function: Any) -> bool:
     """Whether a function may see the watermark: from its context, or through state that lives by event time."""
-    if isinstance(function, MapWithState | RollingAggregate | RollingReduce | RunningAggregate):
-        return False
     if isinstance(function, _STATELESS):
         return type(function).open is not Function.open
-    return True
+    return bool(function.sees_time)
 
 
 def takes_two_inputs(function: Any) -> bool:

@@ -13,8 +13,8 @@ from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
-from state_engine.operators.accumulators import BIGINT
-from state_engine.operators.aggregates import AggregatePlan
+from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
 from state_engine.operators.windows.window_results import (
     WindowFunction,

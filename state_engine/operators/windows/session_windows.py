@@ -16,8 +16,8 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor, ValueStateDescriptor
 from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.every_type import StructType
-from state_engine.operators.accumulators import BIGINT
-from state_engine.operators.aggregates import AggregatePlan
+from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.windows.assigners import Session, TimeWindow
 from state_engine.operators.windows.window_results import (
     WindowFunction,

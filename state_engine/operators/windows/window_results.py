@@ -17,7 +17,7 @@ from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.time.local_times import EPOCH
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
-from state_engine.operators.aggregates import AggregatePlan
+from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.key_values import key_values
 from state_engine.operators.windows.assigners import TimeWindow
 

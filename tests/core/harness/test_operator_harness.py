@@ -16,9 +16,9 @@ from state_engine.core.functions.every_function import (
     ProcessFunction,
     SinkFunction,
 )
-from state_engine.core.functions.keyed_functions import MapWithState
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import ListStateDescriptor
+from state_engine.operators.rolling import MapWithState
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.support.flink_examples import (
     AVERAGE,

@@ -26,7 +26,7 @@ from state_engine import (
     ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.keyed_functions import MapWithState, RollingReduce
+from state_engine.operators.rolling import MapWithState, RollingReduce
 from state_engine.testing import KeyedHarness, OperatorHarness
 from tests.support.changes import ACCOUNT, TOTAL, Totals, as_rows, history, kinds_and_values, totals_of
 

@@ -15,7 +15,7 @@ from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row, RowKind, c
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.aggregates import plan
+from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.windows.aligned_windows import AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
 from state_engine.operators.windows.session_windows import SessionWindows

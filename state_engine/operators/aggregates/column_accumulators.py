@@ -21,7 +21,7 @@ from state_engine.core.types.every_type import (
     TimestampType,
     TypeInformation,
 )
-from state_engine.operators.accumulators import (
+from state_engine.operators.aggregates.accumulators import (
     Accumulator,
     AverageOfDecimals,
     AverageOfDoubles,
@@ -31,8 +31,8 @@ from state_engine.operators.accumulators import (
     SumDoubles,
     SumNumbers,
 )
-from state_engine.operators.exact_columns import running_sums
-from state_engine.operators.segments import Column, Segments
+from state_engine.operators.aggregates.exact_columns import running_sums
+from state_engine.operators.aggregates.segments import Column, Segments
 
 _SAFE = 2.0**62
 """Sums of magnitudes below it fit into 64 bits, though this bound of them is rounded."""

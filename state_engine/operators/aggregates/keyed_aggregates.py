@@ -13,14 +13,14 @@ from itertools import repeat
 from typing import Any
 
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import NO_RESULT, ResultOfKey, takes_back
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.aggregate_functions import never_added
 from state_engine.core.state.sorted_map_state import SortedMapState
-from state_engine.operators.accumulators import is_nan
-from state_engine.operators.aggregates import AggregatePlan, Result
-from state_engine.operators.column_aggregates import VectorizedAggregates
+from state_engine.operators.aggregates.accumulators import is_nan
+from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
+from state_engine.operators.aggregates.plan import AggregatePlan, Result
 from state_engine.operators.key_values import key_values
+from state_engine.operators.retraction import NO_RESULT, ResultOfKey, takes_back
 
 
 class KeyedAggregates(ResultOfKey):

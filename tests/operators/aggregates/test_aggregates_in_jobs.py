@@ -25,8 +25,8 @@ from state_engine import (
     sum_,
 )
 from state_engine.core.errors import ConfigurationError, StateMigrationError, UserFunctionError
-from state_engine.core.functions.retraction import takes_back
 from state_engine.job.declared_states import declared_states
+from state_engine.operators.retraction import takes_back
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.operators.payments import (
     ALL,

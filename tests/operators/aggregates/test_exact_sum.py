@@ -10,7 +10,7 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.operators.exact_sum import exact_sum, rounded_sum
+from state_engine.operators.aggregates.exact_sum import exact_sum, rounded_sum
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 MONEY = st.integers(-10_000_000, 10_000_000).map(lambda cents: cents / 100)

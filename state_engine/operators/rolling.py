@@ -13,17 +13,17 @@ from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.functions.retraction import (
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_retract
+from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
+from state_engine.core.types.type_information import TypeLike
+from state_engine.operators.retraction import (
     NO_RESULT,
     ResultOfKey,
     RetainedRows,
     takes_back,
     without_kind,
 )
-from state_engine.core.functions.runtime_context import RuntimeContext
-from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_retract
-from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
-from state_engine.core.types.type_information import TypeLike
 
 
 class MapWithState(KeyedProcessFunction):
@@ -32,6 +32,8 @@ class MapWithState(KeyedProcessFunction):
     Args:
         state_type: type of the state, as a descriptor would take it.
     """
+
+    sees_time = False
 
     def __init__(self, function: Callable[[Any, Any], tuple[Any, Any]], state_type: TypeLike) -> None:
         if not callable(function):
@@ -60,6 +62,8 @@ class RollingReduce(ResultOfKey):
         inverse: takes an element back: called with the reduction and the element, gives the reduction of the others.
             None where rows are only added. With it the number of a key's rows is kept, too.
     """
+
+    sees_time = False
 
     def __init__(
         self,
@@ -120,6 +124,8 @@ class RunningAggregate(ResultOfKey):
         function: gives the result of an accumulator. With ``retract`` it takes elements back, and the number of a key's
             rows is kept, too.
     """
+
+    sees_time = False
 
     def __init__(
         self,

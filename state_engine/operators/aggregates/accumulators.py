@@ -41,7 +41,7 @@ from state_engine.core.types.every_type import (
     StructType,
     TypeInformation,
 )
-from state_engine.operators.exact_sum import exact_sum, rounded_sum
+from state_engine.operators.aggregates.exact_sum import exact_sum, rounded_sum
 
 BIGINT, DOUBLE = IntegerType(pa.int64()), FloatType(pa.float64())
 _EXACT = Context(prec=80)  # more digits than any decimal type has: nothing is rounded

@@ -11,8 +11,9 @@ import pytest
 from state_engine.core.errors import ConfigurationError, RetractionError, ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.aggregates import Aggregate, AggregatePlan, avg, count, max_, min_, plan, sum_
-from state_engine.operators.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.declarations import Aggregate, avg, count, max_, min_, sum_
+from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.plan import AggregatePlan, plan
 from state_engine.testing import KeyedHarness
 from tests.operators.feed import Feed, apply
 from tests.operators.payments import (

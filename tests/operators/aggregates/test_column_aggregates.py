@@ -18,15 +18,16 @@ from state_engine import DeltaSource, EmbeddedRocksDBStateBackend, StatefulJob, 
 from state_engine.core.errors import InternalError
 from state_engine.core.functions.vectorized_functions import PerElement
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators import keyed_aggregates
-from state_engine.operators.accumulators import BIGINT, SumNumbers
-from state_engine.operators.aggregates import Aggregate, avg, max_, min_, plan
-from state_engine.operators.column_accumulators import running_form
-from state_engine.operators.column_aggregates import VectorizedAggregates
-from state_engine.operators.exact_columns import running_sums
-from state_engine.operators.exact_sum import exact_sum, rounded_sum
-from state_engine.operators.keyed_aggregates import KeyedAggregates
-from state_engine.operators.segments import Segments
+from state_engine.operators.aggregates import keyed_aggregates
+from state_engine.operators.aggregates.accumulators import BIGINT, SumNumbers
+from state_engine.operators.aggregates.column_accumulators import running_form
+from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
+from state_engine.operators.aggregates.declarations import Aggregate, avg, max_, min_
+from state_engine.operators.aggregates.exact_columns import running_sums
+from state_engine.operators.aggregates.exact_sum import exact_sum, rounded_sum
+from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.plan import plan
+from state_engine.operators.aggregates.segments import Segments
 from state_engine.state_backends.state_backend import StateBackend
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
 

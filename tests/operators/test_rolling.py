@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
-from state_engine.core.functions.keyed_functions import MapWithState, RollingAggregate, RollingReduce
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.aggregate_functions import ReduceFunction
 from state_engine.core.types.row import Row
+from state_engine.operators.rolling import MapWithState, RollingAggregate, RollingReduce
 from state_engine.testing import KeyedHarness
 
 

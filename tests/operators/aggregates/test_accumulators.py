@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from state_engine.core.errors import RetractionError, ValueTypeError
 from state_engine.core.types.every_type import BigIntegerType, DecimalType, StringType, TypeInformation
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.accumulators import (
+from state_engine.operators.aggregates.accumulators import (
     BIGINT,
     DOUBLE,
     Accumulator,

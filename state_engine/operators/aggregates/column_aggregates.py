@@ -20,9 +20,9 @@ from state_engine.core.functions.vectorized_functions import (
     VectorizedResult,
 )
 from state_engine.core.types.columns import one_chunk
-from state_engine.operators.aggregates import AggregatePlan, AggregateStep
-from state_engine.operators.column_accumulators import Running, running_form
-from state_engine.operators.segments import Segments
+from state_engine.operators.aggregates.column_accumulators import Running, running_form
+from state_engine.operators.aggregates.plan import AggregatePlan, AggregateStep
+from state_engine.operators.aggregates.segments import Segments
 
 
 class VectorizedAggregates(StandsForElements):

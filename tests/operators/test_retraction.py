@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from state_engine.core.errors import ConfigurationError, RetractionError, StateMigrationError, ValueTypeError
-from state_engine.core.functions.keyed_functions import RollingAggregate, RollingReduce, RunningAggregate
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.state.descriptors import AggregatingStateDescriptor
 from state_engine.core.types.row import Row, RowKind
+from state_engine.operators.rolling import RollingAggregate, RollingReduce, RunningAggregate
 from state_engine.testing import KeyedHarness
 from tests.core.state.aggregates import Average
 from tests.core.state.handles import Bench

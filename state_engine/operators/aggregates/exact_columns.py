@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.functions.vectorized_functions import PerElement
-from state_engine.operators.segments import Segments
+from state_engine.operators.aggregates.segments import Segments
 
 Column = np.ndarray[Any, Any]
 _BITS, _MASK = 32, 2**32 - 1
