@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import Field, PrivateAttr
 
+from state_engine.core.argument_checks import checked_function
 from state_engine.machine.settings import Settings, load_settings
+from state_engine.storage.stores.files import normal_uri
 
 if TYPE_CHECKING:
     from state_engine import StateEngine
@@ -30,6 +33,12 @@ class StateEngineResource(dg.ConfigurableResource[Any]):
     package_data: list[str] = Field(default=[], description="Patterns of further files that they are sent.")
     _engine: StateEngine | None = PrivateAttr(default=None)
     _own_session: bool = PrivateAttr(default=False)
+
+    @checked_function
+    def __init__(self, *, root: str, modules: Sequence[str] = (), package_data: Sequence[str] = ()) -> None:
+        if isinstance(root, str) and not isinstance(root, dg.EnvVar):
+            normal_uri(root)
+        super().__init__(root=root, modules=modules, package_data=package_data)
 
     def engine(self) -> StateEngine:
         """The engine; started by the first call."""

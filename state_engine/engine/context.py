@@ -175,11 +175,21 @@ class EngineContext:
     def declared(
         self, tables: JobTables, job: StatefulJob | str, leave_alone: Collection[str] = ()
     ) -> Declared:
-        """The sinks of a job's code; None where only its name is known, and it is not said which to leave alone."""
+        """The sinks of a job's code, or recorded ones, but for those to leave alone; None where neither is known."""
         publication = self.publication(tables)
+        if not isinstance(job, StatefulJob) and not leave_alone:
+            return None
+        recorded = publication.recorded(tables.log.load().values()) if leave_alone else frozenset()
         if isinstance(job, StatefulJob):
-            return frozenset(key for key in publication.use_code(job) if key[0] not in leave_alone)
-        return publication.recorded(tables.log.load().values(), but=leave_alone) if leave_alone else None
+            sinks = publication.use_code(job)
+        else:
+            sinks, publication.tables.code = recorded, None
+        names = {name for name, _ in sinks | recorded}
+        if unknown := sorted(set(leave_alone) - names):
+            raise ConfigurationError(
+                f"job '{tables.layout.job}' has no sinks {unknown} to leave alone; it has {sorted(names)}"
+            )
+        return frozenset(key for key in sinks if key[0] not in leave_alone)
 
     def router(self, job: StatefulJob) -> Router:
         """Routes rows of a job; kept, because what it sends to every subtask is."""

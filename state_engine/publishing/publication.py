@@ -10,7 +10,7 @@ sinks are asked whether they show what was published before, and sinks that it n
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, StagedSink
 from state_engine.core.checkpoints.pending import (
@@ -24,7 +24,7 @@ from state_engine.core.checkpoints.pending import (
 from state_engine.core.checkpoints.row_outputs import DEAD_LETTERS, SinkKey, publications
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkBehindError, SinkError
+from state_engine.core.errors import MissingFilesError, SinkBehindError, SinkError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.publishing.published_tables import PublishedTables
@@ -56,18 +56,16 @@ class Publication:
         self._known: set[str] = set()
         self._asked: set[SinkKey] = set()
 
-    def recorded(self, rows: Iterable[CheckpointRow], *, but: Collection[str]) -> Declared:
-        """All sinks that rows name, but for those of some names: where the code is not at hand."""
-        kept = list(rows)
-        sinks = {(one.name, one.path) for row in kept for one in self.staged(row)}
-        sinks |= {one.key for row in kept for one in published_in(row)}
-        self.tables.code = None
-        if unknown := sorted(set(but) - {name for name, _ in sinks}):
-            raise ConfigurationError(
-                f"job '{self._tables.layout.job}' never wrote to sinks {unknown}; it did to "
-                f"{sorted({name for name, _ in sinks})}"
+    def recorded(self, rows: Iterable[CheckpointRow]) -> frozenset[SinkKey]:
+        """Name and path of all sinks and published tables that rows name."""
+        return frozenset(
+            key
+            for row in rows
+            for key in (
+                *((one.name, one.path) for one in self.staged(row)),
+                *(one.key for one in published_in(row)),
             )
-        return frozenset(key for key in sinks if key[0] not in but)
+        )
 
     def use_code(self, job: StatefulJob) -> frozenset[SinkKey]:
         """Call the functions of a job's code from now on, and follow its tables.

@@ -419,7 +419,7 @@ def test_sinks_that_wait_that_were_put_back_and_that_were_given_up(
         assert "gone" in refused
         assert "(--leave-alone)" in refused
         unknown = str(CliRunner().invoke(app, ["restore", "sums", "1", "--leave-alone", "oot"]).exception)
-        assert "never wrote to sinks ['oot']; it did to ['gone', 'out']" in unknown
+        assert "has no sinks ['oot'] to leave alone; it has ['gone', 'out']" in unknown
         planned = shown("restore", "sums", "1", "--leave-alone", "gone", "--dry-run")
         assert "sink out: 1 row out, 0 rows back" in planned
         assert "sink gone at" in planned

@@ -208,6 +208,27 @@ ADVICE: dict[str, Advice] = {
             )
         ),
     ),
+    "an unknown sink to leave alone": Advice(
+        lambda p: p.engine.restore(p.shop, checkpoint_id=2, leave_alone=["output"], dry_run=True),
+        r"has no sinks \['output'\] to leave alone; it has \['dead_letters', 'out', 'shown'\]",
+        lambda p: p.engine.restore(p.shop, checkpoint_id=2, leave_alone=["out", "shown"], dry_run=True),
+    ),
+    "an unknown sink to leave alone, of a job by name": Advice(
+        lambda p: p.engine.restore("shop", checkpoint_id=2, leave_alone=["output"], dry_run=True),
+        r"has no sinks \['output'\] to leave alone; it has \['out', 'shown'\]",
+        lambda p: p.engine.restore("shop", checkpoint_id=2, leave_alone=["out"], dry_run=True),
+    ),
+    "an unknown sink to leave alone in a promotion": Advice(
+        lambda p: tried(
+            p.engine.replay(p.shop, branch="left"),
+            p.engine.promote(p.shop, "left", leave_alone=["output"], dry_run=True),
+        ),
+        r"has no sinks \['output'\] to leave alone",
+        lambda p: tried(
+            p.engine.promote(p.shop, "left", leave_alone=["out"], dry_run=True),
+            p.engine.drop_branch(p.shop, "left"),
+        ),
+    ),
     "appended outputs that follow": Advice(
         lambda p: p.engine.restore(p.shop, checkpoint_id=2, outputs={"out": "follow"}, dry_run=True),
         "to which outputs are appended: it takes 'withdraw' or 'keep'",

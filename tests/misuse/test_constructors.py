@@ -63,6 +63,7 @@ from state_engine.core.errors import ConfigurationError, InternalError, Statelak
 from state_engine.dagster import (
     JobOptions,
     PipesLaunch,
+    StateEngineResource,
     output_check,
     state_check,
     statelake_assets,
@@ -150,6 +151,7 @@ MADE: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (RegisteredJob, {"job": copying()}),
     (JobOptions, {}),
     (PipesLaunch, {"command": ["spark-submit", "run.py"]}),
+    (StateEngineResource, {"root": "/state"}),
     (output_check, {"job": copying(), "sink": "out"}),
     (state_check, {"job": copying(), "operator": "positive", "state": "s"}),
     (statelake_assets, {"job": copying(), "root": "/state"}),
