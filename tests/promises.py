@@ -11,6 +11,9 @@ FIRST_RING = tuple(
 
 PROMISES: dict[str, list[str]] = {
     # the head of the page
+    "Windows and sessions": [
+        "tests/operators/windows/test_windows_in_jobs.py::test_the_same_on_spark_also_where_timers_fire_without_a_row",
+    ],
     "A function with state for each key": [
         "tests/jobs/test_count_window_average.py::test_on_the_engine_wherever_batches_are_cut",
     ],
@@ -64,7 +67,10 @@ PROMISES: dict[str, list[str]] = {
         "tests/dagster/test_operations.py::test_plain_clicks_change_nothing_where_all_is_well_and_keep_their_versions",
     ],
     # the calls that it shows
-    "engine.run(job)": ["tests/job/test_types_of_streams.py::test_all_types_at_once_on_spark"],
+    "engine.run(job)": [
+        "tests/test_readme.py::test_the_job_and_its_questions_run",
+        "tests/job/test_types_of_streams.py::test_all_types_at_once_on_spark",
+    ],
     "engine.read_state(job": ["tests/queries/test_read_state.py::test_columns_are_the_key_then_the_value"],
     "engine.checkpoints(job)": ["tests/microbatch/test_counts.py::test_the_row_records_what_was_written"],
     "engine.sql(job": ["tests/queries/test_sql_views.py::test_states_are_views_with_their_columns"],

@@ -74,7 +74,7 @@ def test_five_commands_lead_from_nothing_to_dagster(tmp_path: Path) -> None:
     )  # fmt: skip
     try:
         ask_dagster = Dagster(f"http://127.0.0.1:{port}/graphql")
-        assert {"sessions/checkpoint", "sessions/sinks/sessions"} <= ask_dagster.assets()
+        assert {"sessions/checkpoint", "sessions/tables/sessions"} <= ask_dagster.assets()
         assert ask_dagster.run("sessions") == "SUCCESS"
     finally:
         os.killpg(server.pid, signal.SIGTERM)

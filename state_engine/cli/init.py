@@ -47,8 +47,8 @@ _ABOUT = {
     ),
     Template.SESSIONS: _About(
         "sessions",
-        "The clicks of each user up to a pause of half an hour: event time and timers.",
-        "SELECT user, value.f1 AS clicks FROM session ORDER BY user",
+        "The clicks of each user up to a pause of half an hour: windows, and late clicks that correct them.",
+        "SELECT user, value.rows AS clicks FROM sessions ORDER BY user",
     ),
     Template.LEDGER: _About(
         "ledger",

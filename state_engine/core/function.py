@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from state_engine.core.functions.output_tag import OutputTag
     from state_engine.core.functions.runtime_context import RuntimeContext
 
 
@@ -28,6 +29,8 @@ class Function:
             have a watermark so much earlier, so none of them is late there. A constant of the function, not below 0;
             None for one that never holds it back.
         shows: the state that ``publish`` shows as a table, and the column of its map keys; None where it is not one.
+        late_to: the side output for elements that come too late for it, which it passes on as they came: it holds
+            updates and deletes only where they do.
         sees_time: whether what it does may depend on event time or on the watermark, through its context or through
             state that lives by event time. False of ready-made functions that read neither.
         shape: what the state means beyond its types, as text: ``"tumbling 3600000"``. It is recorded with the state,
@@ -38,6 +41,7 @@ class Function:
     emits_changes: bool = False
     gives_running_results: bool = False
     holds_back_ms: int | None = None
+    late_to: OutputTag | None = None
     sees_time: bool = True
     shape: str | None = None
     shows: tuple[str, str] | None = None

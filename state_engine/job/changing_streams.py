@@ -41,7 +41,9 @@ def origins_of_changes(node: Node) -> list[str]:
     if isinstance(node, SourceNode):
         return [f"source '{node.name}'"] if node.source.changing else []
     if isinstance(node, SideOutputNode):
-        return origins_of_changes(node.operator)
+        passed_on = node.operator.function.late_to == node.tag
+        of = parents(node.operator) if passed_on else (node.operator,)
+        return list(dict.fromkeys(origin for one in of for origin in origins_of_changes(one)))
     if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
         return []
     if isinstance(node, OperatorNode) and emits_changes(node.function, changing=False):

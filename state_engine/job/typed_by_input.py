@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from state_engine.core.function import Function
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.sources.output_type import OutputType
@@ -52,7 +53,7 @@ class TimedByInput(TypedByInput):
     """The same of a function that sets timers.
 
     Args:
-        holds_back_ms, shape, shows: of the function, see ``Function``.
+        holds_back_ms, shape, shows, late_to: of the function, see ``Function``.
     """
 
     def __init__(
@@ -64,9 +65,10 @@ class TimedByInput(TypedByInput):
         shape: str,
         emits_changes: bool = False,
         shows: tuple[str, str] | None = None,
+        late_to: OutputTag | None = None,
     ) -> None:
         super().__init__(make, gives=gives, emits_changes=emits_changes, shows=shows)
-        self.holds_back_ms, self.shape = holds_back_ms, shape
+        self.holds_back_ms, self.shape, self.late_to = holds_back_ms, shape, late_to
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
         """Of the function, once it is made."""

@@ -107,6 +107,7 @@ class WindowedStream:
             shape=windows.shape,
             emits_changes=settings.has_kinds,
             shows=_shown(windows),
+            late_to=settings.late_to,
         )
         declared = declared_type(self._rows.parent, type_in_code)
         if declared is not None:

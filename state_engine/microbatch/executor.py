@@ -272,8 +272,9 @@ class GraphExecutor:
         done: Execution,
     ) -> list[OutputSpec]:
         """The main output and the side outputs, with the sinks that take them as they are."""
-        specs, changing = [], is_changing(operator)
+        specs = []
         for tag in (None, *operator.side_outputs.values()):
+            changing = is_changing(operator if tag is None else SideOutputNode(operator, tag))
             place = (operator.uid, MAIN_OUTPUT if tag is None else tag.tag_id)
             kind = (
                 main_output_type(operator, inputs, recorded) if tag is None else OutputType.of(tag.type_info)

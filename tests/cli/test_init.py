@@ -22,7 +22,7 @@ ASKED = {
         "SELECT shop FROM total ORDER BY shop",
         ["Bergen", "Lyon", "Osaka", "Porto"],
     ),
-    Template.SESSIONS: ("sessions", "SELECT count(*) > 5 FROM session", ["true"]),
+    Template.SESSIONS: ("sessions", "SELECT count(*) > 5 FROM sessions", ["true"]),
     Template.LEDGER: ("ledger", "SELECT min(value) >= 0 FROM balance", ["true"]),
     Template.DEDUP: ("dedup", "SELECT count(*) > 200 FROM seen", ["true"]),
 }

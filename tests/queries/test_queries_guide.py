@@ -1,4 +1,4 @@
-"""Every example of the guide about queries runs, on the job of the README."""
+"""Every example of the guide about queries runs, on a job of averages."""
 
 from __future__ import annotations
 

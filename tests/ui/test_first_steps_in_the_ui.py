@@ -61,7 +61,7 @@ def test_get_started(page: Page, album: Album, tmp_path: Path) -> None:
     shell.run("statelake init . --template sessions")
     commands = (
         "statelake run sessions",
-        'statelake sql sessions "SELECT user, value.f1 AS clicks FROM session ORDER BY user LIMIT 3"',
+        'statelake sql sessions "SELECT user, value.rows AS clicks FROM sessions ORDER BY user LIMIT 3"',
         "statelake explain sessions --key user0",
     )
     printed = [(command, shell.run(command)) for command in commands]
@@ -69,9 +69,9 @@ def test_get_started(page: Page, album: Album, tmp_path: Path) -> None:
     album.terminal(page, "started-terminal", printed)
     with shell.dagster() as address:
         ui = Ui(page, address, album, LOCATION)
-        ui.ends_with("Success", ui.materialize("sessions/sinks/sessions"))
+        ui.ends_with("Success", ui.materialize("sessions/tables/sessions"))
         ui.lineage("sessions", zoom_out=0)
-        ui.sees("session", "sessions", re.compile("^Materialized"))
+        ui.sees("sessions", re.compile("^Materialized"))
         ui.picture("started-lineage")
 
 
@@ -86,10 +86,10 @@ def test_the_tutorial_ends_in_dagster(page: Page, album: Album, tmp_path: Path) 
         ui = Ui(page, address, album, LOCATION)
         ui.ends_with("Success", ui.materialize("orders/sinks/hours"))
         ui.lineage("orders", zoom_out=3)
-        ui.sees("hours", "late", "totals", "seen", re.compile("^Materialized"))
+        ui.sees("hours", "late", "windows", "seen", re.compile("^Materialized"))
         ui.picture("tutorial-lineage")
         ui.newest_event("orders/checkpoint", "rows_in")
         ui.picture("tutorial-checkpoint")
-    asked = "SELECT shop, value AS cents FROM totals ORDER BY shop"
+    asked = "SELECT shop, value.sum_cents.total AS cents FROM windows ORDER BY shop"
     commands = ("statelake checkpoints orders", f'statelake sql orders "{asked}"')
     album.terminal(page, "tutorial-terminal", [(command, shell.run(command)) for command in commands])

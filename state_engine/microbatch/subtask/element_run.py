@@ -98,7 +98,7 @@ class ElementRun(FunctionRun):
             output_type=spec.outputs[0].kind.element,
             dead_letters=spec.dead_letters,
             side_outputs={o.name: o.tag for o in spec.outputs if o.tag is not None},
-            changing=spec.outputs[0].changing,
+            changing=spec.has_kinds,
             resumption=self.resumption(),
         )
 

@@ -69,7 +69,8 @@ class SubtaskOutputs:
         if part is None or not len(part.origins) or not (output.sinks or output.exchange):
             return
         spec, kind = self._spec, output.kind
-        kinds, values = split(part.values) if output.changing else (None, part.values)
+        kinds, values = split(part.values) if spec.has_kinds else (None, part.values)
+        kinds = kinds if output.changing else None
         whole = out.table if output.tag is None else None
         table = to_table(values, kind.columns, scalar=kind.scalar) if whole is None else whole
         for sink in output.sinks:

@@ -40,6 +40,7 @@ class OutputSpec:
         tag: of a side output; None for the main one.
         exchange: whether a chained step reads it.
         merged: whether a chained step merges it with another stream.
+        changing: whether it holds updates and deletes, and so a column with the kinds of its rows.
     """
 
     tag: OutputTag | None
@@ -150,6 +151,11 @@ class SubtaskSpec:
     table_rules: tuple[RowRule, ...] = ()
     table_name: str = ""
     first_reader: bool = True
+
+    @property
+    def has_kinds(self) -> bool:
+        """Whether the function gives each output with its kind."""
+        return any(output.changing for output in self.outputs)
 
     @property
     def kind(self) -> str:

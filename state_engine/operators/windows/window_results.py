@@ -151,7 +151,7 @@ class WindowFunction(KeyedProcessFunction):
         self.shape, self._settings = shape, settings
         self._accumulators = WindowAccumulators(plan)
         self._results = WindowResults(self._accumulators, settings)
-        self.emits_changes = settings.has_kinds
+        self.emits_changes, self.late_to = settings.has_kinds, settings.late_to
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)

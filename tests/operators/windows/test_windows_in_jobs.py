@@ -17,7 +17,9 @@ from state_engine import (
     ChangeFormat,
     Cumulating,
     DataStream,
+    DeltaSink,
     DeltaStateTable,
+    FileSink,
     FileSource,
     OutputTag,
     Session,
@@ -168,6 +170,18 @@ def test_another_size_is_refused_and_another_lateness_is_not() -> None:
         assert table_of(run.process(drain=True)["windows"]) == {("a", 0, 10): (2, 3, 2)}
 
 
+def test_late_rows_are_inserts_where_results_change() -> None:
+    job = StatefulJob("late_rows")
+    windows = source_of(job).key_by("k").window(Tumbling(10), lateness=5, late_to=LATE, emit="changes")
+    late = windows.aggregate(uid="windows", n=count()).get_side_output(LATE)
+    late.sink("late", FileSink("/late"))
+    late.key_by("k").aggregate(uid="late_rows", n=count()).sink("counts", CollectSink())
+    with run_in_memory(job) as run:
+        rows = rows_of([Event("a", v, 0.0, at) for v, at in ((1, 1), (2, 40), (3, 2), (4, 3))])
+        outputs = run.process({"rows": rows})
+        assert outputs == {"late": rows[2:], "counts": [("a", 1), ("a", 2)]}
+
+
 def test_open_windows_are_a_table() -> None:
     job = StatefulJob("published")
     keyed = source_of(job).key_by("k")
@@ -206,15 +220,20 @@ def test_the_same_on_spark_also_where_timers_fire_without_a_row(
     spark: SparkSession, tmp_path: Path, limits: SetLimits, declared: bool
 ) -> None:
     limits(**NOTHING_BY_DRIVER)
-    given = events(8)
+    given = [*events(8), Event("a", 1, 0.0, 0)]
     (tmp_path / "in").mkdir()
     source = FileSource(str(tmp_path / "in"), format="parquet", schema=ROW if declared else None)
 
     def build(job: StatefulJob) -> dict[str, DataStream]:
         keyed = source_of(job, source).key_by("k")
         of_sessions = keyed.window(Session(6), lateness=12).aggregate(uid="sessions", **AGGREGATES)
-        of_slides = keyed.window(Sliding(8, every=4), lateness=12).aggregate(uid="slides", **AGGREGATES)
-        return {"sessions": of_sessions, "slides": of_slides}
+        of_slides = keyed.window(Sliding(8, every=4), lateness=12, late_to=LATE, emit="changes").aggregate(
+            uid="slides", **AGGREGATES
+        )
+        late = of_slides.get_side_output(LATE)
+        again = late.key_by("k").aggregate(uid="late_rows", n=count())
+        of_slides.sink("table", DeltaSink(str(tmp_path / "slides"), key=["k", "window_start"]))
+        return {"sessions": of_sessions, "late": late, "late_rows": again}
 
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
     for number, part in enumerate((given[:25], given[25:])):
@@ -225,7 +244,11 @@ def test_the_same_on_spark_also_where_timers_fire_without_a_row(
     pipeline.run(drain=True)
     outputs = pipeline.outputs()
     assert table_of(outputs["sessions"]) == expected_of(session_model(given, 12))
-    assert table_of(outputs["slides"]) == expected_of(sliding_model(given, 12))
+    slides = sliding_model(given, 12)
+    table = spark.read.load(str(tmp_path / "slides"), format="delta").toArrow().to_pylist()
+    assert table_of([tuple(row.values()) for row in table]) == expected_of(slides)
+    assert sorted(outputs["late"]) == sorted(rows_of(slides.late)) != []
+    assert len(outputs["late_rows"]) == len(slides.late)
     assert pipeline.state("sessions", "sessions") == []
 
 

@@ -14,6 +14,6 @@ def events(number: int) -> Iterator[dict[str, object]]:
     for minute in range(60):
         at = start + timedelta(minutes=minute, seconds=chance.randrange(60))
         if number and minute % 30 == 29:
-            at -= timedelta(hours=1)  # late
+            at -= timedelta(hours=1 if minute == 29 else 3)  # late, and too late
         page = f"/{chance.choice(['', 'cart', 'search', 'help'])}"
         yield {"user": chance.choice(USERS), "at": at.isoformat(), "page": page}
