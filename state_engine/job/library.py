@@ -9,17 +9,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
-from state_engine.core.types.durations import Span
+from state_engine.core.types.durations import Span, to_milliseconds
+from state_engine.core.types.type_information import TypeLike
 from state_engine.job.changing_streams import is_changing, sequence_of_feeds
 from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
+from state_engine.job.lists_of_rows import check_rows, ranked_columns
 from state_engine.job.stream import Stream
-from state_engine.job.typed_by_input import TimedByInput, TypedByInput
-from state_engine.job.windowed_stream import Assigner, Emit, WindowedStream
+from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.windowed_stream import WindowedStream
+from state_engine.job.windowing import Assigner, Windowing
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
+from state_engine.operators.windows.window_results import Emit, WindowSettings
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -61,10 +64,11 @@ class TableFunctions(Stream):
         """
         rows = OperatorInput(self._node, self._key)
 
-        def add(function: TimedByInput, uid: str | None) -> DataStream:
-            return self._add((rows,), function, method="window", uid=uid, output_type=None)
+        def add(function: TypedByInput, uid: str | None, output_type: TypeLike) -> DataStream:
+            return self._add((rows,), function, method="window", uid=uid, output_type=output_type)
 
-        return WindowedStream(rows, add, windows, lateness=lateness, late_to=late_to, emit=emit)
+        settings = WindowSettings(to_milliseconds(lateness), late_to, emit)
+        return WindowedStream(Windowing(rows, add, windows, settings))
 
     def scd2(
         self,
@@ -101,35 +105,50 @@ class TableFunctions(Stream):
         )
         return self._table_function(made, "scd2", uid)
 
-    def top_n(self, n: int, *, by: str | Sequence[str], uid: str | None = None) -> DataStream:
+    def top_n(
+        self,
+        n: int,
+        *,
+        by: str | Sequence[str],
+        ascending: bool = False,
+        ties: bool = False,
+        rank: bool = True,
+        uid: str | None = None,
+    ) -> DataStream:
         """Keep the greatest rows of each key by rank, in the map state ``top``.
 
-        Publish it: ``keyed.top_n(3, by="points", uid="best").publish(DeltaStateTable(path))``. On a stream that changes
-        all rows are kept, to take some back; the operator emits nothing. See ``TopN``.
+        Publish it: ``keyed.top_n(3, by="points", uid="best").publish(DeltaStateTable(path))``. Or read the stream: it
+        has the changes of the list by rank, each row with its ``rank``. On a stream that changes all rows are kept, to
+        take some back. ``keyed.window(…).top_n(…)`` is a list for each window. See ``TopN``.
 
         Args:
             n: how many ranks there are.
-            by: columns to compare, from the first to the last.
+            by: columns to compare, from the first to the last; null is below every value, NaN above all.
+            ascending: the least rows instead of the greatest.
+            ties: also keep all rows that are equal to the n-th.
+            rank: False puts rows out without rank: those that come into the list, and that leave it.
             uid: identity of the operator and of its state.
 
         Raises:
             ConfigurationError: as ``TopN`` does; where the stream declares its type, here and now.
         """
-        made = _top_n_function(self._key, n, by=by, keep_all=is_changing(self._node))
+        keep_all = is_changing(self._node)
+        made = TypedByInput(
+            partial(_top_n, _columns(self._key), n, by, keep_all, ascending, ties, rank),
+            gives=partial(ranked_columns, rank=rank),
+            accepts_changes=keep_all,
+            emits_changes=True,
+            shows=TopN.shows,
+        )
         return self._table_function(made, "top_n", uid)
 
     def _table_function(self, made: TypedByInput, method: str, uid: str | None) -> DataStream:
         declared = declared_type(self._node)
         if declared is not None:
+            made.gives(declared)
             made.bound(declared)  # what does not fit is refused here and now
         by_key = (OperatorInput(self._node, self._key),)
         return self._add(by_key, made, method=method, uid=uid, output_type=None)
-
-
-def _top_n_function(key: Key, n: int, *, by: str | Sequence[str], keep_all: bool) -> TypedByInput:
-    """``TopN`` for the rows of a stream; arguments as there."""
-    made = partial(_top_n, _columns(key), n, by, keep_all)
-    return TypedByInput(made, accepts_changes=keep_all, shows=TopN.shows)
 
 
 def _columns(key: Key) -> tuple[str, ...]:
@@ -145,7 +164,7 @@ def _scd2(
     merge_equal: bool,
     kind: OutputType,
 ) -> Scd2:
-    _check_rows(kind, "scd2")
+    check_rows(kind, "scd2")
     if of_feeds in kind.columns.names and of_feeds not in (*key, valid_from):
         sequence = of_feeds
     return Scd2(
@@ -158,13 +177,15 @@ def _scd2(
     )
 
 
-def _top_n(key: tuple[str, ...], n: int, by: str | Sequence[str], keep_all: bool, kind: OutputType) -> TopN:
-    _check_rows(kind, "top_n")
-    return TopN(kind.columns, n, by=by, key=key, keep_all=keep_all)
-
-
-def _check_rows(kind: OutputType, method: str) -> None:
-    if kind.scalar:
-        raise ConfigurationError(
-            f"{method} needs rows with named columns, and this stream has bare values: make rows of them in a map first"
-        )
+def _top_n(
+    key: tuple[str, ...],
+    n: int,
+    by: str | Sequence[str],
+    keep_all: bool,
+    ascending: bool,
+    ties: bool,
+    rank: bool,
+    kind: OutputType,
+) -> TopN:
+    check_rows(kind, "top_n")
+    return TopN(kind.columns, n, by=by, key=key, keep_all=keep_all, ascending=ascending, ties=ties, rank=rank)

@@ -5,72 +5,69 @@ Mirrors ``org.apache.flink.streaming.api.datastream.WindowedStream``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
-from state_engine.core.functions.process_functions import KeyedProcessFunction
-from state_engine.core.types.durations import Span, to_milliseconds
+from state_engine.core.functions.window_functions import ProcessWindowFunction, WindowFunction
+from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_merge
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.declared_aggregates import (
-    Key,
-    check_aggregates,
-    key_columns,
-    record_key,
-    result_columns,
-)
-from state_engine.job.graph import (
-    OperatorInput,
-    SourceNode,
-    declared_type,
-    stream_ends,
-    type_in_code,
-    upstream,
-)
-from state_engine.job.typed_by_input import TimedByInput
+from state_engine.job.declared_aggregates import check_aggregates, result_columns
+from state_engine.job.lists_of_rows import check_rows, key_names, ranked_columns_of_windows
+from state_engine.job.typed_by_input import element_type
+from state_engine.job.windowing import Windowing
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.declarations import Aggregate
 from state_engine.operators.aggregates.plan import plan
-from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
-from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
-from state_engine.operators.windows.session_windows import SESSIONS, SessionWindows
-from state_engine.operators.windows.window_results import Emit, WindowSettings
+from state_engine.operators.keyed_rows import KeyedRows
+from state_engine.operators.ranking import Ranking
+from state_engine.operators.windows.contents import Accumulated, Contents, ReducedRows, WholeRows
+from state_engine.operators.windows.window_process import CalledFunction, FunctionOfWindows
+from state_engine.operators.windows.window_results import Emitter, WindowAccumulators
+from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
     from state_engine.job.streams import DataStream
 
-Assigner = Tumbling | Sliding | Cumulating | Session
-BOUNDS = ("window_start", "window_end")
-"""The columns that come out behind those of the key."""
+ContentsOf = Callable[[OutputType], Contents]
 
 
 @guarded_class
 class WindowedStream:
     """What ``KeyedStream.window`` gives: say what is computed of each window."""
 
-    def __init__(
-        self,
-        rows: OperatorInput,
-        add: Callable[[TimedByInput, str | None], DataStream],
-        windows: Assigner,
-        *,
-        lateness: Span = 0,
-        late_to: OutputTag | None = None,
-        emit: Emit = "final",
-    ) -> None:
-        if not isinstance(windows, Tumbling | Sliding | Cumulating | Session):
-            raise ConfigurationError(
-                f"window takes Tumbling(…), Sliding(…), Cumulating(…) or Session(…), not {windows!r}"
-            )
-        self._rows, self._add, self._windows = rows, add, windows
-        self._settings = WindowSettings(to_milliseconds(lateness), late_to, emit)
-        self._check_time()
+    def __init__(self, windowing: Windowing) -> None:
+        self._windowing = windowing
 
-    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> DataStream:
+    @overload
+    def aggregate(self, *, uid: str | None = None, **aggregates: Aggregate) -> DataStream: ...
+
+    @overload
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction,
+        window_function: ProcessWindowFunction | WindowFunction | None = None,
+        accumulator_type: TypeLike = None,
+        output_type: TypeLike = None,
+        *,
+        uid: str | None = None,
+    ) -> DataStream: ...
+
+    def aggregate(
+        self,
+        aggregate_function: Any = None,
+        window_function: Any = None,
+        accumulator_type: Any = None,
+        output_type: Any = None,
+        *,
+        uid: str | None = None,
+        **aggregates: Any,
+    ) -> DataStream:
         """The aggregates of the rows of each key and window.
 
         A result has the columns of the key, ``window_start`` and ``window_end`` (exclusive) as instants, and one column
@@ -79,7 +76,14 @@ class WindowedStream:
         come too late for all of their windows go to ``late_to``, which ``get_side_output`` of the stream reads. The
         metric ``too_late`` counts them.
 
+        With an ``AggregateFunction`` the results are what it makes of the rows of a window, or what a window function
+        makes of that. Without ``merge`` the rows of windows that overlap, and of sessions, are kept until they fire.
+
         Args:
+            aggregate_function: adds elements to an accumulator and gives its result.
+            window_function: gets the one result of a window.
+            accumulator_type: what is stored, of a function.
+            output_type: of what comes out, of a function.
             uid: identity of the operator and of its state: ``sessions``, ``windows``, or ``slices`` where they overlap.
             aggregates: ``count``, ``sum_``, ``avg``, ``min_`` and ``max_``, by the names of their columns.
 
@@ -92,74 +96,221 @@ class WindowedStream:
             >>> clicks = job.source("clicks", FileSource("in", schema="user string, at timestamp"), event_time="at")
             >>> sessions = clicks.key_by("user").window(Session("30 min"), lateness="2 h").aggregate(n=count())
         """
-        if not aggregates:
+        given = (aggregate_function, window_function, accumulator_type, output_type)
+        misnamed = any(isinstance(one, Aggregate) for one in (*given, uid))
+        if aggregates and given == (None,) * 4 and not misnamed:
+            return self._aggregates(aggregates, uid)
+        if aggregates or misnamed or not isinstance(aggregate_function, AggregateFunction):
             raise ConfigurationError(
                 "aggregate of a window needs aggregates by the name of the column that each becomes, as in "
-                "aggregate(n=count(), total=sum_('amount'))"
+                "aggregate(n=count(), total=sum_('amount')), or an AggregateFunction with accumulator_type and "
+                "output_type, and not both. No such column can be called aggregate_function, window_function, "
+                "accumulator_type, output_type or uid"
             )
+        contents = self._accumulated(aggregate_function, accumulator_type)
+        return self._computed("aggregate", contents, window_function, output_type, uid)
+
+    def reduce(
+        self,
+        reduce_function: ReduceFunction | Callable[[Any, Any], Any],
+        window_function: ProcessWindowFunction | WindowFunction | None = None,
+        output_type: TypeLike = None,
+        *,
+        uid: str | None = None,
+    ) -> DataStream:
+        """The reduction of the rows of each key and window: what the function makes of any two of them.
+
+        Results are rows of the stream, without the bounds of their window; a window function sees those.
+
+        Args:
+            reduce_function: combines two elements, whatever their order.
+            window_function: gets the one reduction of a window.
+            output_type: of what the window function puts out.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob, Tumbling
+            >>> job = StatefulJob("bids")
+            >>> source = FileSource("in", schema="item string, price int, at timestamp")
+            >>> bids = job.source("bids", source, event_time="at")
+            >>> best = bids.key_by("item").window(Tumbling("1 h")).reduce(lambda a, b: a if a.price >= b.price else b)
+        """
+        function = ReduceFunction.of(reduce_function, what="reduce of a window")
+
+        def contents(kind: OutputType) -> Contents:
+            return ReducedRows(function, element_type(kind))
+
+        if window_function is not None:
+            return self._called("reduce", contents, window_function, output_type, uid)
+        if output_type is not None:
+            raise ConfigurationError(
+                "reduce of a window gives rows of its stream: output_type is that of a window_function; leave it out"
+            )
+        return self._windowing.operator(lambda kind: (contents(kind), Emitter()), uid=uid)
+
+    def process(
+        self,
+        process_window_function: ProcessWindowFunction,
+        output_type: TypeLike = None,
+        *,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Call a function with all rows of each key and window, when the window fires.
+
+        The rows are kept until then, each once in all of its windows together, in the state ``elements``. Outputs have
+        the last millisecond of the window as their event time.
+
+        Args:
+            process_window_function: gets the rows by event time, those of one time in their total order.
+            output_type: of what it puts out.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: its outputs would have to be taken back; or the type is missing.
+        """
+        return self._called("process", _whole_rows, process_window_function, output_type, uid)
+
+    def apply(
+        self, window_function: WindowFunction, output_type: TypeLike = None, *, uid: str | None = None
+    ) -> DataStream:
+        """The same for a ``WindowFunction``, which has no context."""
+        return self._called("apply", _whole_rows, window_function, output_type, uid)
+
+    def top_n(
+        self,
+        n: int,
+        *,
+        by: str | Sequence[str],
+        ascending: bool = False,
+        ties: bool = False,
+        rank: bool = True,
+        uid: str | None = None,
+    ) -> DataStream:
+        """The greatest rows of each key and window by rank, when the window is closed.
+
+        A result has the columns of the key, ``window_start``, ``window_end``, ``rank`` and the other columns of its
+        row. Of rows that are equal in ``by`` the one with the least event time has the better rank. As many rows a
+        window are kept as there are ranks, in the state ``top``.
+
+        Args:
+            n: how many ranks there are.
+            by: columns to compare, from the first to the last; null is below every value, NaN above all.
+            ascending: the least rows instead of the greatest.
+            ties: also all rows that are equal to the n-th; those that are equal have one rank.
+            rank: False leaves the rank out.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: ``emit`` is not ``final``; or as ``TopN`` does.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob, Tumbling
+            >>> job = StatefulJob("sales")
+            >>> source = FileSource("in", schema="shop string, amount bigint, at timestamp")
+            >>> sales = job.source("sales", source, event_time="at")
+            >>> best = sales.key_by("shop").window(Tumbling("1 h")).top_n(3, by="amount")
+        """
+        windowing = self._windowing
+        if not windowing.settings.shows_once:
+            raise ConfigurationError(
+                "top_n of a window gives its list once, when the window is closed: use emit='final'. "
+                "keyed.top_n(…) gives the changes of a list, of all rows of a key"
+            )
+
+        def parts(kind: OutputType) -> tuple[Contents, Emitter]:
+            check_rows(kind, "top_n")
+            key = key_names(windowing.key)
+            rows = KeyedRows(kind.columns, apart=key, operator="top_n")
+            ranking = Ranking(rows, n, by=by, key=key, ascending=ascending, ties=ties)
+            return TopRows(rows, ranking, rank=rank), windowing.bounded_rows(kind)
+
+        gives = partial(ranked_columns_of_windows, windowing, rank=rank)
+        return windowing.operator(parts, gives=gives, uid=uid)
+
+    # -- PyFlink's settings ----------------------------------------------------------------------------------------
+
+    def allowed_lateness(self, time_ms: int) -> WindowedStream:
+        """Take rows for so many milliseconds longer, as Flink does: each of them fires its window once more.
+
+        Each firing is one more insert. With ``window(…, lateness=…)`` instead, a window comes out once, or its result
+        takes the one before back.
+        """
+        return self._with(lateness_ms=time_ms, firings=True)
+
+    def side_output_late_data(self, output_tag: OutputTag) -> WindowedStream:
+        """Send rows that come too late for all of their windows to a side output: ``window(…, late_to=tag)``."""
+        return self._with(late_to=output_tag)
+
+    def _with(self, **settings: Any) -> WindowedStream:
+        made = replace(self._windowing.settings, **settings)
+        return type(self)(replace(self._windowing, settings=made))
+
+    # -- what is computed ------------------------------------------------------------------------------------------
+
+    _FUNCTIONS: tuple[type[Any], ...] = (ProcessWindowFunction, WindowFunction)
+
+    def _aggregates(self, aggregates: Mapping[str, Aggregate], uid: str | None) -> DataStream:
         check_aggregates(aggregates)
-        key, windows, settings = self._rows.key, self._windows, self._settings
-        assert key is not None
-        made = TimedByInput(
-            partial(_function, aggregates, key, windows, settings),
-            gives=partial(_columns, aggregates, key),
-            holds_back_ms=settings.lateness_ms + isinstance(windows, Session),
-            shape=windows.shape,
-            emits_changes=settings.has_kinds,
-            shows=_shown(windows),
-            late_to=settings.late_to,
+        windowing = self._windowing
+
+        def parts(kind: OutputType) -> tuple[Contents, Emitter]:
+            made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=False)
+            return WindowAccumulators(made), windowing.bounded_rows(kind)
+
+        def gives(kind: OutputType) -> OutputType:
+            between = windowing.columns_between(kind)
+            return result_columns(aggregates, windowing.key, kind, changing=False, between=between)
+
+        return windowing.operator(parts, gives=gives, uid=uid)
+
+    def _accumulated(self, function: AggregateFunction, accumulator_type: TypeLike) -> ContentsOf:
+        kept = to_type(accumulator_type, parameter="accumulator_type of aggregate")
+        if self._windowing.single_parts or defines_merge(function):
+            return lambda kind: Accumulated(function, kept)
+        return lambda kind: WholeRows(element_type(kind), Accumulated(function, kept))
+
+    def _computed(
+        self, method: str, contents: ContentsOf, function: Any, output_type: TypeLike, uid: str | None
+    ) -> DataStream:
+        """What comes of the one element of each window."""
+        if function is not None:
+            return self._called(method, contents, function, output_type, uid)
+        self._check_output_type(method, output_type)
+        return self._windowing.operator(
+            lambda kind: (contents(kind), Emitter()), output_type=output_type, uid=uid
         )
-        declared = declared_type(self._rows.parent, type_in_code)
-        if declared is not None:
-            made.gives(declared)  # what does not fit is refused here and now
-        results = self._add(made, uid)
-        if settings.late_to is not None:
-            results.get_side_output(settings.late_to)
-        return results
 
-    def _check_time(self) -> None:
-        """Refuse a stream without event time, and one whose late rows are gone before a window could take them."""
-        node = self._rows.parent
-        if not any(isinstance(one, SourceNode) and one.timed for one in upstream(node)):
+    def _called(
+        self,
+        method: str,
+        contents: ContentsOf,
+        function: FunctionOfWindows,
+        output_type: TypeLike,
+        uid: str | None,
+    ) -> DataStream:
+        """What a function makes of the elements of each window."""
+        if not isinstance(function, self._FUNCTIONS):
+            names = " or ".join(f"a {one.__name__}" for one in self._FUNCTIONS)
+            raise ConfigurationError(f"{method} of a window takes {names}, not {function!r}")
+        settings = self._windowing.settings
+        if settings.has_kinds:
             raise ConfigurationError(
-                f"window({self._windows!r}) needs event time, and none of the sources of the stream has it: give "
-                "source(event_time=…), or assign_timestamps_and_watermarks(…)"
+                f"{method} of a window with emit='{settings.emit}': outputs of a function cannot be taken back; use "
+                "emit='final', which calls it once, when the window is closed"
             )
-        ends = [end for end in stream_ends(node) if isinstance(end, SourceNode) and end.late_to is not None]
-        if ends and self._settings.lateness_ms:
+        self._check_output_type(method, output_type)
+        merging = self._windowing.merge
+
+        def parts(kind: OutputType) -> tuple[Contents, Emitter]:
+            return contents(kind), CalledFunction(function, merging=merging)
+
+        return self._windowing.operator(parts, output_type=output_type, uid=uid)
+
+    def _check_output_type(self, method: str, output_type: TypeLike) -> None:
+        if output_type is None:
             raise ConfigurationError(
-                f"source '{ends[0].name}' diverts late rows before window({self._windows!r}) could take them: move "
-                "late_to from the source to window(…, late_to=…), or leave lateness out"
+                f"output_type of {method} of a window is missing: declare what it puts out"
             )
 
 
-def _shown(windows: Assigner) -> tuple[str, str] | None:
-    """The state with a row for each window; windows that overlap have none."""
-    if isinstance(windows, Session):
-        return SESSIONS, BOUNDS[0]
-    return (WINDOWS, BOUNDS[0]) if isinstance(windows, Tumbling) else None
-
-
-def _function(
-    aggregates: Mapping[str, Aggregate],
-    key: Key,
-    windows: Assigner,
-    settings: WindowSettings,
-    kind: OutputType,
-) -> KeyedProcessFunction:
-    made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=False)
-    settings = replace(settings, record_key=record_key(key_columns(key, kind)))
-    if isinstance(windows, Session):
-        return SessionWindows(windows, made, settings)
-    return AlignedWindows(windows, made, settings)
-
-
-def _columns(aggregates: Mapping[str, Aggregate], key: Key, kind: OutputType) -> OutputType:
-    clash = [name for name in key_columns(key, kind).names if name in BOUNDS]
-    if clash:
-        raise ConfigurationError(
-            f"the key has a column '{clash[0]}', and a window puts one of this name out: rename it in a transform "
-            "before key_by"
-        )
-    bounds = dict.fromkeys(BOUNDS, to_type("timestamp", parameter="bounds of a window"))
-    return result_columns(aggregates, key, kind, changing=False, between=bounds)
+def _whole_rows(kind: OutputType) -> Contents:
+    return WholeRows(element_type(kind))

@@ -84,6 +84,13 @@ class KeyedRows:
         kept: Row = self.kept.normalise([parts[at] for at in self._kept_at])
         return kept
 
+    def whole_of(self, kept: Row, of_key: Row) -> tuple[Any, ...]:
+        """All columns of a row that the state keeps some of, with those of the key from another row of it."""
+        parts = list(of_key)
+        for at, value in zip(self._kept_at, kept, strict=True):
+            parts[at] = value
+        return tuple(parts)
+
     def values(self, row: Row, columns: Sequence[str], *, what: str) -> tuple[Any, ...]:
         """The values of columns that must have one. Raises ValueTypeError where one is null."""
         values = tuple(row[name] for name in columns)

@@ -544,7 +544,6 @@ A sequence of a feed that is no field, or that orders the changes of one file of
   operators/test_sequences_of_feeds::test_a_sequence_that_is_no_field_is_refused
 A sequence of versions that orders nothing is refused
   operators/test_scd2::test_a_sequence_that_orders_nothing_is_refused
-  operators/test_top_n::test_a_row_that_cannot_be_compared_is_refused
 Late rows of a source that changes are not diverted
   misuse/test_changes::test_late_rows_of_a_source_that_changes_are_not_diverted
 A transform that makes rows without kinds is refused

@@ -41,7 +41,8 @@ def after(
     options = _options(function, backend=backend)
     harness = KeyedHarness(function, **options)
     for batch in batches(rows, sizes):
-        assert harness.process(batch) == []
+        outputs = harness.process(batch)
+        assert function.emits_changes or outputs == []
         harness = KeyedHarness.restored(function, harness.snapshot(), **options)
     return harness
 

@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from state_engine.core.errors import ConfigurationError, InvalidKeyError, ValueTypeError
+from state_engine import EmbeddedRocksDBStateBackend
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.map_state import MapState
-from state_engine.core.types.row import Row
+from state_engine.core.types.row import Row, RowKind
 from state_engine.operators.top_n import ROWS, TOP, TopN
+from state_engine.testing import KeyedHarness
 from tests.operators.histories import (
     DELETE,
     INSERT,
@@ -104,12 +106,87 @@ def test_only_ranks_that_change_are_written(monkeypatch: pytest.MonkeyPatch) -> 
     assert written == [2, 3]
 
 
-def test_a_row_that_cannot_be_compared_is_refused() -> None:
-    harness = keyed_by_id(TopN("id bigint, points double, name string", 3, by="points", key=["id"]))
-    with pytest.raises(ValueTypeError, match="the by column 'points' is null"):
-        harness.process([score(None, "ada")])
-    with pytest.raises(InvalidKeyError, match="NaN"):
-        harness.process([score(NAN, "ada")])
+NAMES = "id bigint, name string, score double"
+
+
+def listed(top: TopN, rows: list[Row], *, backend: Any = None) -> list[list[str]]:
+    """What each row changes, as ``+I 1 12 #1`` of name, score and rank; with a restore between any two rows."""
+    options: dict[str, Any] = {
+        "key_by": lambda row: row.id,
+        "backend": backend,
+        "changing": top.accepts_changes,
+    }
+    harness, changes = KeyedHarness(top, **options), []
+    for row in rows:
+        changes.append([spelled(*output) for output in harness.process([row])])
+        harness = KeyedHarness.restored(top, harness.snapshot(), **options)
+    return changes
+
+
+def spelled(kind: RowKind, row: tuple[Any, ...]) -> str:
+    _, name, score, *rank = row
+    shown = "null" if score is None else f"{score:g}"
+    return f"{kind} {name}:{shown}" + "".join(f" #{one}" for one in rank)
+
+
+def scores(*given: tuple[str, float | None] | tuple[str, float | None, RowKind]) -> list[Row]:
+    rows = [(one[0], one[1], one[2] if len(one) == 3 else INSERT) for one in given]
+    return [of_kind(kind, id=1, name=name, score=score) for name, score, kind in rows]
+
+
+@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+def test_changes_come_out_by_rank(backend: Any) -> None:
+    top = TopN(NAMES, 2, by="score", key=["id"], ascending=True)
+    rows = scores(("1", 12), ("2", 19), ("3", 19), ("4", 11), ("5", 11))
+    assert listed(top, rows, backend=backend) == [
+        ["+I 1:12 #1"],
+        ["+I 2:19 #2"],
+        [],
+        ["-U 1:12 #1", "+U 4:11 #1", "-U 2:19 #2", "+U 1:12 #2"],
+        ["-U 1:12 #2", "+U 5:11 #2"],
+    ]
+
+
+def test_without_rank_only_rows_that_come_and_go_come_out() -> None:
+    """Flink's TopNFunctionTestBase.testDisableGenerateUpdateBefore."""
+    top = TopN(NAMES, 2, by="score", key=["id"], ascending=True, rank=False)
+    rows = scores(("1", 12), ("2", 19), ("3", 19), ("4", 11), ("5", 11))
+    changes = [["+I 1:12"], ["+I 2:19"], [], ["-D 2:19", "+I 4:11"], ["-D 1:12", "+I 5:11"]]
+    assert listed(top, rows) == changes
+    assert listed(top, scores(("1", 12), ("2", 19), ("4", 11), ("5", 10)))[-1] == ["-D 1:12", "+I 5:10"]
+
+
+def test_a_row_that_is_taken_back_lets_the_next_one_in() -> None:
+    """Flink's RetractableTopNFunctionTest, and FLINK-27418: a row that has left and is deleted does not come back."""
+    top = TopN(NAMES, 2, by="score", key=["id"], ascending=True, keep_all=True)
+    rows = scores(("1", 12), ("2", 19), ("4", 11), ("1", 12, UPDATE_BEFORE), ("5", 11))
+    assert listed(top, rows)[-2:] == [["-U 1:12 #2", "+U 2:19 #2"], ["-U 2:19 #2", "+U 5:11 #2"]]
+    only = TopN(NAMES, 1, by="score", key=["id"], keep_all=True)
+    rows = scores(("a", 5), ("b", 7), ("a", 5, DELETE), ("b", 7, DELETE))
+    assert listed(only, rows) == [["+I a:5 #1"], ["-U a:5 #1", "+U b:7 #1"], [], ["-D b:7 #1"]]
+
+
+@pytest.mark.parametrize("keep_all", [False, True])
+def test_null_is_below_every_value_and_nan_above(keep_all: bool) -> None:
+    rows = scores(("a", None), ("b", 5), ("c", NAN), ("d", 3))
+    expected = {False: {1: "c", 2: "b"}, True: {1: "a", 2: "d"}}
+    for ascending, names in expected.items():
+        top = TopN(NAMES, 2, by="score", key=["id"], ascending=ascending, keep_all=keep_all)
+        kept = after(top, rows).state(TOP)[1]
+        assert {rank: row.name for rank, row in kept.items()} == names
+
+
+@pytest.mark.parametrize("keep_all", [False, True])
+def test_rows_equal_to_the_last_one_are_kept_with_ties(keep_all: bool) -> None:
+    top = TopN(NAMES, 2, by="score", key=["id"], ties=True, keep_all=keep_all)
+    rows = scores(("a", 5), ("b", 3), ("c", 3), ("d", 5), ("e", 7))
+    assert listed(top, rows) == [
+        ["+I a:5 #1"],
+        ["+I b:3 #2"],
+        ["+I c:3 #2"],
+        ["-U b:3 #2", "+U d:5 #1", "-D c:3 #2"],
+        ["-U a:5 #1", "+U e:7 #1", "-U d:5 #1", "+U a:5 #2", "+I d:5 #2"],
+    ]
 
 
 def test_changes_are_accepted_only_where_all_rows_are_kept() -> None:

@@ -1,4 +1,4 @@
-"""``AlignedWindows``: aggregates in windows that lie at the same times for all keys.
+"""``AlignedWindows``: windows that lie at the same times for all keys.
 
 A row is kept once, in the part of a window that it lies in; a window is the parts from its start to its end. Mirrors
 Flink's ``WindowOperator`` and, for what is kept, the slices of its ``SlicingWindowOperator``.
@@ -14,22 +14,23 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.accumulators import BIGINT
-from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
+from state_engine.operators.windows.contents import Contents, Kept
 from state_engine.operators.windows.window_results import (
-    WindowFunction,
+    Emitter,
+    Rows,
+    WindowOperator,
     WindowSettings,
     check_bounds,
     plus,
-    time_of,
 )
 
 WINDOWS, SLICES = "windows", "slices"
 """Names of the state: of tumbling windows, whose parts are whole windows, and of others."""
 
 
-class AlignedWindows(WindowFunction):
-    """Emits the aggregates of the rows of each key and window.
+class AlignedWindows(WindowOperator):
+    """Emits what comes of the rows of each key and window.
 
     A window takes rows until the watermark is ``lateness_ms`` behind its last millisecond; then it is closed, and
     nothing of it is kept. A row that all of its windows are closed for goes to ``late_to``.
@@ -37,19 +38,24 @@ class AlignedWindows(WindowFunction):
     State: ``(size + lateness) / part`` entries a key; a key without open windows has none.
 
     Args:
-        plan: of the aggregates; of rows that are only added.
+        contents: what is kept of rows, which are only added.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or one that has no windows.
     """
 
     def __init__(
-        self, windows: Tumbling | Sliding | Cumulating, plan: AggregatePlan, settings: WindowSettings
+        self,
+        windows: Tumbling | Sliding | Cumulating,
+        contents: Contents,
+        emitter: Emitter,
+        settings: WindowSettings,
     ) -> None:
-        super().__init__(windows.shape, plan, settings)
-        self._windows, self.holds_back_ms = windows, settings.lateness_ms
+        super().__init__(windows.shape, contents, emitter, settings)
+        self._windows = windows
+        self.holds_back_ms = None if settings.clock else settings.lateness_ms
         name = WINDOWS if isinstance(windows, Tumbling) else SLICES
-        self._descriptor = SortedMapStateDescriptor(name, BIGINT, plan.state.value_type)
+        self._descriptor = SortedMapStateDescriptor(name, BIGINT, contents.kept_type)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)
@@ -57,68 +63,80 @@ class AlignedWindows(WindowFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Add the row to its part; with kinds, what changes in the windows that are shown."""
-        at, watermark = time_of(ctx), ctx.current_watermark()
+        at, watermark = self._time_of(ctx), self._now(ctx)
         windows = [window for window in self._windows.windows_of(at) if self._closes(window) > watermark]
         if not windows:
             return self._late(value)
         check_bounds(TimeWindow(windows[0].start, windows[-1].end))
-        shown = [window for window in windows if self._is_shown(window, watermark)]
-        before = [self._kept(window) for window in shown]
+        shown = [
+            window
+            for window in windows
+            if not self._settings.shows_once and self._is_shown(window, watermark)
+        ]
+        before = [self._shown_rows(ctx, window) if self.emits_changes else None for window in shown]
         part = self._windows.slice_of(at)
         kept = self._parts.get(part)
-        self._parts.put(part, self._accumulators.added(kept, value))
+        self._parts.put(part, self._contents.added(kept, value, part, at))
         if kept is None:  # else a timer waits for what happens next
             self._await(ctx, watermark)
         return [
             change
             for window, earlier in zip(shown, before, strict=True)
-            for change in self._results.change(ctx, window, earlier, self._kept(window))
+            for change in self._change(earlier, self._shown_rows(ctx, window))
         ]
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         """The windows that are shown now; then parts of closed windows go."""
-        results = []
-        for window in self._shown_at(timestamp):
-            kept = self._kept(window)
-            if kept is not None:
-                results.append(self._results.row(ctx, window, kept))
+        results: Rows = []
+        late = self._settings.lateness_ms
+        if self._settings.emit != "running":
+            for window in self._windows_at(timestamp, late if self._settings.shows_once else 0):
+                results += self._shown_rows(ctx, window) or []
+        if self._emitter.clears:
+            for window in self._windows_at(timestamp, late):
+                if self._kept(window) is not None:
+                    self._emitter.cleared(ctx, window)
         while (first := self._parts.first_entry()) is not None and self._goes(first[0]) <= timestamp:
             self._parts.remove(first[0])
+            self._contents.dropped(first[0], self._windows.slice_end_of(first[0]))
         self._await(ctx, timestamp)
         return results
 
     # -- times -----------------------------------------------------------------------------------------------------
 
     def _completes(self, window: TimeWindow) -> int:
-        return window.max_timestamp()
+        return window.max_timestamp() + self._behind_ms
 
     def _goes(self, part: int) -> int:
         """The watermark at which the last window with a part is closed."""
         return self._closes(self._windows.windows_of(part)[-1])
 
-    def _shown_at(self, timestamp: int) -> list[TimeWindow]:
-        if self._settings.emit == "running":
-            return []
+    def _windows_at(self, timestamp: int, delay_ms: int) -> list[TimeWindow]:
+        """The windows that were complete so much before a time, with rows or without."""
         if timestamp == MAX_TIMESTAMP:  # of those that end so late, several may close at once
             parts = self._parts.keys()
             every = {window for part in parts for window in self._windows.windows_of(part)}
-            return sorted(window for window in every if self._shows(window) == timestamp)
-        last = timestamp - (self._settings.lateness_ms if self._settings.emit == "final" else 0)
-        return [window for window in self._windows.windows_of(last) if window.max_timestamp() == last]
+            return sorted(window for window in every if plus(self._completes(window), delay_ms) == timestamp)
+        complete = timestamp - delay_ms
+        around = self._windows.windows_of(complete - self._behind_ms)
+        return [window for window in around if self._completes(window) == complete]
 
     def _await(self, ctx: KeyedProcessFunction.Context, watermark: int) -> None:
-        """Set the timer for what happens next: a window with rows is shown, or parts go."""
+        """Set the timer for what happens next: a window with rows is shown or closed, or parts go."""
         first = self._parts.first_entry()
         if first is None:
             return
         times = [self._goes(first[0])]
         if self._settings.emit != "running":
             times += self._next_shown(first[0], watermark)
-        ctx.timer_service().register_event_time_timer(min(times))
+        if self._emitter.clears:
+            closed = (self._closes(window) for window in self._windows.windows_of(first[0]))
+            times += [at for at in closed if at > watermark]
+        self._set_timer(ctx, min(times))
 
     def _next_shown(self, first: int, watermark: int) -> list[int]:
         """When windows of the first part are shown that some are not shown of, in a key's parts."""
-        if watermark > MIN_TIMESTAMP and self._settings.emit == "changes":
+        if watermark > MIN_TIMESTAMP and self._settings.shows_again:
             open_from = self._windows.windows_of(plus(watermark, 1))[0].start
             entry = next(self._parts.tail_items(max(first, open_from)), None)
             if entry is None:
@@ -129,10 +147,14 @@ class AlignedWindows(WindowFunction):
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def _kept(self, window: TimeWindow) -> tuple[Any, ...] | None:
+    def _shown_rows(self, ctx: KeyedProcessFunction.Context, window: TimeWindow) -> Rows | None:
+        kept = self._kept(window)
+        return None if kept is None else self._rows(ctx, window, kept)
+
+    def _kept(self, window: TimeWindow) -> Kept | None:
         """What is kept of the rows of a window; None where it has none."""
         if isinstance(self._windows, Tumbling):
-            kept: tuple[Any, ...] | None = self._parts.get(window.start)
+            kept: Kept | None = self._parts.get(window.start)
             return kept
         parts = self._parts.sub_items(window.start, window.end)
-        return self._accumulators.merged(kept for _, kept in parts)
+        return self._contents.merged(kept for _, kept in parts)

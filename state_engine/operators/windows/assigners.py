@@ -146,6 +146,10 @@ class Tumbling(_Aligned):
         """The start of the part of a window with a row; the rows of a part have the same windows."""
         return self._cells.floor(at_ms)
 
+    def slice_end_of(self, at_ms: int) -> int:
+        """The end of that part."""
+        return self._cells.after(at_ms)
+
 
 @dataclass(frozen=True)
 class Sliding(_Aligned):
@@ -215,6 +219,10 @@ class Sliding(_Aligned):
         """The start of the part of a window with a row; the rows of a part have the same windows."""
         return self._slices.floor(at_ms)
 
+    def slice_end_of(self, at_ms: int) -> int:
+        """The end of that part."""
+        return self._slices.after(at_ms)
+
     def _end_of(self, start: int) -> int:
         if isinstance(self._starts, FixedGrid):
             return start + self._size.number
@@ -282,6 +290,10 @@ class Cumulating(_Aligned):
     def slice_of(self, at_ms: int) -> int:
         """The start of the part of a window with a row; the rows of a part have the same windows."""
         return max(self._slices.floor(at_ms), self._whole.floor(at_ms))
+
+    def slice_end_of(self, at_ms: int) -> int:
+        """The end of that part."""
+        return min(self._slices.after(at_ms), self._whole.after(at_ms))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""``SessionWindows``: aggregates of rows of a key that follow each other within a gap.
+"""``SessionWindows``: windows of rows of a key that follow each other within a gap.
 
 Sessions do not depend on the order in which rows come. A session is complete once the watermark has reached its end:
 a row exactly a gap behind the last one still belongs to it. A late row can join sessions that were emitted, which
@@ -17,23 +17,24 @@ from state_engine.core.state.descriptors import SortedMapStateDescriptor, ValueS
 from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.every_type import StructType
 from state_engine.operators.aggregates.accumulators import BIGINT
-from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.windows.assigners import Session, TimeWindow
+from state_engine.operators.windows.contents import Contents, Kept
 from state_engine.operators.windows.window_results import (
-    WindowFunction,
+    Emitter,
+    Rows,
+    WindowOperator,
     WindowSettings,
     check_bounds,
     plus,
-    time_of,
 )
 
 SESSIONS, CLOSED = "sessions", "closed"
 """Names of the states."""
-Sessions = dict[TimeWindow, tuple[Any, ...]]
+Sessions = dict[TimeWindow, Kept]
 
 
-class SessionWindows(WindowFunction):
-    """Emits the aggregates of the rows of each session.
+class SessionWindows(WindowOperator):
+    """Emits what comes of the rows of each session.
 
     A session ``[start, end)`` is closed once the watermark is ``lateness_ms`` behind its end; then it takes no row, and
     nothing of it is kept but its end. A row is too late where its own session would be closed, or where it would reach
@@ -43,23 +44,24 @@ class SessionWindows(WindowFunction):
     stays, because the next gap may be of any length.
 
     Args:
-        plan: of the aggregates; of rows that are only added.
+        contents: what is kept of rows, which are only added.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or its computed gap is not above 0.
     """
 
-    def __init__(self, windows: Session, plan: AggregatePlan, settings: WindowSettings) -> None:
-        super().__init__(windows.shape, plan, settings)
+    def __init__(
+        self, windows: Session, contents: Contents, emitter: Emitter, settings: WindowSettings
+    ) -> None:
+        super().__init__(windows.shape, contents, emitter, settings)
         self._windows = windows
-        kept = plan.state.value_type
-        assert isinstance(kept, StructType)
+        kept = contents.kept_type
         value = StructType(["end", *kept.names], [BIGINT, *kept.types])
         self._sessions_descriptor = SortedMapStateDescriptor(SESSIONS, BIGINT, value)
         self._closed_descriptor = ValueStateDescriptor(CLOSED, BIGINT)
         self._gap_ms = None if callable(windows.gap) else to_milliseconds(windows.gap)
         # a result is shown at the end of the session, one millisecond behind its event time
-        self.holds_back_ms = settings.lateness_ms + 1
+        self.holds_back_ms = None if settings.clock else settings.lateness_ms + 1
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)
@@ -68,7 +70,7 @@ class SessionWindows(WindowFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         """Add the row to the sessions that it touches, which become one; with kinds, what that changes."""
-        at, watermark = time_of(ctx), ctx.current_watermark()
+        at, watermark = self._time_of(ctx), self._now(ctx)
         own = self._windows.window_of(value, at)
         touched = self._touched(own)
         if self._is_too_late(own, touched, watermark):
@@ -77,20 +79,28 @@ class SessionWindows(WindowFunction):
         for session in touched:
             whole = whole.cover(session)
         check_bounds(whole)
-        kept = self._accumulators.added(self._accumulators.merged(touched.values()), value)
-        for session in touched:
-            if session.start != whole.start:
-                self._sessions.remove(session.start)
+        # read once more: a function may change what it is given
+        before = self._shown(ctx, self._touched(own), watermark) if self.emits_changes else {}
+        starts = [session.start for session in touched]
+        for start in starts:
+            if start != whole.start:
+                self._sessions.remove(start)
+        if starts not in ([], [whole.start]):
+            self._contents.joined(starts, whole.start)
+        kept = self._contents.added(self._contents.merged(touched.values()), value, whole.start, at)
         self._sessions.put(whole.start, (whole.end, *kept))
         self._await(ctx, whole, touched, watermark)
-        return self._changes(ctx, touched, whole, kept, watermark)
+        if self._settings.shows_once:
+            return []
+        after = self._rows(ctx, whole, kept) if self._is_shown(whole, watermark) else None
+        return self._changes(before, whole, after)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         """The sessions that are shown now; closed ones go, and those that have grown wait for their new end."""
-        results: list[Any] = []
+        results: Rows = []
         for session, kept in self._open().items():
             if self._settings.emit != "running" and self._shows(session) == timestamp:
-                results.append(self._results.row(ctx, session, kept))
+                results += self._rows(ctx, session, kept)
             if self._closes(session) <= timestamp:
                 self._close(ctx, session)
             elif session.start <= timestamp:
@@ -121,7 +131,7 @@ class SessionWindows(WindowFunction):
     # -- when ------------------------------------------------------------------------------------------------------
 
     def _completes(self, window: TimeWindow) -> int:
-        return window.end
+        return window.end + self._behind_ms
 
     def _await(
         self, ctx: KeyedProcessFunction.Context, whole: TimeWindow, touched: Sessions, watermark: int
@@ -132,16 +142,19 @@ class SessionWindows(WindowFunction):
 
     def _wait(self, ctx: KeyedProcessFunction.Context, session: TimeWindow, watermark: int) -> None:
         times = [self._closes(session)]
-        if self._settings.emit == "changes":
+        if self._settings.shows_again:
             times.append(self._shows(session))
-        ctx.timer_service().register_event_time_timer(min(at for at in times if at > watermark))
+        self._set_timer(ctx, min(at for at in times if at > watermark))
 
     def _close(self, ctx: KeyedProcessFunction.Context, session: TimeWindow) -> None:
+        if self._emitter.clears:
+            self._emitter.cleared(ctx, session)
         self._sessions.remove(session.start)
+        self._contents.dropped(session.start, session.end)
         closed = self._closed.value()
         self._closed.update(session.end if closed is None else max(session.end, closed))
         if self._gap_ms is not None:
-            ctx.timer_service().register_event_time_timer(plus(self._closes(session), self._gap_ms))
+            self._set_timer(ctx, plus(self._closes(session), self._gap_ms))
 
     def _forget(self, timestamp: int) -> None:
         """Drop the end of the last closed session, once no row that reaches it can come in time."""
@@ -153,22 +166,17 @@ class SessionWindows(WindowFunction):
 
     # -- what ------------------------------------------------------------------------------------------------------
 
-    def _changes(
-        self,
-        ctx: KeyedProcessFunction.Context,
-        touched: Sessions,
-        whole: TimeWindow,
-        kept: tuple[Any, ...],
-        watermark: int,
-    ) -> list[Any]:
+    def _shown(
+        self, ctx: KeyedProcessFunction.Context, touched: Sessions, watermark: int
+    ) -> dict[TimeWindow, Rows]:
+        """What was put out of the sessions that a row touches, where it may be taken back."""
+        return {
+            one: self._rows(ctx, one, kept) for one, kept in touched.items() if self._is_shown(one, watermark)
+        }
+
+    def _changes(self, before: dict[TimeWindow, Rows], whole: TimeWindow, after: Rows | None) -> Rows:
         """What a row changes in the sessions that are shown."""
-        if not self.emits_changes:
-            return []
-        shown = {one: before for one, before in touched.items() if self._is_shown(one, watermark)}
-        after = kept if self._is_shown(whole, watermark) else None
-        if list(shown) == [whole]:
-            return self._results.change(ctx, whole, shown[whole], after)
-        gone = [
-            change for one, before in shown.items() for change in self._results.change(ctx, one, before, None)
-        ]
-        return gone + self._results.change(ctx, whole, None, after)
+        if list(before) == [whole]:
+            return self._change(before[whole], after)
+        gone = [change for rows in before.values() for change in self._change(rows, None)]
+        return gone + self._change(None, after)

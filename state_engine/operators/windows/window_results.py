@@ -20,6 +20,7 @@ from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.key_values import key_values
 from state_engine.operators.windows.assigners import TimeWindow
+from state_engine.operators.windows.contents import Contents, Kept
 
 Emit = Literal["final", "changes", "running"]
 """When results come out.
@@ -39,7 +40,9 @@ class WindowSettings:
     Attributes:
         lateness_ms: how long behind its end a window takes rows.
         late_to: the side output for rows that come too late for all of their windows; None drops them.
-        record_key: see ``key_values``.
+        firings: whether a window is shown when it ends, and again for each later row, each time as an insert: what
+            Flink does.
+        clock: whether windows are of the recorded clock of micro-batches, and not of event time.
 
     Raises:
         ConfigurationError: there is no such way to emit, the lateness is below 0, or nothing could change.
@@ -48,7 +51,8 @@ class WindowSettings:
     lateness_ms: int = 0
     late_to: OutputTag | None = None
     emit: Emit = "final"
-    record_key: bool = False
+    firings: bool = False
+    clock: bool = False
 
     def __post_init__(self) -> None:
         check_choice(self.emit, get_args(Emit), what="emit")
@@ -67,16 +71,26 @@ class WindowSettings:
         """Whether results are taken back."""
         return self.emit != "final"
 
+    @property
+    def shows_once(self) -> bool:
+        """Whether a window is shown once, when it is closed."""
+        return self.emit == "final" and not self.firings
 
-class WindowAccumulators:
-    """What is kept of the rows of a window: their number and the accumulators of a plan."""
+    @property
+    def shows_again(self) -> bool:
+        """Whether a window is shown when it ends, and again for rows that come later."""
+        return self.emit == "changes" or self.firings
+
+
+class WindowAccumulators(Contents):
+    """The accumulators of a plan."""
 
     def __init__(self, plan: AggregatePlan) -> None:
+        super().__init__(**{step.name: step.accumulator.accumulator_type for step in plan.steps})
         self._plan = plan
         self.empty = (0, *(step.accumulator.create_accumulator() for step in plan.steps))
 
-    def added(self, kept: tuple[Any, ...] | None, row: Any) -> tuple[Any, ...]:
-        """With one more row."""
+    def added(self, kept: Kept | None, row: Any, part: int, at: int) -> Kept:
         rows, *accumulators = self.empty if kept is None else kept
         after = [rows + 1]
         for step, accumulator in zip(self._plan.steps, accumulators, strict=True):
@@ -85,20 +99,13 @@ class WindowAccumulators:
             after.append(accumulator if missed else step.accumulator.add(value, accumulator))
         return tuple(after)
 
-    def merged(self, parts: Iterable[tuple[Any, ...]]) -> tuple[Any, ...] | None:
-        """Those of several parts of a window together; None of none."""
-        whole: tuple[Any, ...] | None = None
-        for part in parts:
-            whole = part if whole is None else self._together(whole, part)
-        return whole
-
-    def _together(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _together(self, one: Kept, other: Kept) -> Kept:
         after = [one[0] + other[0]]
         for step, a, b in zip(self._plan.steps, one[1:], other[1:], strict=True):
             after.append(None if a is None or b is None else step.accumulator.merge(a, b))
         return tuple(after)
 
-    def results(self, kept: tuple[Any, ...]) -> list[Any]:
+    def elements(self, start: int, end: int, kept: Kept) -> list[Any]:
         """The values of the aggregates; null of one that came to the job when the window had rows."""
         shown = []
         for result in self._plan.results:
@@ -106,60 +113,112 @@ class WindowAccumulators:
             if result.step is not None and accumulator is not None:
                 accumulator = self._plan.steps[result.step].accumulator.get_result(accumulator)
             shown.append(accumulator)
-        return shown
+        return [shown]
 
 
-class WindowResults:
-    """Rows of results: the key, ``window_start``, ``window_end`` and the aggregates.
+class Emitter:
+    """Makes the outputs of a window from what its contents give: these as they are."""
 
-    Their event time is the last millisecond of the window.
+    clears = False
+    """Whether it wants to know of windows that are closed."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Get states, and open a function."""
+
+    def close(self) -> None:
+        """Close a function."""
+
+    def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
+        """The outputs of a window."""
+        return elements
+
+    def cleared(self, ctx: KeyedContext, window: Any) -> None:
+        """A window is closed."""
+
+
+class RowsWithBounds(Emitter):
+    """Rows of the key, ``window_start``, ``window_end`` and the columns of the contents.
+
+    Args:
+        record_key: see ``key_values``; None leaves the key out.
     """
 
-    def __init__(self, accumulators: WindowAccumulators, settings: WindowSettings) -> None:
-        self._accumulators, self._settings = accumulators, settings
+    def __init__(self, *, record_key: bool | None = False) -> None:
+        self._record_key = record_key
 
-    def row(self, ctx: KeyedContext, window: TimeWindow, kept: tuple[Any, ...]) -> Timestamped:
-        """The result of a window, as an insert."""
-        key = key_values(ctx.get_current_key(), record=self._settings.record_key)
-        bounds = map(_instant, window)
-        return Timestamped((*key, *bounds, *self._accumulators.results(kept)), window.max_timestamp())
-
-    def change(
-        self,
-        ctx: KeyedContext,
-        window: TimeWindow,
-        before: tuple[Any, ...] | None,
-        after: tuple[Any, ...] | None,
-    ) -> list[Any]:
-        """What makes the result of a window another one; None stands for a window that is not shown."""
-        if before is None and after is None:
-            return []
-        if before is None or after is None:
-            kind, kept = (RowKind.INSERT, after) if before is None else (RowKind.DELETE, before)
-            assert kept is not None
-            return [(kind, self.row(ctx, window, kept))]
-        return [
-            (RowKind.UPDATE_BEFORE, self.row(ctx, window, before)),
-            (RowKind.UPDATE_AFTER, self.row(ctx, window, after)),
-        ]
+    def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
+        record = self._record_key
+        key = () if record is None else key_values(ctx.get_current_key(), record=record)
+        bounds = tuple(map(_instant, window))
+        return [(*key, *bounds, *columns) for columns in elements]
 
 
-class WindowFunction(KeyedProcessFunction):
+Rows = list[Any]
+"""The outputs of a window."""
+
+
+class WindowOperator(KeyedProcessFunction):
     """What windows of a size and sessions have in common: when a window is shown and closed, and late rows."""
 
-    def __init__(self, shape: str, plan: AggregatePlan, settings: WindowSettings) -> None:
+    def __init__(self, shape: str, contents: Contents, emitter: Emitter, settings: WindowSettings) -> None:
         self.shape, self._settings = shape, settings
-        self._accumulators = WindowAccumulators(plan)
-        self._results = WindowResults(self._accumulators, settings)
+        self._contents, self._emitter = contents, emitter
         self.emits_changes, self.late_to = settings.has_kinds, settings.late_to
+        # when the watermark is at a time all rows of it have come; by the clock, more of them may come in a micro-batch
+        self._behind_ms = int(settings.clock)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
+        self._contents.open(runtime_context)
+        self._emitter.open(runtime_context)
 
-    def _late(self, value: Any) -> Iterable[Any]:
+    def close(self) -> None:
+        self._contents.close()
+        self._emitter.close()
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def _late(self, value: Any) -> Rows:
         """The output for a row that no window takes, which counts."""
         self._too_late.inc()
         return [] if self._settings.late_to is None else [(self._settings.late_to, value)]
+
+    def _rows(self, ctx: KeyedContext, window: TimeWindow, kept: Kept) -> Rows:
+        """The outputs of a window, whose event time is its last millisecond; by the clock they have no other one."""
+        elements = self._contents.elements(window.start, window.end, kept)
+        outputs = self._emitter.outputs(ctx, window, elements)
+        if self._settings.clock:
+            return list(outputs)
+        return [timed(output, window.max_timestamp()) for output in outputs]
+
+    def _change(self, before: Rows | None, after: Rows | None) -> Rows:
+        """What makes the outputs of a window others; None stands for a window that is not shown."""
+        if self._settings.firings:
+            return after or []
+        if before is None or after is None:
+            kind = RowKind.INSERT if before is None else RowKind.DELETE
+            return [(kind, row) for row in before or after or []]
+        return [
+            change
+            for old, new in zip(before, after, strict=True)
+            for change in ((RowKind.UPDATE_BEFORE, old), (RowKind.UPDATE_AFTER, new))
+        ]
+
+    # -- times -----------------------------------------------------------------------------------------------------
+
+    def _time_of(self, ctx: KeyedContext) -> int:
+        return ctx.current_processing_time() if self._settings.clock else time_of(ctx)
+
+    def _now(self, ctx: KeyedContext) -> int:
+        """What ends windows: the watermark, or the clock."""
+        return ctx.current_processing_time() if self._settings.clock else ctx.current_watermark()
+
+    def _set_timer(self, ctx: KeyedContext, at_ms: int) -> None:
+        timers = ctx.timer_service()
+        if self._settings.clock:
+            timers.register_processing_time_timer(at_ms)
+        else:
+            timers.register_event_time_timer(at_ms)
 
     def _completes(self, window: TimeWindow) -> int:
         """The watermark at which a window has all rows that are in time."""
@@ -171,10 +230,17 @@ class WindowFunction(KeyedProcessFunction):
 
     def _shows(self, window: TimeWindow) -> int:
         """The watermark at which a window is shown for the first time; running ones are shown with their first row."""
-        return self._closes(window) if self._settings.emit == "final" else self._completes(window)
+        return self._closes(window) if self._settings.shows_once else self._completes(window)
 
     def _is_shown(self, window: TimeWindow, watermark: int) -> bool:
         return self._settings.emit == "running" or self._shows(window) <= watermark
+
+
+def timed(output: Any, at_ms: int) -> Any:
+    """An output with an event time, unless it has one."""
+    if isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], OutputTag):
+        return output[0], timed(output[1], at_ms)
+    return output if type(output) is Timestamped else Timestamped(output, at_ms)
 
 
 def time_of(ctx: KeyedContext) -> int:

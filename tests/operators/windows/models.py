@@ -58,10 +58,14 @@ def cumulating(size: int, every: int) -> Callable[[int], list[Interval]]:
 
 @dataclass
 class Windowed:
-    """What comes of rows: a table of results, and the rows that no window took."""
+    """What comes of rows: those of each window in the order in which they came, and those that no window took."""
 
-    table: Table
+    rows: dict[tuple[str, int, int], list[Event]]
     late: list[Event] = field(default_factory=list)
+
+    @property
+    def table(self) -> Table:
+        return {window: results(of) for window, of in self.rows.items()}
 
 
 def aligned(
@@ -76,7 +80,7 @@ def aligned(
             taken.setdefault((row.k, start, end), []).append(row)
         if not still_open:
             late.append(row)
-    return Windowed({window: results(of) for window, of in taken.items()}, late)
+    return Windowed(taken, late)
 
 
 def sessions(rows: Iterable[Event], gap: Callable[[Event], int], *, bound: int, lateness: int) -> Windowed:
@@ -93,7 +97,7 @@ def sessions(rows: Iterable[Event], gap: Callable[[Event], int], *, bound: int, 
         else:
             accepted.setdefault(row.k, []).append(row)
     linked = {(k, *bounds): of for k, given in accepted.items() for bounds, of in _linked(given, gap)}
-    return Windowed({window: results(of) for window, of in linked.items()}, late)
+    return Windowed(linked, late)
 
 
 def _linked(rows: list[Event], gap: Callable[[Event], int]) -> list[tuple[Interval, list[Event]]]:

@@ -7,7 +7,7 @@ the input. Behind ``→`` stands what comes out there: key, aggregate and window
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -19,7 +19,12 @@ from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.windows.aligned_windows import AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
 from state_engine.operators.windows.session_windows import SessionWindows
-from state_engine.operators.windows.window_results import Emit, WindowSettings
+from state_engine.operators.windows.window_results import (
+    Emit,
+    RowsWithBounds,
+    WindowAccumulators,
+    WindowSettings,
+)
 from state_engine.testing import KeyedHarness
 from tests.operators.windows.test_windows import ms
 
@@ -27,7 +32,7 @@ LATE = OutputTag("late", "k string, v bigint, at bigint")
 G = 300_000
 R1 = "b@3999 b@3000 a@20 a@0 a@999 b@1998 b@1999 b@1000"
 S1 = "1000 W 1999 2000 W 4998 4500 8500 W 7400 7000 W 11501"
-VECTORS: dict[str, tuple[Any, Emit, int, str]] = {
+VECTORS: dict[str, tuple[Any, Emit | Literal["firings"], int, str]] = {
     "tumbling, a batch of PyFlink's": (
         Tumbling(5), "final", 0, "1 2 3 4 5 8 9 15 drain → k 4 [0,5), k 3 [5,10), k 1 [15,20)",
     ),
@@ -95,6 +100,20 @@ VECTORS: dict[str, tuple[Any, Emit, int, str]] = {
         Session(lambda row: row.v), "final", 0,
         "k:1@1 k:2@2 k:3@3 k:4@4 k:9@9 k:9@9 k:15@15 drain → k 10 [1,8), k 33 [9,30)",
     ),
+    "lateness, as in Flink": (
+        Tumbling(2000), "firings", 500,
+        "b@500 W 1500 b@1300 W 2300 → b 2 [0,2000) b@1997 → b 3 [0,2000) W 6000 b@1998 → late b@1998",
+    ),
+    "sliding, as in Flink": (
+        Sliding(3000, every=1000), "firings", 1500,
+        "b@1000 W 1999 → b 1 [-1000,2000) W 3000 → b 1 [0,3000) b@1500 → b 2 [-1000,2000), b 2 [0,3000) "
+        "W 3999 → b 2 [1000,4000) b@1700 → b 3 [0,3000), b 3 [1000,4000) W 9000",
+    ),
+    "sessions that fired are joined, as in Flink": (
+        Session(3000), "firings", 10_000,
+        f"{S1} → k 5 [1000,11500) 11600 W 14600 → k 1 [11600,14600) 10000 → k 7 [1000,14600) 14500 "
+        "W 20000 → k 8 [1000,17500) W 100000",
+    ),
     "sessions, running": (
         Session(G), "running", 0,
         f"k@0 → +I k 1 [0,{G}) k@5 → -D k 1 [0,{G}), +I k 2 [0,{G + 5}) j@0 → +I j 1 [0,{G}) "
@@ -105,12 +124,18 @@ VECTORS: dict[str, tuple[Any, Emit, int, str]] = {
 KINDS = {kind: str(kind) for kind in RowKind}
 
 
-def function_of(windows: Any, emit: Emit, lateness: int) -> Any:
+def function_of(windows: Any, emit: Emit | Literal["firings"], lateness: int) -> Any:
     columns = to_type("k string, v bigint, at bigint", parameter="rows")
     assert isinstance(columns, StructType)
     made = plan({"n": sum_("v")}, columns, changing=False)
-    settings = WindowSettings(lateness, LATE, emit)
-    return (SessionWindows if isinstance(windows, Session) else AlignedWindows)(windows, made, settings)
+    if emit == "firings":
+        settings = WindowSettings(lateness, LATE, firings=True)
+    else:
+        settings = WindowSettings(lateness, LATE, emit)
+    contents, emitter = WindowAccumulators(made), RowsWithBounds()
+    return (SessionWindows if isinstance(windows, Session) else AlignedWindows)(
+        windows, contents, emitter, settings
+    )
 
 
 def steps_of(text: str) -> list[tuple[str, list[str]]]:
@@ -197,10 +222,15 @@ def test_an_aggregate_that_comes_later_is_null_for_windows_with_rows() -> None:
     before = plan({"n": count()}, columns, changing=False)
     after = plan({"n": count(), "s": sum_("v")}, columns, changing=False)
     options: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
-    run = KeyedHarness(AlignedWindows(Sliding(20, every=10), before, WindowSettings()), **options)
+    run = KeyedHarness(
+        AlignedWindows(Sliding(20, every=10), WindowAccumulators(before), RowsWithBounds(), WindowSettings()),
+        **options,
+    )
     run.process([row_of("a:5@1")])
     run = KeyedHarness.restored(
-        AlignedWindows(Sliding(20, every=10), after, WindowSettings()), run.snapshot(), **options
+        AlignedWindows(Sliding(20, every=10), WindowAccumulators(after), RowsWithBounds(), WindowSettings()),
+        run.snapshot(),
+        **options,
     )
     run.process([row_of("a:7@12")])
     results = [(ms(start), n, s) for _, start, _, n, s in run.drain()]

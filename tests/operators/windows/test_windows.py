@@ -16,7 +16,12 @@ from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.windows.aligned_windows import AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
 from state_engine.operators.windows.session_windows import SessionWindows
-from state_engine.operators.windows.window_results import Emit, WindowSettings
+from state_engine.operators.windows.window_results import (
+    Emit,
+    RowsWithBounds,
+    WindowAccumulators,
+    WindowSettings,
+)
 from state_engine.testing import KeyedHarness
 from tests.operators.windows import models
 from tests.operators.windows.models import Event, Table, Windowed
@@ -35,7 +40,10 @@ def operator(
     assert isinstance(columns, StructType)
     made = plan(AGGREGATES, columns, changing=False)
     settings = WindowSettings(lateness, late_to, emit)
-    return (SessionWindows if isinstance(windows, Session) else AlignedWindows)(windows, made, settings)
+    contents, emitter = WindowAccumulators(made), RowsWithBounds()
+    return (SessionWindows if isinstance(windows, Session) else AlignedWindows)(
+        windows, contents, emitter, settings
+    )
 
 
 def options(parallelism: int = 1, backend: Any = None, bound: int | None = BOUND) -> dict[str, Any]:

@@ -1,0 +1,155 @@
+"""``Windowing``: the windows of a stream, from which each method of a ``WindowedStream`` makes its operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.types.type_information import TypeInformation, TypeLike
+from state_engine.core.types.type_parsing import to_type
+from state_engine.job.declared_aggregates import Key, key_columns, record_key
+from state_engine.job.graph import (
+    OperatorInput,
+    SourceNode,
+    declared_type,
+    stream_ends,
+    type_in_code,
+    upstream,
+)
+from state_engine.job.typed_by_input import TimedByInput, TypedByInput
+from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
+from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
+from state_engine.operators.windows.contents import Contents
+from state_engine.operators.windows.session_windows import SESSIONS, SessionWindows
+from state_engine.operators.windows.window_results import Emitter, RowsWithBounds, WindowSettings
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from state_engine.job.streams import DataStream
+
+Assigner = Tumbling | Sliding | Cumulating | Session
+BOUNDS = ("window_start", "window_end")
+"""The columns that come out behind those of the key."""
+Adds = Callable[[TypedByInput, str | None, TypeLike], "DataStream"]
+"""Adds an operator behind the stream: takes its function, its uid, and the type of its outputs where it is declared."""
+Parts = Callable[[OutputType], tuple[Contents, Emitter]]
+"""What is kept of rows of some kind, and what comes out."""
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """Windows of the rows of a stream.
+
+    Raises:
+        ConfigurationError: they are none, the stream has no event time, or its late rows are gone before.
+    """
+
+    rows: OperatorInput
+    add: Adds
+    windows: Assigner
+    settings: WindowSettings
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.windows, Tumbling | Sliding | Cumulating | Session):
+            raise ConfigurationError(
+                f"window takes Tumbling(…), Sliding(…), Cumulating(…) or Session(…), not {self.windows!r}"
+            )
+        self._check_time()
+
+    @property
+    def key(self) -> Key:
+        """The key of the stream."""
+        assert self.rows.key is not None
+        return self.rows.key
+
+    @property
+    def merge(self) -> bool:
+        """Whether windows may become part of others."""
+        return isinstance(self.windows, Session)
+
+    @property
+    def single_parts(self) -> bool:
+        """Whether a window is one part, which is never merged with another one."""
+        return isinstance(self.windows, Tumbling)
+
+    def shown_key(self, kind: OutputType) -> DeclaredKey:
+        """The columns of the key that come out."""
+        return key_columns(self.key, kind)
+
+    def bounded_rows(self, kind: OutputType) -> RowsWithBounds:
+        """Makes rows with the key and the bounds of a window."""
+        return RowsWithBounds(record_key=record_key(key_columns(self.key, kind)))
+
+    def operator(
+        self,
+        parts: Parts,
+        *,
+        uid: str | None,
+        gives: Callable[[OutputType], OutputType] | None = None,
+        output_type: TypeLike = None,
+    ) -> DataStream:
+        """Add the operator, and read the side output of its late rows.
+
+        Args:
+            gives: what comes out for rows of some kind; without, and without ``output_type``, such rows.
+        """
+        windows, settings = self.windows, self.settings
+
+        def made(kind: OutputType) -> KeyedProcessFunction:
+            contents, emitter = parts(kind)
+            if isinstance(windows, Session):
+                return SessionWindows(windows, contents, emitter, settings)
+            return AlignedWindows(windows, contents, emitter, settings)
+
+        function = TimedByInput(
+            made,
+            gives=gives,
+            holds_back_ms=settings.lateness_ms + isinstance(windows, Session),
+            shape=windows.shape,
+            emits_changes=settings.has_kinds,
+            shows=self._shown(),
+            late_to=settings.late_to,
+        )
+        declared = declared_type(self.rows.parent, type_in_code)
+        if declared is not None:  # what does not fit is refused here and now
+            function.gives(declared)
+            parts(declared)
+        results = self.add(function, uid, output_type)
+        if settings.late_to is not None:
+            results.get_side_output(settings.late_to)
+        return results
+
+    def columns_between(self, kind: OutputType) -> dict[str, TypeInformation]:
+        """The columns that come out between those of the key and of the results."""
+        clash = [name for name in key_columns(self.key, kind).names if name in BOUNDS]
+        if clash:
+            raise ConfigurationError(
+                f"the key has a column '{clash[0]}', and a window puts one of this name out: rename it in a transform "
+                "before key_by"
+            )
+        return dict.fromkeys(BOUNDS, to_type("timestamp", parameter="bounds of a window"))
+
+    def _shown(self) -> tuple[str, str] | None:
+        """The state with a row for each window; windows that overlap have none."""
+        if isinstance(self.windows, Session):
+            return SESSIONS, BOUNDS[0]
+        return (WINDOWS, BOUNDS[0]) if isinstance(self.windows, Tumbling) else None
+
+    def _check_time(self) -> None:
+        """Refuse a stream without event time, and one whose late rows are gone before a window could take them."""
+        node = self.rows.parent
+        if not any(isinstance(one, SourceNode) and one.timed for one in upstream(node)):
+            raise ConfigurationError(
+                f"window({self.windows!r}) needs event time, and none of the sources of the stream has it: give "
+                "source(event_time=…), or assign_timestamps_and_watermarks(…)"
+            )
+        ends = [end for end in stream_ends(node) if isinstance(end, SourceNode) and end.late_to is not None]
+        if ends and self.settings.lateness_ms:
+            raise ConfigurationError(
+                f"source '{ends[0].name}' diverts late rows before window({self.windows!r}) could take them: move "
+                "late_to from the source to window(…, late_to=…), or leave lateness out"
+            )

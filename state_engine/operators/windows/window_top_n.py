@@ -1,0 +1,83 @@
+"""``TopRows``: the greatest rows of each window, for ``keyed.window(…).top_n(3, by="amount")``.
+
+Each part of a window keeps its own greatest rows; those of a window are the greatest of its parts. Mirrors Flink's
+``WindowRankOperator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.state.descriptors import SortedMapStateDescriptor
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.keyed_rows import KeyedRows, same
+from state_engine.operators.ranking import RANK, Ranking
+from state_engine.operators.top_n import TOP
+from state_engine.operators.windows.contents import Contents, Kept
+
+Timed = tuple[int, Any]
+"""The event time of a row, and what is kept of it."""
+
+
+class TopRows(Contents):
+    """The greatest rows, by rank; of those that are equal the one with the least event time comes first.
+
+    State: in ``top`` as many rows a part as there are ranks, by the start of the part and their rank.
+
+    Args:
+        rank: whether the rank comes out in front of the columns of a row.
+    """
+
+    def __init__(self, rows: KeyedRows, ranking: Ranking, *, rank: bool) -> None:
+        super().__init__()
+        self._rows, self._ranking, self._shows_rank = rows, ranking, rank
+        place = to_type(f"window_start bigint, {RANK} bigint", parameter="place in a list")
+        kept = StructType(["at", "row"], [BIGINT, rows.kept])
+        self._descriptor = SortedMapStateDescriptor(TOP, place, kept)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._top = runtime_context.get_sorted_map_state(self._descriptor)
+
+    def added(self, kept: Kept | None, row: Any, part: int, at: int) -> Kept:
+        before = self._listed(part, part + 1)
+        normal = self._rows.kept_of(self._rows.normal(row))
+        self._write(part, before, self._first([*before, (at, normal)]))
+        return super().added(kept, row, part, at)
+
+    def joined(self, parts: Sequence[int], whole: int) -> None:
+        before = [timed for part in parts for timed in self._listed(part, part + 1)]
+        for part in parts:
+            self.dropped(part, part + 1)
+        self._write(whole, [], self._first(before))
+
+    def dropped(self, part: int, end: int) -> None:
+        for place in [place for place, _ in self._top.sub_items((part, 0), (part + 1, 0))]:
+            self._top.remove(place)
+
+    def elements(self, start: int, end: int, kept: Kept) -> list[Any]:
+        """Rows of the rank and the columns that are not the key's."""
+        rows = [row for _, row in self._first(self._listed(start, end))]
+        if not self._shows_rank:
+            return rows
+        ranks = self._ranking.ranks([self._ranking.place(row) for row in rows])
+        return [(rank, *row) for rank, row in zip(ranks, rows, strict=True)]
+
+    def _listed(self, start: int, end: int) -> list[Timed]:
+        return [(at, row) for _, (at, row) in self._top.sub_items((start, 0), (end, 0))]
+
+    def _first(self, rows: list[Timed]) -> list[Timed]:
+        """Those that are in the list; rows of one place and time stay in their order."""
+        placed = sorted(((self._ranking.place(row), at, row) for at, row in rows), key=lambda one: one[:2])
+        count = self._ranking.count([place for place, _, _ in placed])
+        return [(at, row) for _, at, row in placed[:count]]
+
+    def _write(self, part: int, before: list[Timed], after: list[Timed]) -> None:
+        for rank, timed in enumerate(after, 1):
+            if rank > len(before) or not same(before[rank - 1], timed):
+                self._top.put((part, rank), timed)
+        for rank in range(len(after) + 1, len(before) + 1):
+            self._top.remove((part, rank))

@@ -1,0 +1,108 @@
+"""Lists of the greatest rows of windows against a model, and examples of Flink's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from state_engine import EmbeddedRocksDBStateBackend, Row, Tumbling
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.keyed_rows import KeyedRows
+from state_engine.operators.ranking import Ranking
+from state_engine.operators.windows.window_results import RowsWithBounds, WindowSettings
+from state_engine.operators.windows.window_top_n import TopRows
+from state_engine.testing import KeyedHarness
+from tests.operators.windows.models import Event
+from tests.operators.windows.test_functions_of_windows import operator
+from tests.operators.windows.test_windows import ASSIGNERS, BOUND, FEW, LATE, MORE, ms, options, stream
+
+NAN = float("nan")
+
+
+def function_of(
+    windows: Any, n: int, lateness: int = 0, *, rank: bool = True, by: Any = "v", **order: bool
+) -> Any:
+    columns = to_type("k string, v bigint, x double, at bigint", parameter="rows")
+    assert isinstance(columns, StructType)
+    rows = KeyedRows(columns, apart=["k"], operator="top_n")
+    contents = TopRows(rows, Ranking(rows, n, by=by, key=["k"], **order), rank=rank)
+    return operator(windows, contents, RowsWithBounds(), WindowSettings(lateness, LATE))
+
+
+def expected_of(rows: list[Event], n: int, *, ascending: bool, ties: bool) -> list[tuple[Any, ...]]:
+    """By rank: of equal rows the earlier in time, and then the one that came first."""
+    ranked = sorted(rows, key=lambda row: (row.v if ascending else -row.v, row.at))
+    last = ranked[:n][-1].v
+    kept = [row for at, row in enumerate(ranked) if at < n or (ties and row.v == last)]
+    worse = [
+        sum(1 for other in ranked if (other.v < row.v if ascending else other.v > row.v)) for row in kept
+    ]
+    ranks = [1 + one for one in worse] if ties else range(1, len(kept) + 1)
+    return [(rank, *row[1:]) for rank, row in zip(ranks, kept, strict=True)]
+
+
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
+@pytest.mark.parametrize("ties", [False, True], ids=["numbers", "ties"])
+@pytest.mark.parametrize("ascending", [False, True], ids=["greatest", "least"])
+@pytest.mark.parametrize("name", ASSIGNERS)
+def test_the_list_of_each_window_is_that_of_the_model(
+    name: str, ascending: bool, ties: bool, seeds: range
+) -> None:
+    windows, model = ASSIGNERS[name]
+    order = {"ascending": ascending, "ties": ties}
+    for seed in seeds:
+        rng, rows = random.Random(seed), stream(seed, count=40)
+        n, lateness = rng.choice([1, 2, 5]), rng.choice([0, 7])
+        windowed = model(rows, bound=BOUND, lateness=lateness)
+        run = KeyedHarness(function_of(windows, n, lateness, **order), **options(rng.choice([1, 2, 7])))
+        outputs, at = list[Any](), 0
+        while at < len(rows):
+            size = rng.choice([1, 4, 30])
+            outputs += run.process(rows[at : at + size])
+            at += size
+            if rng.random() < 0.5:
+                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
+                again = function_of(windows, n, lateness, **order)
+                run = KeyedHarness.restored(again, run.snapshot(), **options(rng.choice([1, 2, 7]), backend))
+        outputs += run.drain()
+        shown: dict[Any, list[Any]] = {}
+        for k, start, end, *columns in outputs:
+            shown.setdefault((k, ms(start), ms(end)), []).append(tuple(columns))
+        assert shown == {w: expected_of(of, n, **order) for w, of in windowed.rows.items()}, f"seed {seed}"
+        left = {state for state, of in run.snapshot().keyed.entries.items() if of}
+        assert left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
+@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+def test_the_two_least_of_each_window(backend: Any, parallelism: int) -> None:
+    """Flink's WindowRankOperatorTest.testTop2Windows, with a restore between every two steps."""
+    function = function_of(Tumbling(1000), 2, ascending=True, rank=True)
+    given = {500: "b1 b4 b5 b3 a2 a1 a3 a3", 1500: "b2 a4 a6 a7", 3500: "b7 b8 b1"}
+    rows = [Event(one[0], int(one[1:]), 0.0, at) for at, text in given.items() for one in text.split()]
+    of = {"backend": backend, "parallelism": parallelism, "bound": None}
+    run, shown = KeyedHarness(function, **options(**of)), []
+    for row in rows:
+        run.process([row])
+        run = KeyedHarness.restored(function, run.snapshot(), **options(**of))
+    for watermark in (999, 1999, 3999):
+        run.set_watermark(watermark)
+        shown.append(sorted((k, rank, v) for k, _, _, rank, v, *_ in run.process([])))
+        run = KeyedHarness.restored(function, run.snapshot(), **options(**of))
+    run.process([Event("b", 9, 0.0, 3500)])
+    assert shown == [
+        [("a", 1, 1), ("a", 2, 2), ("b", 1, 1), ("b", 2, 3)],
+        [("a", 1, 4), ("a", 2, 6), ("b", 1, 2)],
+        [("b", 1, 1), ("b", 2, 7)],
+    ]
+    assert len(run.side_output(LATE)) == 1
+
+
+@pytest.mark.parametrize(("ascending", "names"), [(False, [NAN, 5.0]), (True, [None, 3.0])])
+def test_null_is_below_every_value_and_nan_above(ascending: bool, names: list[float | None]) -> None:
+    run = KeyedHarness(function_of(Tumbling(10), 2, by="x", ascending=ascending, rank=False), **options())
+    run.process([Row(k="a", v=1, x=x, at=1) for x in (None, 5.0, NAN, 3.0)])
+    assert [repr(x) for _, _, _, _, x, _ in run.drain()] == [repr(x) for x in names]
