@@ -489,7 +489,7 @@ And so is the harness of such a function
   core/harness/test_row_kinds::test_a_function_that_takes_inserts_only_is_refused
 A reduction without inverse, an aggregation without retract and Flink's rolling aggregates take inserts only
   misuse/test_changes::test_what_cannot_take_rows_back_is_refused_on_a_stream_that_changes
-  core/functions/test_retraction::test_which_functions_can_take_rows_back
+  operators/test_retraction::test_which_functions_can_take_rows_back
 Aggregates fit the columns of their stream, and have names of their own
   misuse/test_changes::test_aggregates_that_do_not_fit_are_refused_while_they_are_built
 What would count each running result of a key beside those before it is refused behind them
@@ -522,15 +522,15 @@ It works on keyed streams of inserts
 A harness of it knows the types
   misuse/test_vectorized::test_a_harness_must_know_the_types
 A sum that does not fit its type is an error of the element
-  operators/test_keyed_aggregates::test_a_sum_that_does_not_fit_is_refused_and_changes_nothing
+  operators/aggregates/test_keyed_aggregates::test_a_sum_that_does_not_fit_is_refused_and_changes_nothing
 An update or a delete of what was never added is refused, and changes nothing
-  operators/test_keyed_aggregates::test_what_was_never_added_is_refused_and_changes_nothing
-  operators/test_aggregates_in_jobs::test_what_was_never_added_is_set_aside_or_fails_the_batch
+  operators/aggregates/test_keyed_aggregates::test_what_was_never_added_is_refused_and_changes_nothing
+  operators/aggregates/test_aggregates_in_jobs::test_what_was_never_added_is_set_aside_or_fails_the_batch
 A row whose key was not counted cannot be taken back
-  core/functions/test_retraction::test_rows_that_were_not_counted_cannot_be_taken_back
-  operators/test_aggregates_in_jobs::test_a_state_that_is_older_than_its_count_is_refused_when_rows_are_taken_back
+  operators/test_retraction::test_rows_that_were_not_counted_cannot_be_taken_back
+  operators/aggregates/test_aggregates_in_jobs::test_a_state_that_is_older_than_its_count_is_refused_when_rows_are_taken_back
 An aggregating state takes back only what an aggregate function can retract, and what it holds
-  core/functions/test_retraction::test_an_aggregating_state_takes_a_value_back
+  operators/test_retraction::test_an_aggregating_state_takes_a_value_back
 Columns of the last row, of versions and of a top list are those of the rows, and fit each other
   operators/test_last_rows::test_what_cannot_work_is_refused_when_it_is_built
   operators/test_scd2::test_what_cannot_work_is_refused_when_it_is_built
