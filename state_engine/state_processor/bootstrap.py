@@ -54,7 +54,7 @@ from state_engine.state_processor.entry_writer import (
     check_given,
 )
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.core.keys.entry_codes import entry_codes
 
 States = Mapping[Any, DataFrame]
 """DataFrames by name of the state, or by its descriptor where only a run would show what is declared."""

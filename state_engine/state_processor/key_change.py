@@ -61,7 +61,7 @@ from state_engine.state_processor.entry_writer import (
 )
 from state_engine.state_processor.key_conversion import OLD, Convert, converted
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.core.keys.entry_codes import entry_codes
 
 _EXAMPLES = 3
 _KEYS = ""

@@ -35,7 +35,7 @@ from state_engine.storage.state.base import (
     entries_of,
     read_changes,
 )
-from state_engine.storage.state.entry_codes import entry_codes, last_rows
+from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, SomeKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.stores.files import join

@@ -28,7 +28,7 @@ from state_engine.core.types.type_parsing import arrow_type
 from state_engine.core.types.type_text import type_from_text
 from state_engine.state_tables.base import TableColumns
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.entry_codes import leaves
+from state_engine.core.keys.entry_codes import leaves
 
 VALUE = "value"
 

@@ -36,7 +36,7 @@ from state_engine.storage.layout import state_column
 from state_engine.storage.state import base as state_base
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
 from state_engine.storage.state.changelog import StateFiles, TouchedState
-from state_engine.storage.state.entry_codes import entry_codes
+from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, ListedFile
 from state_engine.storage.state.state_rows import parts_of
 from state_engine.storage.stores.parquet_reading import OpenParquet

@@ -25,7 +25,7 @@ from state_engine.storage.layout import state_column
 from state_engine.storage.state import newest_entries
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
 from state_engine.storage.state.changelog_write import changelog_table, file_order, write_changes
-from state_engine.storage.state.entry_codes import entry_codes, key_codes
+from state_engine.core.keys.entry_codes import entry_codes, key_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
 from state_engine.storage.state.newest_entries import NewestEntries
 from state_engine.storage.state.state_rows import parts_of

@@ -1,12 +1,12 @@
 """``VectorizedOperator``: runs a function over columns once for the rows of one subtask during one micro-batch.
 
 What ``StreamOperator`` is for functions per element, in the harness and on Spark alike. Knows nothing of files: the
-state of the touched keys comes as columns, and what changed goes as columns. Decision 0075.
+state of the touched keys comes as columns, and what changed goes as columns. Decisions 0075 and 0112.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,70 +14,62 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.function_calls import check_stream
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.functions.vectorized_functions import (
     ERROR,
     KEY,
+    MAP_KEY,
     ROW,
+    VALUE,
     PerElement,
     StandsForElements,
     VectorizedKeyedFunction,
     VectorizedResult,
 )
+from state_engine.core.operator.column_outputs import KINDS, ColumnOutputs, key_at
+from state_engine.core.operator.column_results import ColumnResults
+from state_engine.core.operator.column_states import (
+    Changed,
+    ChangedColumn,
+    StateColumn,
+    StateEntries,
+    StoredColumns,
+    Timers,
+    changed_entries,
+    check_state,
+)
 from state_engine.core.operator.guarded_operator import GuardedOperator
 from state_engine.core.operator.operator_lifecycle import FIRST_RUN, OperatorLifecycle, Resumption
 from state_engine.core.operator.outputs import ElementRefused, Refusal
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.state.ttl import TtlUpdateType, horizon
-from state_engine.core.types.column_forms import in_form
-from state_engine.core.types.columns import one_chunk
-from state_engine.core.types.every_type import PickledType, StructType, TypeInformation
+from state_engine.core.time.timers import TimersDescriptor
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 
 Numbers = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class StateColumn:
-    """What is stored of one state for the keys of a batch, one after the other.
-
-    Attributes:
-        values: of the declared type; null where nothing is stored.
-        at_ms: when each was accessed last; None where the state has no time to live.
-    """
-
-    values: pa.Array
-    at_ms: pa.Array | None = None
-
-
-@dataclass(frozen=True)
-class ChangedColumn:
-    """What changed in one state.
-
-    Attributes:
-        values: of the declared type; null where it is cleared.
-        at_ms: when they were written; None where the state has no time to live.
-        added: how many entries there are more than before.
-    """
-
-    descriptor: StateDescriptor
-    keys: Numbers
-    values: pa.Array
-    at_ms: int | None = None
-    added: int = 0
-
-
 @dataclass
 class VectorizedOutputs:
-    """What a subtask produced: ``outputs`` row by row from ``origins``, which are numbers of rows."""
+    """What a subtask produced.
 
-    outputs: pa.Table
-    origins: Numbers = field(default_factory=lambda: np.zeros(0, np.int64))
-    changes: list[ChangedColumn] = field(default_factory=list)
+    Attributes:
+        side: outputs by the id of their tag.
+        first_timers_ms: time of the first timer that the keys of the batch have left, by domain; None where the
+            function leaves timers alone.
+    """
+
+    outputs: ColumnOutputs
+    side: dict[str, ColumnOutputs] = field(default_factory=dict)
+    changes: list[Changed] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
+    first_timers_ms: dict[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -85,25 +77,31 @@ class VectorizedRows:
     """The rows of one subtask, in total order.
 
     Attributes:
+        keys: of the rows, and of due timers; in columns as they are declared.
+        hashes: of the keys, where they are known.
         timestamps, watermarks: in milliseconds, where the stream has event time.
+        kinds: ``RowKind.value`` of each, where the stream changes.
     """
 
     rows: pa.Table
     key_of: Numbers
     keys: pa.Table
+    hashes: Numbers | None = None
     timestamps: pa.Array | None = None
     watermarks: pa.Array | None = None
-
-
-Load = Callable[[StateDescriptor], StateColumn]
-"""Gives what is stored of a state for the keys of the batch."""
+    kinds: pa.Array | None = None
 
 
 class VectorizedOperator(GuardedOperator):
     """One subtask during one micro-batch: ``open``, ``process``, ``snapshot``, ``close``.
 
     Args:
+        columns: of outputs.
+        stored: the state of the keys of the batch.
+        end_ms: the watermark at the end of the batch; the largest long in a drain.
         dead_letters: whether refused rows are set aside instead of ending the batch.
+        side_outputs: the side outputs that somebody reads, by the id of their tag; None takes any tag.
+        changing: whether outputs have kinds.
         resumption: where it continues.
     """
 
@@ -114,13 +112,17 @@ class VectorizedOperator(GuardedOperator):
         info: TaskInfo,
         context: KeyContext,
         columns: StructType,
-        load: Load,
+        stored: StoredColumns,
+        end_ms: int = MIN_TIMESTAMP,
         dead_letters: bool = False,
+        side_outputs: Mapping[str, OutputTag] | None = None,
+        changing: bool = False,
         resumption: Resumption = FIRST_RUN,
     ) -> None:
         check_stream(function, operator=info.task_name, keyed=True)
         self.function, self._name = function, f"operator '{info.task_name}'"
-        self._context, self._columns, self._load = context, columns, load
+        self._context, self._stored, self._end_ms = context, stored, end_ms
+        self._columns, self._side, self._changing = columns, side_outputs, changing
         self._dead_letters = dead_letters
         # registers what open asks for; what is stored comes as columns
         self._store = KeyedStateStore(info.task_name, KeyContext(), lambda _: {})
@@ -134,8 +136,18 @@ class VectorizedOperator(GuardedOperator):
 
     @property
     def descriptors(self) -> list[StateDescriptor]:
-        """The states that the function declared."""
-        return [table.descriptor for table in self._store.tables.values()]
+        """The states that the function declared; that of timers last."""
+        declared = [table.descriptor for table in self._store.tables.values()]
+        return [*declared, TimersDescriptor()] if self.function.uses_timers else declared
+
+    @property
+    def _values(self) -> list[StateDescriptor]:
+        return [d for d in self.descriptors if d.shape == "value"]
+
+    @property
+    def _maps(self) -> list[MapStateDescriptor]:
+        declared = (table.descriptor for table in self._store.tables.values())
+        return [d for d in declared if isinstance(d, MapStateDescriptor)]
 
     def open(self) -> None:
         """Open the function. Raises ConfigurationError where it declares a state that columns cannot hold."""
@@ -151,30 +163,31 @@ class VectorizedOperator(GuardedOperator):
             ElementRefused: it raised, or refused a row that is not set aside.
         """
         self._check_names(batch)
-        loaded = {d.name: self._load(d) for d in self.descriptors}
-        numbers = np.arange(batch.keys.num_rows)
+        loaded = {d.name: self._stored.load(d) for d in self._values}
+        entries = {d.name: self._stored.entries(d) for d in self._maps}
+        timers = None
+        if self.function.uses_timers:
+            timers = Timers(self._stored.entries(TimersDescriptor()), self._end_ms)
+        expired = {d.name: self._expired(d, loaded[d.name]) for d in self._values}
         columns = {
-            KEY: pa.array(numbers),
+            KEY: pa.array(np.arange(batch.keys.num_rows)),
             **dict(zip(batch.keys.column_names, batch.keys.columns, strict=True)),
         }
-        expired = {d.name: self._expired(d, loaded[d.name]) for d in self.descriptors}
-        for d in self.descriptors:
-            columns[d.name] = self._shown(d, loaded[d.name], expired[d.name])
+        columns |= {d.name: self._shown(d, loaded[d.name], expired[d.name]) for d in self._values}
         rows = batch.rows.append_column(ROW, pa.array(np.arange(batch.rows.num_rows)))
         rows = rows.append_column(KEY, pa.array(batch.key_of))
-        ctx = VectorizedKeyedFunction.Context(self._context.clock_ms, batch.timestamps, batch.watermarks)
-        result = self._called(rows, pa.table(columns), ctx)
-        made = self._outputs(result.outputs, batch)
-        made.refused = self._refusals(result.refused, batch)
-        refused = np.array([r.index for r in made.refused], np.int64)
-        if np.isin(made.origins, refused).any():
-            raise ConfigurationError(
-                f"{self._method} refused a row and gave an output of it: leave the output out"
-            )
-        changed = self._table(result.state, "state")
-        for d in self.descriptors:
-            made.changes.append(self._changed(d, changed, loaded[d.name], expired[d.name]))
-        return made
+        ctx = VectorizedKeyedFunction.Context(
+            self._context.clock_ms,
+            batch.timestamps,
+            batch.watermarks,
+            None if batch.kinds is None else pa.array(KINDS).take(batch.kinds),
+            self._end_ms,
+            {name: _table_of(of_state) for name, of_state in entries.items()},
+            None if timers is None else timers.due,
+        )
+        return self._checked(
+            self._called(rows, pa.table(columns), ctx), batch, loaded, expired, entries, timers
+        )
 
     # -- what goes in ----------------------------------------------------------------------------------------------
 
@@ -197,7 +210,7 @@ class VectorizedOperator(GuardedOperator):
                     f"{self._name}: the stream has a column '{name}', which is what {type(self.function).__name__} "
                     "gets beside its columns: rename it in a transform or map before"
                 )
-        for d in self.descriptors:
+        for d in self._values:
             if d.name == KEY or d.name in batch.keys.column_names:
                 raise ConfigurationError(
                     f"{self._name}: state '{d.name}' has the name of a column of the key, and both would be "
@@ -235,42 +248,54 @@ class VectorizedOperator(GuardedOperator):
             return result or VectorizedResult()
         return VectorizedResult(outputs=result)
 
-    def _table(self, given: Any, part: str) -> pa.Table | None:
-        if given is None or isinstance(given, pa.Table):
-            return given
-        if isinstance(given, pa.RecordBatch) or hasattr(given, "__arrow_c_stream__"):
-            return pa.table(given)
-        raise ConfigurationError(
-            f"{self._method} gave {type(given).__name__} as {part}: return a pyarrow.Table, or what Arrow can read as "
-            "one, such as a DataFrame of polars or pandas"
+    def _checked(
+        self,
+        result: VectorizedResult,
+        batch: VectorizedRows,
+        loaded: dict[str, StateColumn],
+        expired: dict[str, pa.Array | None],
+        entries: dict[str, StateEntries],
+        timers: Timers | None,
+    ) -> VectorizedOutputs:
+        results = ColumnResults(
+            self._method,
+            rows=batch.rows.num_rows,
+            keys=batch.keys,
+            hashes=batch.hashes,
+            start_ms=MIN_TIMESTAMP if self._context.watermark_ms is None else self._context.watermark_ms,
+            end_ms=self._end_ms,
+            timed=self._context.has_event_time,
+            changing=self._changing,
         )
-
-    def _outputs(self, given: Any, batch: VectorizedRows) -> VectorizedOutputs:
-        table, kind = self._table(given, "outputs"), self._columns
-        if table is None:
-            return VectorizedOutputs(pa.schema(list(kind.arrow)).empty_table())
-        names = [name for name in table.column_names if name != ROW]
-        if set(names) != set(kind.names) or len(names) != len(kind.names):
+        made = VectorizedOutputs(results.outputs(result.outputs, self._columns, "outputs"))
+        made.side = results.side_outputs(result.side, self._side)
+        made.refused = self._refusals(results, result.refused, batch)
+        refused = np.array([r.index for r in made.refused], np.int64)
+        if any(np.isin(of.origins.rows, refused).any() for of in (made.outputs, *made.side.values())):
             raise ConfigurationError(
-                f"{self._method} gave outputs with the columns {names}; output_type declares {list(kind.names)}. "
-                f"Select these, and '{ROW}' where outputs belong to rows"
+                f"{self._method} refused a row and gave an output of it: leave the output out"
             )
-        columns = [
-            self._as_declared(table[name], of, f"output column '{name}'")
-            for name, of in zip(kind.names, kind.types, strict=True)
-        ]
-        last = batch.rows.num_rows - 1
-        origins = np.full(table.num_rows, last)
-        if ROW in table.column_names:
-            origins = self._numbers(table[ROW], ROW, batch.rows.num_rows, "outputs")
-        outputs = pa.Table.from_arrays(columns, schema=pa.schema(list(kind.arrow)))
-        if len(origins) and (np.diff(origins) < 0).any():
-            order = np.argsort(origins, kind="stable")
-            outputs, origins = outputs.take(pa.array(order)), origins[order]
-        return VectorizedOutputs(outputs, origins)
+        changed = results.state(result.state, [d.name for d in self._values])
+        for d in self._values:
+            made.changes.append(self._changed(d, results, changed, loaded[d.name], expired[d.name]))
+        given = results.map_entries(result.maps, self._maps)
+        for of_map in self._maps:
+            if of_map.name in given:
+                twice = (
+                    f"{self._method} gave two rows of one entry of map '{of_map.name}': give each '{MAP_KEY}' of a "
+                    f"'{KEY}' once, with its last '{VALUE}'"
+                )
+                stored = entries[of_map.name]
+                made.changes.append(changed_entries(of_map, stored, given[of_map.name], twice=twice))
+        asked = results.timers(result.timers, uses=timers is not None)
+        if timers is not None:
+            both = f"{self._method} sets and deletes one timer: give it once"
+            changes, made.first_timers_ms = timers.changed(*asked, both=both)
+            made.changes.append(changes)
+        return made
 
-    def _refusals(self, given: Any, batch: VectorizedRows) -> list[Refusal]:
-        table = self._table(given, "refused")
+    def _refusals(self, results: ColumnResults, given: Any, batch: VectorizedRows) -> list[Refusal]:
+        table = results.table(given, "refused")
         if table is None or not table.num_rows:
             return []
         if not {ROW, ERROR} <= set(table.column_names):
@@ -278,12 +303,11 @@ class VectorizedOperator(GuardedOperator):
                 f"{self._method} gave refused rows with the columns {table.column_names}: give '{ROW}', their numbers, "
                 f"and '{ERROR}', why they are refused"
             )
-        numbers = self._numbers(table[ROW], ROW, batch.rows.num_rows, "refused")
+        numbers = results.numbers(table[ROW], ROW, batch.rows.num_rows, "refused")
         errors = dict(zip(numbers.tolist(), table[ERROR].to_pylist(), strict=True))
         refused = []
         for row, error in sorted(errors.items()):
-            of_key = batch.keys.slice(int(batch.key_of[row]), 1).to_pylist()[0]
-            key = tuple(of_key.values()) if len(of_key) > 1 else next(iter(of_key.values()))
+            key = key_at(batch.keys, int(batch.key_of[row]))
             refused.append(Refusal(row, key, str(error or "refused without a reason"), ""))
         if not self._dead_letters:
             raise ElementRefused(refused[0])
@@ -292,6 +316,7 @@ class VectorizedOperator(GuardedOperator):
     def _changed(
         self,
         descriptor: StateDescriptor,
+        results: ColumnResults,
         table: pa.Table | None,
         stored: StateColumn,
         expired: pa.Array | None,
@@ -299,21 +324,13 @@ class VectorizedOperator(GuardedOperator):
         """The changes of a state: what was returned, and what expired or lives on because it was looked at."""
         number, name = len(stored.values), descriptor.name
         keys, values = np.zeros(0, np.int64), stored.values.slice(0, 0)
-        if table is not None:
-            known = [KEY, *(d.name for d in self.descriptors)]
-            wrong = [column for column in table.column_names if column not in known]
-            if KEY not in table.column_names or wrong:
-                raise ConfigurationError(
-                    f"{self._method} gave state with the columns {table.column_names}: give '{KEY}', the numbers of "
-                    f"the keys, and any of {known[1:]}"
-                )
         if table is not None and name in table.column_names:
-            keys = self._numbers(table[KEY], KEY, number, "state")
+            keys = results.numbers(table[KEY], KEY, number, "state")
             if len(keys) and np.bincount(keys).max() > 1:
                 raise ConfigurationError(
                     f"{self._method} gave two rows of one key as state: give each '{KEY}' once, with its last value"
                 )
-            values = self._as_declared(table[name], descriptor.value_type, f"state '{name}'")
+            values = results.as_declared(table[name], descriptor.value_type, f"state '{name}'")
         was = stored.values.is_valid().to_numpy(zero_copy_only=False)
         if expired is not None:
             keys, values = self._looked_at(descriptor, keys, values, stored, expired)
@@ -341,40 +358,10 @@ class VectorizedOperator(GuardedOperator):
         kept = _without(stored.values, expired).take(pa.array(read))
         return np.concatenate([keys, read]), pa.concat_arrays([values, kept])
 
-    def _as_declared(self, column: pa.ChunkedArray, kind: TypeInformation, what: str) -> pa.Array:
-        try:
-            return in_form(one_chunk(column), kind)
-        except ValueTypeError as error:
-            raise ValueTypeError(f"{self._method}: {what}: {error}") from None
 
-    def _numbers(self, column: pa.ChunkedArray, name: str, end: int, part: str) -> Numbers:
-        whole = pa.types.is_integer(column.type) and not column.null_count
-        numbers: Numbers = column.to_numpy().astype(np.int64) if whole else np.full(1, -1)
-        if not whole or (len(numbers) and not (numbers.min() >= 0 and numbers.max() < end)):
-            raise ConfigurationError(
-                f"{self._method}: column '{name}' of {part} must hold numbers from 0 to {end - 1}, as it was given"
-            )
-        return numbers
-
-
-def check_state(descriptor: StateDescriptor, *, where: str) -> None:
-    """Refuse a state that a function over columns cannot have. Raises ConfigurationError."""
-    what = f"{where}: state '{descriptor.name}'"
-    if descriptor.shape != "value":
-        raise ConfigurationError(
-            f"{what} is a {descriptor.kind.replace('_', ' ')} state, and a VectorizedKeyedFunction has one value for "
-            "each key: use a ValueStateDescriptor, or a KeyedProcessFunction for this state"
-        )
-    if str(PickledType(allow_pickle=True)) in str(descriptor.value_type):  # also as a part of it
-        raise ConfigurationError(
-            f"{what} holds pickled objects, which have no columns: declare a type with columns, or use a "
-            "KeyedProcessFunction"
-        )
-    if descriptor.ttl is not None and descriptor.ttl.lifetime.by_event_time:
-        raise ConfigurationError(
-            f"{what} expires by event time, which goes on from row to row, and a VectorizedKeyedFunction sees all rows "
-            "at once: let it expire by processing time, or use a KeyedProcessFunction"
-        )
+def _table_of(entries: StateEntries) -> pa.Table:
+    columns = [pa.array(entries.keys), entries.map_keys, entries.values]
+    return pa.table(columns, names=[KEY, MAP_KEY, VALUE])
 
 
 def _without(values: pa.Array, gone: pa.Array) -> pa.Array:

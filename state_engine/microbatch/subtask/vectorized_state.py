@@ -40,7 +40,7 @@ from state_engine.storage.state.changelog_write import (
     timestamps_ms,
     write_changes,
 )
-from state_engine.storage.state.entry_codes import key_codes
+from state_engine.core.keys.entry_codes import key_codes
 from state_engine.storage.state.listed_files import KeyHashes
 from state_engine.storage.state.located_files import files_holding
 from state_engine.storage.state.newest_entries import NewestEntries

@@ -28,7 +28,7 @@ from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.layout import changelog_schema, file_name, state_column
 from state_engine.storage.state.changelog_write import ROW_GROUP, file_order, in_file_order, write_changes
-from state_engine.storage.state.entry_codes import entry_codes, last_rows
+from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile, SomeKeys
 from state_engine.storage.state.state_rows import Part, op_of_entry, parts_of
 from state_engine.storage.stores.files import join, write_parquet

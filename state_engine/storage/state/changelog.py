@@ -19,7 +19,7 @@ from state_engine.core.state.state_table import PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
-from state_engine.storage.state.entry_codes import entry_codes, last_rows
+from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, ListedFile, SomeKeys
 from state_engine.storage.state.state_rows import Read, parts_of
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.types.columns import one_chunk
-from state_engine.storage.state.entry_codes import equal_rows
+from state_engine.core.keys.entry_codes import equal_rows
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, ListedFile
 from state_engine.storage.state.state_rows import Part, Read, parts_of
 
