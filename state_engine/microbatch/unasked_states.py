@@ -200,8 +200,9 @@ class UnaskedStates:
             return
         raise StateMigrationError(
             f"{self._where(operator)}: checkpoint {self._path[-1].checkpoint_id} holds timers, and "
-            f"{type(operator.function).__name__} has no on_timer, so they would never fire. Give it on_timer again; "
-            "one that does nothing gives the timers up, each at its time"
+            f"{type(operator.function).__name__} has no on_timer, so they would never fire. Give it on_timer again "
+            "(of a function over columns: say uses_timers = True); one that does nothing gives the timers up, each at "
+            "its time"
         )
 
     def _where(self, operator: OperatorNode) -> str:

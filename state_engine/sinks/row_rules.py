@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.core.types.beyond_python import shown, undecodable
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.invalid_text import rows_that_fail
-from state_engine.core.keys.entry_codes import entry_codes
 
 _LONGEST_SHOWN = 60
 _LONGEST_NAME = 255

@@ -26,6 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.checkpoints.updates import AddCheckpoint, NewestIs
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.types.columns import one_chunk
@@ -54,7 +55,6 @@ from state_engine.state_processor.entry_writer import (
     check_given,
 )
 from state_engine.storage.layout import JobLayout
-from state_engine.core.keys.entry_codes import entry_codes
 
 States = Mapping[Any, DataFrame]
 """DataFrames by name of the state, or by its descriptor where only a run would show what is declared."""

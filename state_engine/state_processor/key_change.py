@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
+from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator_state.operator_snapshot import RAW_KEYED
@@ -61,7 +62,6 @@ from state_engine.state_processor.entry_writer import (
 )
 from state_engine.state_processor.key_conversion import OLD, Convert, converted
 from state_engine.storage.delta.kernel import DeltaKernel
-from state_engine.core.keys.entry_codes import entry_codes
 
 _EXAMPLES = 3
 _KEYS = ""

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
@@ -35,7 +36,6 @@ from state_engine.storage.state.base import (
     entries_of,
     read_changes,
 )
-from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, SomeKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.stores.files import join

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.core.keys.key_arrays import canonical_array, hash_columns
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.storage.state.listed_files import KeyHashes
 from state_engine.storage.stores.parquet_reading import OpenParquet
 

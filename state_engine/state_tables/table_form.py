@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.entry_codes import leaves
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_schema import StateSchema
@@ -28,7 +29,6 @@ from state_engine.core.types.type_parsing import arrow_type
 from state_engine.core.types.type_text import type_from_text
 from state_engine.state_tables.base import TableColumns
 from state_engine.storage.layout import state_column
-from state_engine.core.keys.entry_codes import leaves
 
 VALUE = "value"
 

@@ -109,8 +109,8 @@ class SumsOverColumns(VectorizedKeyedFunction):
             changed.add(row["_key"])
             outputs.append({"k": row["k"], "n": sums[row["_key"]], "_row": row["_row"]})
         of_state = [{"_key": key, "sum": sums[key]} for key in sorted(changed)]
-        made = (pa.Table.from_pylist(part) if part else None for part in (outputs, of_state, refused))
-        return VectorizedResult(*made)
+        made = [pa.Table.from_pylist(part) if part else None for part in (outputs, of_state, refused)]
+        return VectorizedResult(outputs=made[0], state=made[1], refused=made[2])
 
 
 class Kept(ProcessFunction, CheckpointedFunction):

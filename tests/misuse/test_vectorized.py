@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
 from state_engine import (
+    KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    OutputTag,
     StatefulJob,
     StateTtlConfig,
     Time,
@@ -41,8 +43,11 @@ class Prepared(VectorizedKeyedFunction):
         return self.result
 
 
-class Changing(Prepared):
-    accepts_changes = True
+class WithTimers(Prepared):
+    uses_timers = True
+
+    def __init__(self, result: Any = None) -> None:
+        super().__init__(lambda c: c.get_map_state(MapStateDescriptor("seen", str, int)), result)
 
 
 def run(function: VectorizedKeyedFunction, key: str = "k", columns: str = TYPE) -> None:
@@ -59,13 +64,19 @@ def with_event_time() -> ValueStateDescriptor:
     return state
 
 
+def expiring_map() -> MapStateDescriptor:
+    state = MapStateDescriptor("seen", str, int)
+    state.enable_time_to_live(StateTtlConfig.new_builder(Time.hours(1)).build())
+    return state
+
+
 STATES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a list state": (
         lambda c: c.get_list_state(ListStateDescriptor("seen", int)),
         "state 'seen' is a list state, and a VectorizedKeyedFunction has one value for each key"),
-    "a map state": (
-        lambda c: c.get_map_state(MapStateDescriptor("seen", str, int)),
-        "state 'seen' is a map state.*use a ValueStateDescriptor, or a KeyedProcessFunction"),
+    "a map that expires": (
+        lambda c: c.get_map_state(expiring_map()),
+        "state 'seen' is a map whose entries expire.*remove entries by timers, or use a KeyedProcessFunction"),
     "pickled objects": (
         lambda c: c.get_state(ValueStateDescriptor("any", Types.PICKLED_BYTE_ARRAY(allow_pickle=True))),
         "state 'any' holds pickled objects, which have no columns"),
@@ -109,6 +120,131 @@ def test_results_that_do_not_fit_are_refused(result: Any, message: str) -> None:
         run(Prepared(result=result))
 
 
+def outputs_of(**columns: Any) -> pa.Table:
+    return pa.table({"k": ["a"], "v": [1], **columns})
+
+
+def entry(key: int = 0, map_key: Any = "x", value: Any = 1, **more: Any) -> VectorizedResult:
+    return VectorizedResult(
+        maps={"seen": pa.table({"_key": [key], "map_key": [map_key], "value": [value], **more})}
+    )
+
+
+def timer(time: Any, key: int = 0, **more: Any) -> VectorizedResult:
+    return VectorizedResult(timers=pa.table({"_key": [key], "time": [time], **more}))
+
+
+NOWHERE = OutputTag("nowhere", TYPE)
+TWICE = {name: pa.array([value] * 2) for name, value in {"_key": 0, "map_key": "x", "value": 1}.items()}
+TIMED: dict[str, tuple[Any, str]] = {
+    "a map that there is not": (
+        VectorizedResult(maps={"sean": pa.table({"_key": [0]})}),
+        r"map 'sean', and open asked for the maps \['seen'\]"),
+    "entries without a column": (
+        VectorizedResult(maps={"seen": pa.table({"_key": [0], "map_key": ["x"]})}),
+        r"map 'seen' with the columns \['_key', 'map_key'\]: give \['_key', 'map_key', 'value'\]; a null value"),
+    "a map key of another type": (
+        entry(map_key=1), "map 'seen', 'map_key': a column of int64 is not one of type string"),
+    "an entry of a key that there is not": (
+        entry(key=2), "column '_key' of map 'seen' must hold numbers from 0 to 1"),
+    "an entry twice": (
+        VectorizedResult(maps={"seen": pa.table(TWICE)}), "two rows of one entry of map 'seen': give each 'map_key'"),
+    "a timer of a key that there is not": (timer(99, key=2), "column '_key' of timers must hold numbers from 0 to 1"),
+    "a timer without a time": (
+        timer(None), "column 'time' of timers must hold times in whole milliseconds, as bigint without null"),
+    "a timer with another column": (
+        timer(99, domain=["event"]), r"timers with the columns \['_key', 'time', 'domain'\]: give \['_key', 'time'\]"),
+    "a timer that is due": (
+        timer(5), "sets a timer at 5 ms, which the watermark reaches with this batch, at 6 ms: do at once what"),
+    "a timer that is set and deleted": (
+        VectorizedResult(timers=pa.table({"_key": [0, 0], "time": [9, 9], "deleted": [True, False]})),
+        "sets and deletes one timer: give it once"),
+    "an output of a timer that is not due": (
+        outputs_of(_timer=[7], _key=[0]), "outputs of a timer at 7 ms, and the watermark reaches 6 ms with this batch"),
+    "an output of a timer without its key": (
+        outputs_of(_timer=[5]), "outputs with '_timer' and without '_key': give the number of the key"),
+    "an output of a timer of a key that there is not": (
+        outputs_of(_timer=[5], _key=[7]), "column '_key' of outputs must hold numbers from 0 to 1"),
+    "an output of a row and a timer": (
+        outputs_of(_timer=[5], _key=[0], _row=[0]), "'_row' and '_timer' in one row: an output came from one of them"),
+    "an event time that is none": (
+        outputs_of(_event_time=["noon"]), "column '_event_time' of outputs must hold times in whole milliseconds"),
+    "a kind without saying so": (
+        outputs_of(_kind=["-D"]), "outputs with '_kind': say emits_changes = True on the class"),
+    "a side output that nobody reads": (
+        VectorizedResult(side={NOWHERE: outputs_of(_row=[0])}),
+        "gave a side output 'nowhere' of .*ask the stream for it, get_side_output"),
+    "a side output of a name": (
+        VectorizedResult(side={cast(Any, "late"): None}), "a side output of 'late': give it an OutputTag"),
+}  # fmt: skip
+
+
+def timed(function: Any, **options: Any) -> KeyedHarness:
+    return KeyedHarness(
+        function, key_by=lambda row: row[0], key_type=str, input_type=TYPE, output_type=TYPE,
+        timestamp_of=lambda row: row[1], max_out_of_orderness_ms=0, side_outputs=[], **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("result", "message"), TIMED.values(), ids=TIMED)
+def test_maps_timers_and_places_that_do_not_fit_are_refused(result: Any, message: str) -> None:
+    with pytest.raises(
+        (ConfigurationError, ValueTypeError), match=f"(?s)process_batch of WithTimers.*{message}"
+    ):
+        timed(WithTimers(result)).process([("a", 3), ("b", 7)])
+
+
+def test_timers_and_event_times_need_what_they_stand_on() -> None:
+    with pytest.raises(ConfigurationError, match="gave timers: say uses_timers = True on the class"):
+        timed(Prepared(result=timer(99))).process([("a", 1)])
+    untimed: dict[str, Any] = {"key_by": lambda row: row[0], "key_type": str}
+    with pytest.raises(ConfigurationError, match="'_event_time', and its stream has no event time"):
+        KeyedHarness(
+            Prepared(result=outputs_of(_event_time=[1])), input_type=TYPE, output_type=TYPE, **untimed
+        ).process([("a", 1)])
+    harness = timed(WithTimers(timer(9)))
+    harness.process([("a", 1)])
+    cast(Any, harness.function).result = outputs_of()
+    with pytest.raises(
+        ConfigurationError, match="outputs where there is no row but a due timer: give '_timer'"
+    ):
+        harness.drain()
+
+
+class ByClock(KeyedProcessFunction):
+    """Sets a timer of processing time."""
+
+    def process_element(self, value: Any, ctx: Any) -> None:
+        ctx.timer_service().register_processing_time_timer(5)
+
+    def on_timer(self, timestamp: int, ctx: Any) -> None:
+        pass
+
+
+def test_a_timer_of_processing_time_that_is_due_is_refused() -> None:
+    before = timed(ByClock())
+    before.process([("a", 1)])
+    harness = timed(WithTimers())
+    harness._stored = before.snapshot()
+    assert harness.process([("a", 2)]) == []
+    harness.set_clock(5)
+    with pytest.raises(
+        ConfigurationError, match=r"a timer of processing time is due, at 5 ms.*KeyedProcessFunction"
+    ):
+        harness.process([("a", 3)])
+
+
+class OfKinds(Prepared):
+    emits_changes = True
+
+
+def test_a_kind_that_there_is_not_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"outputs of the kind 'U': kinds are \['\+I', '-U', '\+U', '-D'\]"
+    ):
+        timed(OfKinds(result=outputs_of(_kind=["U"]))).process([("a", 1)])
+
+
 def test_columns_of_the_stream_with_the_names_of_numbers_are_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"the stream has a column '_row'.*rename it in a transform or map before"
@@ -137,11 +273,9 @@ def test_streams_that_it_cannot_be_on_are_refused_while_they_are_wired() -> None
         ConfigurationError, match="Prepared is a VectorizedKeyedFunction, which works on keyed streams"
     ):
         rows.process(Prepared(), TYPE, uid="u")
-    with pytest.raises(ConfigurationError, match="Changing says accepts_changes or emits_changes"):
-        rows.key_by("k").process(Changing(), TYPE, uid="u")
     changing = job.from_collection([], TYPE, name="changing", changing=True)
     with pytest.raises(
-        ConfigurationError, match="Functions over columns see no kinds: use a KeyedProcessFunction"
+        ConfigurationError, match=r"Handle ctx\.kinds in it and say accepts_changes = True on the class"
     ):
         changing.key_by("k").process(Prepared(), TYPE, uid="v")
 

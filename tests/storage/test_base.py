@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile
 from state_engine.core.errors import MissingFilesError
 from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.state.descriptors import (
     ListStateDescriptor,
@@ -36,7 +37,6 @@ from state_engine.storage.layout import state_column
 from state_engine.storage.state import base as state_base
 from state_engine.storage.state.base import BaseSpec, base_schema, write_base_files
 from state_engine.storage.state.changelog import StateFiles, TouchedState
-from state_engine.core.keys.entry_codes import entry_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, ListedFile
 from state_engine.storage.state.state_rows import parts_of
 from state_engine.storage.stores.parquet_reading import OpenParquet

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from state_engine.core.keys.canonical import key_hash
+from state_engine.core.keys.entry_codes import entry_codes, key_codes
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.change_folding import fold
@@ -25,7 +26,6 @@ from state_engine.storage.layout import state_column
 from state_engine.storage.state import newest_entries
 from state_engine.storage.state.base import BaseSpec, read_changes, write_base_files
 from state_engine.storage.state.changelog_write import changelog_table, file_order, write_changes
-from state_engine.core.keys.entry_codes import entry_codes, key_codes
 from state_engine.storage.state.listed_files import AllKeys, KeyGroups, KeyHashes, ListedFile, open_state_file
 from state_engine.storage.state.newest_entries import NewestEntries
 from state_engine.storage.state.state_rows import parts_of

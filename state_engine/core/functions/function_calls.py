@@ -68,7 +68,9 @@ class FunctionCalls:
 
 
 def has_timers(function: Any) -> bool:
-    """Whether a function defines ``on_timer``: only then there is anything to keep timers for."""
+    """Whether a function notices timers: it defines ``on_timer``, or gets those that are due as columns."""
+    if isinstance(function, VectorizedKeyedFunction):
+        return function.uses_timers
     return isinstance(function, TimedFunction) and type(function).on_timer is not TimedFunction.on_timer
 
 
@@ -106,8 +108,6 @@ def takes_changes(function: Any, *, keyed: bool) -> bool:
     What a map, flat_map or filter remembers of other elements would not take back what a delete withdraws, so one that
     may have state has to say so, too.
     """
-    if isinstance(function, VectorizedKeyedFunction):
-        return False
     if function.accepts_changes:
         return True
     opened = keyed and type(function).open is not Function.open
@@ -141,7 +141,8 @@ def refusal_of_changes(
         )
     if isinstance(function, VectorizedKeyedFunction):
         return what + (
-            "Functions over columns see no kinds: use a KeyedProcessFunction, or put one before it that emits inserts"
+            "Handle ctx.kinds in it and say accepts_changes = True on the class, or put a function before it that "
+            "emits inserts"
         )
     if keeps_kinds(function):
         return what + (
@@ -174,11 +175,6 @@ def check_stream(function: Any, *, operator: str, keyed: bool) -> None:
             raise ConfigurationError(
                 f"operator '{operator}': {name} is a VectorizedKeyedFunction, which works on keyed streams: call "
                 "key_by first"
-            )
-        if function.accepts_changes or function.emits_changes:
-            raise ConfigurationError(
-                f"operator '{operator}': {name} says accepts_changes or emits_changes, and functions over columns see "
-                "no kinds of rows: use a KeyedProcessFunction"
             )
         return
     if isinstance(function, TimedFunction) and not keyed:

@@ -34,8 +34,8 @@ class VectorizedResult:
 
     Attributes:
         outputs: the columns of the output type. With a column ``_row`` each output takes the place of that row in the
-            total order; with ``_key`` and ``_timer``, a time in milliseconds, that of a timer of the key. Where a table
-            has both, each output has one of them. Without, all outputs stand behind the last row of the subtask.
+            total order; with ``_key`` and ``_timer``, a time in milliseconds, that of a timer of the key. If a
+            table has both, each output has one of them. Without, all outputs stand behind the last row of the subtask.
             ``_event_time``, in milliseconds, is an event time of its own. ``_kind`` is ``+I``, ``-U``, ``+U`` or
             ``-D``, if the function ``emits_changes``.
         state: ``_key`` and the columns of some states. Keys that are not in it stay as they are, and so do states; a
@@ -58,7 +58,7 @@ class VectorizedKeyedFunction(Function):
     """Sees all rows of a subtask's micro-batch at once, with the state of their keys, as columns.
 
     States are asked for in ``open``, by the descriptors that functions per element use: value states, reducing and
-    aggregating ones, of which the column holds what is stored, and map states. List states and timers of processing
+    aggregating states, whose columns hold what is stored, and map states. List states and timers of processing
     time belong to functions per element.
 
     Attributes:

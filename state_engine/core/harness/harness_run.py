@@ -30,9 +30,10 @@ from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.state_table import NO_KEY, Change, KeyContext
 from state_engine.core.time.timer_service import TimerService
+from state_engine.core.time.timers import EVENT, TimersDescriptor
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.row import INSERTS_ONLY, Row, RowKind
-from state_engine.core.types.timestamps import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,9 @@ class HarnessRun:
         )
         context.present = s.key_form
         if isinstance(self.function, VectorizedKeyedFunction):
-            self._run_vectorized(self.function, context, keys or [], values, stamps, marks)
+            self._run_vectorized(
+                self.function, context, keys or [], values, stamps, marks, kinds=kinds, drain=drain
+            )
             return
         with self._working_state(keys, context) as (store, changes):
             operator = self._operator(context, store)
@@ -121,22 +124,27 @@ class HarnessRun:
 
     def _run_vectorized(
         self, function: VectorizedKeyedFunction, context: KeyContext, keys: list[Any], values: list[Any],
-        stamps: list[int | None], marks: list[int],
+        stamps: list[int | None], marks: list[int], *, kinds: list[RowKind] | None, drain: bool,
     ) -> None:  # fmt: skip
         s = self._settings
         assert s.input_type is not None
         assert s.key_type is not None
+        end_ms = MAX_TIMESTAMP if drain else s.end_watermark_ms
+        due = self._keys_with_due_timers(end_ms) if function.uses_timers else []
         batch = VectorizedElements(
-            keys, values, stamps, marks, input_type=s.input_type, key_type=s.key_type, timed=s.has_event_time
-        )
-        load = self._loader(keys)
+            keys, values, stamps, marks, kinds, also=due, load=self._loader([*keys, *due]),
+            input_type=s.input_type, key_type=s.key_type, timed=s.has_event_time,
+        )  # fmt: skip
         operator = VectorizedOperator(
             function,
             info=self._info(),
             context=context,
             columns=columns_of_type(s.output_type),
-            load=lambda descriptor: batch.state(descriptor, load(descriptor)),
+            stored=batch,
+            end_ms=end_ms,
             dead_letters=s.dead_letters,
+            side_outputs=s.side_outputs,
+            changing=s.changing,
             resumption=self._resumption,
         )
         try:
@@ -218,6 +226,13 @@ class HarnessRun:
         if has_timers(self.function):
             touched |= {k for k in s.state.keys_with_timers() if self._owns(k)}
         return lambda descriptor: s.state.load(descriptor, touched, operator=s.operator)
+
+    def _keys_with_due_timers(self, end_ms: int) -> list[Any]:
+        stored = self._settings.state.load(
+            TimersDescriptor(), self._settings.state.keys_with_timers(), operator=self._settings.operator
+        )
+        due = (k for k, timers in stored.items() if any(t <= end_ms and d == EVENT for t, d in timers))
+        return [key for key in due if self._owns(key)]
 
     def _owns(self, key: Any) -> bool:
         s = self._settings

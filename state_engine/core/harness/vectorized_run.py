@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from state_engine.core.keys.key_form import DeclaredKey
-from state_engine.core.operator.outputs import ElementOutputs
-from state_engine.core.operator.vectorized_operator import (
-    ChangedColumn,
-    StateColumn,
-    VectorizedOperator,
-    VectorizedRows,
-)
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.operator.column_outputs import ColumnOutputs
+from state_engine.core.operator.column_states import Changed, ChangedEntries, MapEntries, StateColumn
+from state_engine.core.operator.element_kinds import ElementChange
+from state_engine.core.operator.outputs import ElementOutputs, SideOutputs
+from state_engine.core.operator.vectorized_operator import VectorizedOperator, VectorizedRows
+from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.state.state_table import DELETE, PUT, Change
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk, to_table
 from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.core.types.row import RowKind
 from state_engine.core.types.type_parsing import arrow_type
 
 
@@ -27,7 +27,9 @@ class VectorizedElements:
     """The elements of one subtask of a harness, and the state of their keys, as columns.
 
     Args:
-        keys, values, stamps, marks: of the elements: their times, and the watermarks before them.
+        keys, values, stamps, marks, kinds: of the elements: their times, and the watermarks before them.
+        also: keys with due timers.
+        load: gives the stored entries of a state.
     """
 
     def __init__(
@@ -36,12 +38,16 @@ class VectorizedElements:
         values: list[Any],
         stamps: list[int | None],
         marks: list[int],
+        kinds: list[RowKind] | None,
         *,
+        also: list[Any],
+        load: Callable[[StateDescriptor], dict[Any, Any]],
         input_type: TypeInformation,
         key_type: TypeInformation,
         timed: bool,
     ) -> None:
-        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        self._load = load
+        numbers = {key: number for number, key in enumerate(dict.fromkeys([*keys, *also]))}
         self.keys = list(numbers)
         declared = DeclaredKey.of("key", key_type)
         parts = list(zip(*self.keys, strict=True)) if len(declared.names) > 1 else [self.keys]
@@ -55,16 +61,36 @@ class VectorizedElements:
             pa.table(columns, names=list(declared.names)),
             timestamps=pa.array(stamps, pa.int64()) if timed else None,
             watermarks=pa.array(marks, pa.int64()) if timed else None,
+            kinds=None if kinds is None else pa.array([kind.value for kind in kinds], pa.int8()),
         )
 
-    def state(self, descriptor: StateDescriptor, entries: dict[Any, Any]) -> StateColumn:
+    def load(self, descriptor: StateDescriptor) -> StateColumn:
+        """See ``StoredColumns``."""
+        entries = self._load(descriptor)
         items = [entries.get(key) for key in self.keys]
         values = items if descriptor.ttl is None else [None if i is None else i.value for i in items]
         at_ms = [None if i is None else i.at for i in items] if descriptor.ttl is not None else None
         column = descriptor.value_type.to_arrow(values, storage=False)
         return StateColumn(column, None if at_ms is None else pa.array(at_ms, pa.int64()))
 
-    def changes(self, change: ChangedColumn) -> list[Change]:
+    def entries(self, descriptor: MapStateDescriptor) -> MapEntries:
+        """See ``StoredColumns``."""
+        stored = self._load(descriptor)
+        of_keys = [stored.get(key, {}) for key in self.keys]
+        keys = np.repeat(np.arange(len(of_keys)), [len(of_key) for of_key in of_keys])
+        map_keys = [map_key for of_key in of_keys for map_key in of_key]
+        values = [value for of_key in of_keys for value in of_key.values()]
+        made = MapEntries(
+            keys.astype(np.int64),
+            descriptor.key_type.to_arrow(map_keys, storage=False),
+            descriptor.value_type.to_arrow(values, storage=False),
+        )
+        return made.in_order(descriptor)
+
+    def changes(self, change: Changed) -> list[Change]:
+        """Changes as the state of a harness takes them."""
+        if isinstance(change, ChangedEntries):
+            return self._changed_entries(change)
         made = []
         for key, value in zip(
             change.keys.tolist(), change.descriptor.value_type.from_arrow(change.values), strict=True
@@ -73,19 +99,42 @@ class VectorizedElements:
             made.append(Change(self.keys[key], *((DELETE, None) if value is None else (PUT, item))))
         return made
 
+    def _changed_entries(self, change: ChangedEntries) -> list[Change]:
+        map_keys = change.descriptor.key_type.from_arrow(change.entries.map_keys)
+        values = change.descriptor.value_type.from_arrow(change.values)
+        return [
+            Change(self.keys[key], DELETE if value is None else PUT, (map_key, value))
+            for key, map_key, value in zip(change.keys.tolist(), map_keys, values, strict=True)
+        ]
+
     def run(
         self, operator: VectorizedOperator, out: ElementOutputs, output_type: TypeInformation
     ) -> list[Any]:
         """Hand the rows to an opened function; outputs go to ``out``. Returns the changes of each state."""
-        if not self.rows.rows.num_rows:
+        if not self.keys:
             return []
         made = operator.process(self.rows)
-        scalar, columns = not isinstance(output_type, StructType), columns_of_type(output_type)
-        arrays = [one_chunk(column) for column in made.outputs.columns]
-        decoded = [kind.from_arrow(array) for kind, array in zip(columns.types, arrays, strict=True)]
-        out.values = decoded[0] if scalar else columns.from_columns(decoded)
-        out.origins, out.refused = made.origins.tolist(), made.refused
+        _take(made.outputs, output_type, out)
+        for tag, given in made.side.items():
+            out.side[tag] = SideOutputs()
+            assert given.tag is not None
+            _take(given, given.tag.type_info, out.side[tag])
+        out.refused = made.refused
         return [(change.descriptor, self.changes(change)) for change in made.changes]
+
+
+def _take(given: ColumnOutputs, kind: TypeInformation, out: ElementOutputs | SideOutputs) -> None:
+    """Outputs as the values that functions per element give."""
+    columns = columns_of_type(kind)
+    arrays = [one_chunk(column) for column in given.table.columns]
+    decoded = [of.from_arrow(array) for of, array in zip(columns.types, arrays, strict=True)]
+    out.values = columns.from_columns(decoded) if isinstance(kind, StructType) else decoded[0]
+    if given.kinds is not None:
+        of_each = (RowKind(number) for number in given.kinds.to_pylist())
+        out.values = [ElementChange(*both) for both in zip(of_each, out.values, strict=True)]
+    out.origins = [given.origins[place] for place in range(len(given.origins))]
+    own = [] if given.times_ms is None else given.times_ms.to_pylist()
+    out.times_ms = {place: at_ms for place, at_ms in enumerate(own) if at_ms is not None}
 
 
 def columns_of_type(kind: TypeInformation) -> StructType:

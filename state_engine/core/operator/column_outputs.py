@@ -1,4 +1,4 @@
-"""What a function over columns put out, as columns, and where each output came from."""
+"""Outputs of a function over columns, as columns, and the row or timer that each came from."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.operator.outputs import Origin, TimerOrigin
 from state_engine.core.time.timers import IN_TIME, OVERDUE
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 
 Numbers = np.ndarray[Any, Any]
 KINDS = [str(kind) for kind in RowKind]
@@ -45,7 +47,9 @@ class ColumnOrigins:
         if self.rows[place] != _OF_TIMER:
             return int(self.rows[place])
         at = int(self.at[place])
-        return TimerOrigin(int(self.stages(np.array([place]))[0]), at, key_at(self.keys, int(self.key_of[place])))
+        return TimerOrigin(
+            int(self.stages(np.array([place]))[0]), at, key_at(self.keys, int(self.key_of[place]))
+        )
 
     @property
     def of_timers(self) -> Numbers:
@@ -66,13 +70,21 @@ class ColumnOrigins:
         rows = np.where(self.of_timers, _OF_TIMER, places[self.rows] if len(places) else _OF_TIMER)
         return replace(self, rows=rows)
 
-    def in_order(self) -> Numbers | None:
-        """The order of outputs in which those of a row, or of a timer, stand together; None where they do."""
-        columns = (self.key_of, self.at, self.rows) if self.of_timers.any() else (self.rows,)
-        rows = np.where(self.of_timers, np.iinfo(np.int64).max, self.rows)
-        if not self.of_timers.any():
-            return np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
-        order: Numbers = np.lexsort((*columns[:2], rows))
+    def in_order(self, watermarks: pa.Array | None) -> Numbers | None:
+        """The total order of outputs, as of ``output_order``; None where they stand in it.
+
+        Args:
+            watermarks: the one before each row of the batch; None where there are none.
+        """
+        of_timers = self.of_timers
+        if not of_timers.any():
+            return np.argsort(self.rows, kind="stable") if (np.diff(self.rows) < 0).any() else None
+        before = np.full(len(self), MIN_TIMESTAMP)
+        if watermarks is not None and not of_timers.all():
+            before[~of_timers] = watermarks.to_numpy(zero_copy_only=False)[self.rows[~of_timers]]
+        before[of_timers] = np.maximum(self.at[of_timers], MIN_TIMESTAMP + 1) - 1
+        hashes = self.key_of if self.hashes is None else self.hashes[self.key_of] * of_timers
+        order: Numbers = np.lexsort((self.key_of, hashes, self.rows, of_timers, before))
         return None if (np.diff(order) == 1).all() else order
 
 
@@ -83,21 +95,23 @@ class ColumnOutputs:
     Attributes:
         times_ms: event times of their own; null of those that have none. None where none has.
         kinds: ``RowKind.value`` of each; None where outputs have no kinds.
+        tag: of a side output.
     """
 
     table: pa.Table
     origins: ColumnOrigins
     times_ms: pa.Array | None = None
     kinds: pa.Array | None = None
+    tag: OutputTag | None = None
 
-    def in_order(self) -> ColumnOutputs:
-        """With those of a row, or of a timer, together."""
-        order = self.origins.in_order()
+    def in_order(self, watermarks: pa.Array | None) -> ColumnOutputs:
+        """In total order; see ``ColumnOrigins``."""
+        order = self.origins.in_order(watermarks)
         if order is None:
             return self
         at = pa.array(order)
         times, kinds = (None if c is None else c.take(at) for c in (self.times_ms, self.kinds))
-        return ColumnOutputs(self.table.take(at), self.origins.take(order), times, kinds)
+        return ColumnOutputs(self.table.take(at), self.origins.take(order), times, kinds, self.tag)
 
 
 def key_at(keys: pa.Table, number: int) -> Any:

@@ -7,6 +7,7 @@ change adds or removes is ``column_states``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from state_engine.core.functions.vectorized_functions import (
     VALUE,
 )
 from state_engine.core.operator.column_outputs import KINDS, ColumnOrigins, ColumnOutputs
-from state_engine.core.operator.column_states import StateEntries
+from state_engine.core.operator.column_states import MapEntries
 from state_engine.core.state.descriptors import MapStateDescriptor
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import one_chunk
@@ -44,7 +45,8 @@ class ColumnResults:
         method: the method that gave the tables, for messages.
         rows: how many rows it was given.
         keys, hashes: those of the batch.
-        start_ms, end_ms: the watermarks before and after the batch.
+        watermarks: the one before each row, where the stream has event time.
+        start_ms, end_ms: those before and after the batch.
         timed: whether the stream has event time.
         changing: whether outputs have kinds.
 
@@ -60,13 +62,14 @@ class ColumnResults:
         rows: int,
         keys: pa.Table,
         hashes: Numbers | None,
+        watermarks: pa.Array | None,
         start_ms: int,
         end_ms: int,
         timed: bool,
         changing: bool,
     ) -> None:
         self._method, self._rows, self._keys, self._hashes = method, rows, keys, hashes
-        self._start_ms, self._end_ms = start_ms, end_ms
+        self._watermarks, self._start_ms, self._end_ms = watermarks, start_ms, end_ms
         self._timed, self._changing = timed, changing
 
     def table(self, given: Any, part: str) -> pa.Table | None:
@@ -83,7 +86,7 @@ class ColumnResults:
     # -- outputs ---------------------------------------------------------------------------------------------------
 
     def outputs(self, given: Any, kind: StructType, part: str) -> ColumnOutputs:
-        """Outputs of a type, with those of one row or timer together."""
+        """Outputs of a type, in total order."""
         table = self.table(given, part)
         if table is None:
             table = pa.schema(list(kind.arrow)).empty_table()
@@ -100,7 +103,7 @@ class ColumnResults:
         ]
         outputs = pa.Table.from_arrays(columns, schema=pa.schema(list(kind.arrow)))
         times, kinds = self._event_times(table, part), self._kinds(table, part)
-        return ColumnOutputs(outputs, self._origins(table, part), times, kinds).in_order()
+        return ColumnOutputs(outputs, self._origins(table, part), times, kinds).in_order(self._watermarks)
 
     def side_outputs(
         self, given: Mapping[OutputTag, Any], declared: Mapping[str, OutputTag] | None
@@ -113,7 +116,9 @@ class ColumnResults:
         made = {}
         for tag, table in given.items():
             if not isinstance(tag, OutputTag):
-                raise ConfigurationError(f"{self._method} gave a side output of {tag!r}: give it an OutputTag")
+                raise ConfigurationError(
+                    f"{self._method} gave a side output of {tag!r}: give it an OutputTag"
+                )
             known = tag if declared is None else declared.get(tag.tag_id)
             if known != tag:
                 raise ConfigurationError(
@@ -123,12 +128,17 @@ class ColumnResults:
                 )
             kind = tag.type_info
             columns = kind if isinstance(kind, StructType) else StructType([VALUE], [kind])
-            made[tag.tag_id] = self.outputs(table, columns, f"side output '{tag.tag_id}'")
+            outputs = self.outputs(table, columns, f"side output '{tag.tag_id}'")
+            made[tag.tag_id] = replace(outputs, tag=tag)
         return {tag: of for tag, of in made.items() if len(of.origins)}
 
     def _origins(self, table: pa.Table, part: str) -> ColumnOrigins:
         number = table.num_rows
-        rows, at, key_of = np.full(number, self._rows - 1), np.zeros(number, np.int64), np.zeros(number, np.int64)
+        rows, at, key_of = (
+            np.full(number, self._rows - 1),
+            np.zeros(number, np.int64),
+            np.zeros(number, np.int64),
+        )
         of_timer = np.zeros(number, bool)
         if TIMER in table.column_names:
             of_timer, at, key_of = self._of_timers(table, part)
@@ -158,7 +168,7 @@ class ColumnResults:
                 f"{self._method} gave {part} with '{TIMER}' and without '{KEY}': give the number of the key whose "
                 "timer each came from"
             )
-        at = self._milliseconds(times.fill_null(0), TIMER, part)
+        at = self._milliseconds(times, TIMER, part, nulls=True)
         late = of_timer & (at > self._end_ms)
         if late.any():
             raise ConfigurationError(
@@ -179,7 +189,7 @@ class ColumnResults:
                 "event_time, or leave the column out"
             )
         column = one_chunk(table[EVENT_TIME])
-        self._milliseconds(column.fill_null(0), EVENT_TIME, part)
+        self._milliseconds(column, EVENT_TIME, part, nulls=True)
         return column.cast(pa.int64())
 
     def _kinds(self, table: pa.Table, part: str) -> pa.Array | None:
@@ -215,7 +225,7 @@ class ColumnResults:
 
     def map_entries(
         self, given: Mapping[str, Any], declared: Sequence[MapStateDescriptor]
-    ) -> dict[str, StateEntries]:
+    ) -> dict[str, MapEntries]:
         """Changes of map states, by name."""
         known = {descriptor.name: descriptor for descriptor in declared}
         made = {}
@@ -230,7 +240,7 @@ class ColumnResults:
             if table is None:
                 continue
             self._check_columns(table, [KEY, MAP_KEY, VALUE], part, "a null value removes an entry")
-            made[name] = StateEntries(
+            made[name] = MapEntries(
                 self.numbers(table[KEY], KEY, self._keys.num_rows, part),
                 self.as_declared(table[MAP_KEY], known[name].key_type, f"{part}, '{MAP_KEY}'"),
                 self.as_declared(table[VALUE], known[name].value_type, f"{part}, '{VALUE}'"),
@@ -250,7 +260,9 @@ class ColumnResults:
         times = self._milliseconds(one_chunk(table[TIME]), TIME, "timers")
         deleted = np.zeros(len(keys), bool)
         if DELETED in table.column_names:
-            deleted = pc.fill_null(one_chunk(table[DELETED]), False).to_numpy(zero_copy_only=False).astype(bool)
+            deleted = (
+                pc.fill_null(one_chunk(table[DELETED]), False).to_numpy(zero_copy_only=False).astype(bool)
+            )
         due = ~deleted & (times <= self._end_ms)
         if due.any():
             raise ConfigurationError(
@@ -278,13 +290,15 @@ class ColumnResults:
             )
         return numbers
 
-    def _milliseconds(self, column: pa.Array, name: str, part: str) -> Numbers:
-        if not pa.types.is_signed_integer(column.type) or column.null_count:
+    def _milliseconds(self, column: pa.Array, name: str, part: str, *, nulls: bool = False) -> Numbers:
+        """Times, with 0 for null."""
+        column = column.cast(pa.int64()) if pa.types.is_null(column.type) else column
+        if not pa.types.is_signed_integer(column.type) or (column.null_count and not nulls):
             raise ConfigurationError(
                 f"{self._method}: column '{name}' of {part} must hold times in whole milliseconds, as bigint without "
                 f"null; it is {column.type}"
             )
-        times: Numbers = column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
+        times: Numbers = column.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
         return times
 
     def _check_columns(self, table: pa.Table, names: list[str], part: str, hint: str) -> None:

@@ -11,8 +11,12 @@ import pyarrow.compute as pc
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.vectorized_functions import KEY, TIME
-from state_engine.core.keys.entry_codes import entry_codes, last_rows
-from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.keys.entry_codes import entry_codes, last_rows, leaves
+from state_engine.core.state.descriptors import (
+    MapStateDescriptor,
+    SortedMapStateDescriptor,
+    StateDescriptor,
+)
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.core.types.every_type import PickledType
 
@@ -33,7 +37,7 @@ class StateColumn:
 
 
 @dataclass(frozen=True)
-class StateEntries:
+class MapEntries:
     """Entries of a map state, row for row; those that are stored: of a key together, in the order of its handle.
 
     Attributes:
@@ -46,15 +50,27 @@ class StateEntries:
     values: pa.Array
 
     @classmethod
-    def none(cls, descriptor: MapStateDescriptor) -> StateEntries:
+    def none(cls, descriptor: MapStateDescriptor) -> MapEntries:
         """None at all."""
         nothing = pa.nulls(0, descriptor.key_type.arrow), pa.nulls(0, descriptor.value_type.arrow)
         return cls(np.zeros(0, np.int64), *nothing)
 
-    def those(self, rows: Numbers) -> StateEntries:
+    def those(self, rows: Numbers) -> MapEntries:
         """Some of them, by a mask."""
         mask = pa.array(rows)
-        return StateEntries(self.keys[rows], self.map_keys.filter(mask), self.values.filter(mask))
+        return MapEntries(self.keys[rows], self.map_keys.filter(mask), self.values.filter(mask))
+
+    def in_order(self, descriptor: MapStateDescriptor) -> MapEntries:
+        """Those of a key together; of a sorted map by map key."""
+        columns = [pa.array(self.keys)]
+        if isinstance(descriptor, SortedMapStateDescriptor):
+            columns += leaves(self.map_keys)
+        names = [str(at) for at in range(len(columns))]
+        by = [(name, "ascending") for name in names]
+        if len(columns) == 1 and not (np.diff(self.keys) < 0).any():
+            return self
+        order = pc.sort_indices(pa.table(columns, names=names), sort_keys=by)  # is stable
+        return MapEntries(self.keys[order.to_numpy()], self.map_keys.take(order), self.values.take(order))
 
 
 @dataclass(frozen=True)
@@ -79,8 +95,19 @@ class ChangedEntries:
     """What changed in a map state; ``added`` as of ``ChangedColumn``."""
 
     descriptor: MapStateDescriptor
-    entries: StateEntries
+    entries: MapEntries
     added: int = 0
+    at_ms: None = None
+
+    @property
+    def keys(self) -> Numbers:
+        """The number of each entry's key."""
+        return self.entries.keys
+
+    @property
+    def values(self) -> pa.Array:
+        """The value of each entry; null where it is removed."""
+        return self.entries.values
 
 
 Changed = ChangedColumn | ChangedEntries
@@ -90,14 +117,14 @@ class StoredColumns(Protocol):
     """What is stored for the keys of a batch."""
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
-        """Of a state with one value a key."""
+        """The values of a state with one value a key."""
 
-    def entries(self, descriptor: MapStateDescriptor) -> StateEntries:
-        """Of a map state."""
+    def entries(self, descriptor: MapStateDescriptor) -> MapEntries:
+        """The entries of a map state."""
 
 
 def changed_entries(
-    descriptor: MapStateDescriptor, stored: StateEntries, given: StateEntries, *, twice: str
+    descriptor: MapStateDescriptor, stored: MapEntries, given: MapEntries, *, twice: str
 ) -> ChangedEntries:
     """The net changes that puts and removals make; what is not there need not be removed.
 
@@ -126,13 +153,16 @@ class Timers:
 
     Args:
         end_ms: the watermark at the end of the batch, by which event-time timers are due.
+
+    Attributes:
+        first_of_clock: time of the first timer of processing time; None where there is none.
     """
 
-    def __init__(self, stored: StateEntries, end_ms: int) -> None:
+    def __init__(self, stored: MapEntries, end_ms: int) -> None:
         times = stored.map_keys.field("time").to_numpy(zero_copy_only=False)
         are_event = pc.equal(stored.map_keys.field("domain"), EVENT).to_numpy(zero_copy_only=False)
         self._keys, self._times = stored.keys[are_event], times[are_event]
-        self._first_of_clock = int(times[~are_event].min()) if not are_event.all() else None
+        self.first_of_clock = int(times[~are_event].min()) if not are_event.all() else None
         self._are_due = self._times <= end_ms
 
     @property
@@ -161,11 +191,11 @@ class Timers:
         if (put & gone).any():
             raise ConfigurationError(both)
         after, place = known & ~due & ~gone | put, last_rows(codes)
-        first = {} if self._first_of_clock is None else {PROCESSING: self._first_of_clock}
+        first = {} if self.first_of_clock is None else {PROCESSING: self.first_of_clock}
         if after.any():
             first[EVENT] = int(times[place[after]].min())
         changed = place[known != after]
-        entries = StateEntries(
+        entries = MapEntries(
             keys[changed],
             pa.StructArray.from_arrays(
                 [pa.array(times[changed]), pa.repeat(EVENT, len(changed))],

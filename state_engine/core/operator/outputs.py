@@ -89,12 +89,16 @@ class SideOutputs:
     """The values of one side output and their origins, in the order they were yielded.
 
     Attributes:
-        times_ms: event times of those that have their own, by place.
+        times_ms: event times of those that have their own, by place; a column beside ``table``.
+        table: values as columns, instead of ``values``, where a function over columns gave them.
+        kinds: beside ``table``, ``RowKind.value`` of each, where outputs have kinds.
     """
 
     values: list[Any] = field(default_factory=list)
-    origins: list[Any] = field(default_factory=list)
-    times_ms: dict[int, int] = field(default_factory=dict)
+    origins: Any = field(default_factory=list)
+    times_ms: Any = field(default_factory=dict)
+    table: Any = None
+    kinds: Any = None
 
 
 @dataclass
@@ -103,17 +107,17 @@ class ElementOutputs:
 
     Attributes:
         values: normal outputs; where they have kinds, an ``ElementChange`` each.
-        times_ms: event times of those that have their own, by place.
         side: side outputs by the id of their tag; only those that got a value.
-        table: values as columns, instead of ``values``, where a function over columns gave them.
+        times_ms, table, kinds: as of ``SideOutputs``.
     """
 
     values: list[Any] = field(default_factory=list)
-    origins: list[Any] = field(default_factory=list)
+    origins: Any = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     side: dict[str, SideOutputs] = field(default_factory=dict)
-    times_ms: dict[int, int] = field(default_factory=dict)
+    times_ms: Any = field(default_factory=dict)
     table: Any = None
+    kinds: Any = None
 
     def lengths(self) -> dict[str | None, int]:
         """How much there is, to come back to by ``cut``."""

@@ -1,12 +1,12 @@
 """``VectorizedOperator``: runs a function over columns once for the rows of one subtask during one micro-batch.
 
-What ``StreamOperator`` is for functions per element, in the harness and on Spark alike. Knows nothing of files: the
+The counterpart of ``StreamOperator``, in the harness and on Spark. Knows nothing of files: the
 state of the touched keys comes as columns, and what changed goes as columns. Decisions 0075 and 0112.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,8 +34,8 @@ from state_engine.core.operator.column_results import ColumnResults
 from state_engine.core.operator.column_states import (
     Changed,
     ChangedColumn,
+    MapEntries,
     StateColumn,
-    StateEntries,
     StoredColumns,
     Timers,
     changed_entries,
@@ -162,12 +162,14 @@ class VectorizedOperator(GuardedOperator):
         Raises:
             ElementRefused: it raised, or refused a row that is not set aside.
         """
-        self._check_names(batch)
+        self._check(lambda: self._refuse_names(batch))
         loaded = {d.name: self._stored.load(d) for d in self._values}
         entries = {d.name: self._stored.entries(d) for d in self._maps}
         timers = None
         if self.function.uses_timers:
             timers = Timers(self._stored.entries(TimersDescriptor()), self._end_ms)
+            first_ms = timers.first_of_clock
+            self._check(lambda: self._refuse_timer_of_clock(first_ms))
         expired = {d.name: self._expired(d, loaded[d.name]) for d in self._values}
         columns = {
             KEY: pa.array(np.arange(batch.keys.num_rows)),
@@ -195,9 +197,9 @@ class VectorizedOperator(GuardedOperator):
     def _method(self) -> str:
         return f"{self._name}: process_batch of {type(self.function).__name__}"
 
-    def _check_names(self, batch: VectorizedRows) -> None:
+    def _check(self, refuse: Callable[[], None]) -> None:
         try:
-            self._refuse_names(batch)
+            refuse()
         except ConfigurationError:
             if isinstance(self.function, StandsForElements):
                 raise PerElement from None
@@ -216,6 +218,13 @@ class VectorizedOperator(GuardedOperator):
                     f"{self._name}: state '{d.name}' has the name of a column of the key, and both would be "
                     "columns of one table: rename the state, with renamed_from if it is stored already"
                 )
+
+    def _refuse_timer_of_clock(self, first_ms: int | None) -> None:
+        if first_ms is not None and first_ms <= self._context.clock_ms:
+            raise ConfigurationError(
+                f"{self._name}: a timer of processing time is due, at {first_ms} ms, which set before, and "
+                f"{type(self.function).__name__} gets timers of event time only: use a KeyedProcessFunction"
+            )
 
     def _expired(self, descriptor: StateDescriptor, stored: StateColumn) -> pa.Array | None:
         """Which values have expired; None where none can."""
@@ -254,7 +263,7 @@ class VectorizedOperator(GuardedOperator):
         batch: VectorizedRows,
         loaded: dict[str, StateColumn],
         expired: dict[str, pa.Array | None],
-        entries: dict[str, StateEntries],
+        entries: dict[str, MapEntries],
         timers: Timers | None,
     ) -> VectorizedOutputs:
         results = ColumnResults(
@@ -262,6 +271,7 @@ class VectorizedOperator(GuardedOperator):
             rows=batch.rows.num_rows,
             keys=batch.keys,
             hashes=batch.hashes,
+            watermarks=batch.watermarks,
             start_ms=MIN_TIMESTAMP if self._context.watermark_ms is None else self._context.watermark_ms,
             end_ms=self._end_ms,
             timed=self._context.has_event_time,
@@ -359,7 +369,7 @@ class VectorizedOperator(GuardedOperator):
         return np.concatenate([keys, read]), pa.concat_arrays([values, kept])
 
 
-def _table_of(entries: StateEntries) -> pa.Table:
+def _table_of(entries: MapEntries) -> pa.Table:
     columns = [pa.array(entries.keys), entries.map_keys, entries.values]
     return pa.table(columns, names=[KEY, MAP_KEY, VALUE])
 

@@ -128,5 +128,7 @@ class Subtask:
         if not self._spec.keyed:
             return None
         form = vectorized_form(self._spec.function)
-        for_elements = self._spec.backend.spills or not self._rows.events.num_rows
-        return None if for_elements and isinstance(form, StandsForElements) else form
+        if not isinstance(form, StandsForElements):
+            return form
+        nothing = not self._rows.events.num_rows and not form.uses_timers
+        return None if nothing or self._spec.backend.spills else form

@@ -68,14 +68,11 @@ class SubtaskOutputs:
             self._work.report.rows_out = len(out.origins)
         if part is None or not len(part.origins) or not (output.sinks or output.exchange):
             return
-        spec, kind = self._spec, output.kind
-        kinds, values = split(part.values) if spec.has_kinds else (None, part.values)
-        kinds = kinds if output.changing else None
-        whole = out.table if output.tag is None else None
-        table = to_table(values, kind.columns, scalar=kind.scalar) if whole is None else whole
+        spec = self._spec
+        table, kinds = _columns_of(part, output, has_kinds=spec.has_kinds)
         for sink in output.sinks:
             name = sink.file_name(spec.write_id, self._work.index, self._work.attempt_id)
-            rows = table if kinds is None else table.append_column(KIND_FIELD, kind_column(kinds))
+            rows = table if kinds is None else table.append_column(KIND_FIELD, kinds)
             rows = self._taken(rows, sink, part.origins)
             if rows.num_rows:
                 file = write_sink_file(rows, sink, name, self._work.index, self._put)
@@ -97,7 +94,7 @@ class SubtaskOutputs:
             written = replace(file, path=join(shared.uri, file.path))
         self._work.report.exchange[output.name] = write_exchange_files(
             table,
-            order if kinds is None else order.append_column(KIND_FIELD, kind_column(kinds)),
+            order if kinds is None else order.append_column(KIND_FIELD, kinds),
             directory=join(spec.layout.exchange, spec.write_id),
             name="-".join([*(stored_name(n, longest=62) for n in names if n), self._work.file_name]),
             subtask=self._work.index,
@@ -105,7 +102,7 @@ class SubtaskOutputs:
             put=self._put,
         )
 
-    def _taken(self, rows: pa.Table, sink: SinkTarget, origins: list[Any]) -> pa.Table:
+    def _taken(self, rows: pa.Table, sink: SinkTarget, origins: Any) -> pa.Table:
         """Rows without those that a sink refuses, which become letters."""
         refused = sink.refused(rows)
         for index, error in refused.items():
@@ -148,6 +145,15 @@ class SubtaskOutputs:
         self._work.report.dead_letters = [
             DataFile(path, file.bytes, table.num_rows, self._work.index, footer=file.footer)
         ]
+
+
+def _columns_of(part: Any, output: OutputSpec, *, has_kinds: bool) -> tuple[pa.Table, pa.Array | None]:
+    """Values of an output, and their kinds where it has any."""
+    if part.table is not None:
+        return part.table, part.kinds if output.changing else None
+    kinds, values = split(part.values) if has_kinds else (None, part.values)
+    table = to_table(values, output.kind.columns, scalar=output.kind.scalar)
+    return table, kind_column(kinds) if kinds is not None and output.changing else None
 
 
 _EXCHANGE = "outputs on their way to a chained operator"

@@ -1,11 +1,12 @@
-"""Keyed state of a subtask as columns: a value for each key of the batch, read from and written to the same files.
+"""Keyed state of a subtask as columns: values and entries of the keys of the batch, from and to the same files.
 
-What ``subtask_state`` is for functions per element. No key and no value becomes a Python object: the keys of the batch
-have numbers, and stored entries find theirs by whole columns. Decision 0075.
+The counterpart of ``subtask_state``, which serves functions per element. No key and no value becomes a Python object:
+the keys of the batch have numbers, and stored entries find theirs by whole columns. Decisions 0075 and 0112.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,23 +16,28 @@ import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.keys.canonical import decode_keys
+from state_engine.core.keys.entry_codes import key_codes
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import key_group_range
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.operator.vectorized_operator import ChangedColumn, StateColumn, VectorizedRows
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.operator.column_states import Changed, ChangedEntries, MapEntries, StateColumn
+from state_engine.core.operator.vectorized_operator import VectorizedRows
+from state_engine.core.state.descriptors import TIMERS, MapStateDescriptor, StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import DELETE, PUT
 from state_engine.core.state.stored_states import StoredStates
+from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.core.types.column_forms import in_form
 from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_parsing import arrow_type
 from state_engine.microbatch.subtask.subtask_input import Hashes, columns_of, key_columns_of
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_state import own_files
-from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers
+from state_engine.microbatch.subtask.subtask_timers import SubtaskTimers, Timers
 from state_engine.sources.frames import EVENT_TIME, WATERMARK
+from state_engine.sources.stream_columns import column_of_kinds
 from state_engine.storage.layout import state_column
 from state_engine.storage.state.changelog_write import (
     StateChanges,
@@ -40,7 +46,6 @@ from state_engine.storage.state.changelog_write import (
     timestamps_ms,
     write_changes,
 )
-from state_engine.core.keys.entry_codes import key_codes
 from state_engine.storage.state.listed_files import KeyHashes
 from state_engine.storage.state.located_files import files_holding
 from state_engine.storage.state.newest_entries import NewestEntries
@@ -56,9 +61,22 @@ class VectorizedKeys:
     hashes: Hashes
 
     @classmethod
-    def of(cls, events: pa.Table, spec: SubtaskSpec, report: SubtaskReport) -> VectorizedKeys:
-        """Those of rows; raises StatelakeError where one is in another subtask's key group."""
-        columns, hashes = key_columns_of(events, spec, report)
+    def of(
+        cls, events: pa.Table, spec: SubtaskSpec, report: SubtaskReport, due: pa.Table | None
+    ) -> VectorizedKeys:
+        """Those of rows, and of timers; raises StatelakeError where one is in another subtask's key group."""
+        storage = list(spec.known_key_schema.storage)
+        columns, hashes = [pa.nulls(0, f.type) for f in storage], np.zeros(0, np.int64)
+        if events.num_rows:
+            columns, hashes = key_columns_of(events, spec, report)
+        rows = len(hashes)
+        if due is not None:
+            of_timers = one_chunk(due["key"]).flatten()
+            columns = [
+                pa.concat_arrays([c.cast(f.type), other.cast(f.type)])
+                for c, other, f in zip(columns, of_timers, storage, strict=True)
+            ]
+            hashes = np.concatenate([hashes, due["key_hash"].to_numpy()])
         codes, row_of = key_codes(columns, hashes)
         number = len(row_of)
         of_keys = hashes[row_of]
@@ -66,11 +84,10 @@ class VectorizedKeys:
         row_of = row_of[order]
         place = np.empty(number, np.int64)
         place[order] = np.arange(number)
-        rows = pa.array(row_of)
-        storage = spec.known_key_schema.storage
-        stored = [c.take(rows).cast(f.type) for c, f in zip(columns, storage, strict=True)]
-        report.keys = number
-        return cls(place[codes], stored, hashes[row_of])
+        firsts = pa.array(row_of)
+        stored = [c.take(firsts).cast(f.type) for c, f in zip(columns, storage, strict=True)]
+        report.keys = number if due is None else len(np.unique(codes[:rows]))
+        return cls(place[codes[:rows]], stored, hashes[row_of])
 
     def declared(self, schema: KeySchema) -> pa.Table:
         """The keys as the job declares them, a column for each of theirs."""
@@ -78,62 +95,96 @@ class VectorizedKeys:
         return pa.table(columns, names=list(schema.names))
 
 
-NO_KEYS = VectorizedKeys(np.array([], np.int64), [], np.array([], np.int64))
-"""Of a batch without rows."""
+_NO_KEYS = VectorizedKeys(np.array([], np.int64), [], np.array([], np.int64))
+"""Of a batch without rows and due timers."""
 
 
 def vectorized_rows(events: pa.Table, keys: VectorizedKeys, spec: SubtaskSpec) -> VectorizedRows:
     """Rows of a subtask, in total order, as a function over columns gets them."""
-    timed = spec.routed.event_time
+    timed, routed = spec.routed.event_time, spec.routed
     return VectorizedRows(
-        columns_of(events, spec.routed),
+        columns_of(events, routed) if routed.inputs else pa.table({}),
         keys.of_rows,
         keys.declared(spec.known_key_schema),
+        keys.hashes,
         timestamps=one_chunk(events[EVENT_TIME]) if timed else None,
         watermarks=one_chunk(events[WATERMARK]) if timed else None,
+        kinds=column_of_kinds(events) if routed.changing else None,
     )
 
 
 class VectorizedKeyedState:
-    """Keyed state of one operator in one subtask, for the keys of its batch."""
+    """Keyed state of one operator in one subtask, for the keys of its batch.
 
-    def __init__(self, spec: SubtaskSpec, subtask: int, keys: VectorizedKeys) -> None:
-        self._spec, self._keys = spec, keys
-        self._own = key_group_range(spec.max_parallelism, spec.parallelism, subtask)
-        self._files = own_files(spec, self._own)
+    Args:
+        events: rows in total order.
+        timers: whether the keys with a due timer belong to the batch.
+    """
+
+    def __init__(self, spec: SubtaskSpec, events: pa.Table, report: SubtaskReport, *, timers: bool) -> None:
+        self._spec = spec
+        own = key_group_range(spec.max_parallelism, spec.parallelism, report.subtask)
+        self._files = own_files(spec, own)
+        self._timers = SubtaskTimers(spec, own, self._files)
         self._stored = StoredStates(
             spec.uid, spec.recorded_states, spec.earlier_states, dropped=spec.dropped_states
         )
+        due = self._timers.due() if timers and len(self._timers.may_be_due()) else None
+        keyed = spec.key_schema is not None and (events.num_rows or due is not None)
+        self.keys = VectorizedKeys.of(events, spec, report, due) if keyed else _NO_KEYS
 
     def load(self, descriptor: StateDescriptor) -> StateColumn:
         """What is stored of a state for the keys of the batch."""
-        stored, number = self._stored.of(descriptor), len(self._keys.hashes)
+        stored, number = self._stored.of(descriptor), len(self.keys.hashes)
         entries = None if stored.read is None else self._entries.of(stored.descriptor, stored.read)
         stamped = descriptor.ttl is not None
         if entries is None:
             no_times = pa.nulls(number, pa.int64()) if stamped else None
             return StateColumn(pa.nulls(number, descriptor.value_type.arrow), no_times)
         values = entries.in_order(state_column(stored.descriptor.stored_as))
-        kind = stored.descriptor.value_type
-        if kind.completes:
-            values = kind.to_arrow(kind.from_arrow(values), storage=True)
-        values = in_form(values, descriptor.value_type, by_name=False)
+        values = _as_declared(values, stored.descriptor.value_type, descriptor.value_type)
         if not stamped:
             return StateColumn(values)
         micros = entries.in_order("updated_at").cast(pa.int64())
         return StateColumn(values, pc.divide(micros, 1000))
 
+    def entries(self, descriptor: MapStateDescriptor) -> MapEntries:
+        """The entries of a map state for the keys of the batch, those of a key together, in the order of its handle."""
+        stored, entries = self._stored.of(descriptor), None
+        was = stored.descriptor
+        assert isinstance(was, MapStateDescriptor)
+        if stored.read is not None:
+            entries = self._entries.of_map(was, stored.read)
+        if entries is None:
+            return MapEntries.none(descriptor)
+        keys, (map_keys, values) = entries[0], entries[1].flatten()
+        if descriptor.stored_as == TIMERS:
+            self._timers.saw(_first_timers(keys, map_keys))
+        made = MapEntries(
+            keys,
+            _as_declared(map_keys, was.key_type, descriptor.key_type),
+            _as_declared(values, was.value_type, descriptor.value_type),
+        )
+        return (made if (keys >= 0).all() else made.those(keys >= 0)).in_order(descriptor)
+
     def schema(self, descriptor: StateDescriptor) -> StateSchema:
         """How a state that was asked for is recorded."""
         return recorded_schema(self._stored.of(descriptor).descriptor)
 
-    def next_timers_ms(self) -> dict[str, int]:
-        """Time of the first timer that is left, by domain: a function over columns leaves all of them alone."""
-        timers = SubtaskTimers(self._spec, self._own, self._files)
-        return timers.first_of_others(KeyHashes(np.array([], np.int64)))
+    def next_timers_ms(self, of_keys: dict[str, int] | None) -> dict[str, int]:
+        """Time of the first timer that is left, by domain.
+
+        Args:
+            of_keys: the same of the keys of the batch; None where the function leaves timers alone.
+        """
+        hashes = self.keys.hashes if of_keys is not None else np.array([], np.int64)
+        first = self._timers.first_of_others(KeyHashes(hashes))
+        for domain, at_ms in (of_keys or {}).items():
+            first[domain] = min(at_ms, first.get(domain, at_ms))
+        return first
 
     def write(
-        self, changes: list[ChangedColumn], *, subtask: int, attempt: int, put: PutFile
+        self, changes: Sequence[Changed], *, subtask: int, attempt: int, put: PutFile
     ) -> list[DataFile]:
         """Write the changes of the batch as one file that no reader sees yet; none where nothing changed."""
         spec = self._spec
@@ -144,30 +195,54 @@ class VectorizedKeyedState:
         table = changelog_of(
             parts,
             key_type=key_type,
-            keys=pa.StructArray.from_arrays(self._keys.columns, fields=list(key_type)),
-            hashes=self._keys.hashes,
+            keys=pa.StructArray.from_arrays(self.keys.columns, fields=list(key_type)),
+            hashes=self.keys.hashes,
             max_parallelism=spec.max_parallelism,
         )
         uri = spec.layout.changelog(spec.uid)
         return [write_changes(table, uri, write_id=spec.write_id, subtask=subtask, attempt=attempt, put=put)]
 
-    def _part(self, change: ChangedColumn) -> StateChanges:
+    def _part(self, change: Changed) -> StateChanges:
         stored = self._stored.of(change.descriptor).descriptor
         there = change.values.is_valid()
+        column = in_form(change.values, stored.value_type, stored=True, by_name=False)
+        if isinstance(change, ChangedEntries):
+            assert isinstance(stored, MapStateDescriptor)
+            map_keys = in_form(change.entries.map_keys, stored.key_type, stored=True, by_name=False)
+            column = pa.StructArray.from_arrays([map_keys, column], fields=list(stored.column_type))
         at_ms = pa.scalar(change.at_ms, pa.int64())
         return StateChanges(
             stored,
             change.keys,
             op=pc.if_else(there, PUT, DELETE),
             updated_at=timestamps_ms(pc.if_else(there, at_ms, pa.scalar(None, pa.int64()))),
-            column=in_form(change.values, stored.value_type, stored=True, by_name=False),
+            column=column,
         )
 
     @cached_property
     def _entries(self) -> NewestEntries:
-        keys = self._keys
+        keys = self.keys
         files = files_holding(self._files, keys.hashes, self._spec.max_parallelism)
         return NewestEntries(files, keys.hashes, keys.columns)
+
+
+def _first_timers(keys: np.ndarray, timers: pa.Array) -> list[tuple[bool, Timers]]:
+    """The first timer of the keys of the batch by domain, and that of others with the hash of one."""
+    times, domains = timers.field("time").to_numpy(zero_copy_only=False), timers.field("domain")
+    first: list[tuple[bool, Timers]] = []
+    for domain in (EVENT, PROCESSING):
+        of_domain = pc.equal(domains, domain).to_numpy(zero_copy_only=False)
+        for touched in (True, False):
+            own = times[of_domain & ((keys >= 0) == touched)]
+            if len(own):
+                first.append((touched, [(int(own.min()), domain)]))
+    return first
+
+
+def _as_declared(column: pa.Array, stored: TypeInformation, declared: TypeInformation) -> pa.Array:
+    if stored.completes:
+        column = stored.to_arrow(stored.from_arrow(column), storage=True)
+    return in_form(column, declared, by_name=False)
 
 
 def _declared(column: pa.Array, kind: pa.DataType) -> pa.Array:

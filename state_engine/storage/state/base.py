@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from state_engine.core.checkpoints.checkpoint import BaseFile, DataFile
+from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.state.descriptors import SHAPES
 from state_engine.core.state.state_schema import StateSchema
@@ -28,7 +29,6 @@ from state_engine.core.types.stored_form import conform
 from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.layout import changelog_schema, file_name, state_column
 from state_engine.storage.state.changelog_write import ROW_GROUP, file_order, in_file_order, write_changes
-from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import Hashes, KeyGroups, ListedFile, SomeKeys
 from state_engine.storage.state.state_rows import Part, op_of_entry, parts_of
 from state_engine.storage.stores.files import join, write_parquet
@@ -266,6 +266,21 @@ class ChangeOps:
         return after
 
 
+def entries_left(changes: ChangeOps, map_keys: pa.Array) -> Hashes:
+    """The rows with the entries of a map state that are left after some changes, in the order of its handle."""
+    live = np.flatnonzero(changes.after_clear() & ~changes.are(CLEAR))
+    of_entry = entry_codes([pa.array(changes.keys[live]), map_keys.take(pa.array(live))])
+    puts, deletes = changes.are(PUT)[live], np.flatnonzero(changes.are(DELETE)[live])
+    deleted, last = last_rows(of_entry, deletes), last_rows(of_entry)
+    # entries iterate in the order of their first put since they were not there: a later put keeps their place
+    counting = np.flatnonzero(puts & (np.arange(len(live)) > deleted[of_entry]))
+    place = last_rows(of_entry, counting[::-1])  # the first one stays
+    kept = np.flatnonzero(puts[last])
+    kept = kept[np.argsort(place[kept], kind="stable")]
+    left: Hashes = live[last[kept]]
+    return left
+
+
 @dataclass(frozen=True)
 class _Rows(ChangeOps):
     """Rows of one state in path order.
@@ -322,17 +337,7 @@ def _fold_value(rows: _Rows) -> tuple[Hashes, pa.Table]:
 
 
 def _fold_map(rows: _Rows) -> tuple[Hashes, pa.Table]:
-    live = np.flatnonzero(rows.after_clear() & ~rows.are(CLEAR))
-    map_keys = one_chunk(rows.table[rows.column].take(pa.array(live))).field("key")
-    of_entry = entry_codes([pa.array(rows.keys[live]), map_keys])
-    puts, deletes = rows.are(PUT)[live], np.flatnonzero(rows.are(DELETE)[live])
-    deleted, last = last_rows(of_entry, deletes), last_rows(of_entry)
-    # entries iterate in the order of their first put since they were not there: a later put keeps their place
-    counting = np.flatnonzero(puts & (np.arange(len(live)) > deleted[of_entry]))
-    place = last_rows(of_entry, counting[::-1])  # the first one stays
-    kept = np.flatnonzero(puts[last])
-    kept = kept[np.argsort(place[kept], kind="stable")]
-    return _living(rows, live[last[kept]])
+    return _living(rows, entries_left(rows, one_chunk(rows.table[rows.column]).field("key")))
 
 
 def _fold_list(rows: _Rows) -> tuple[Hashes, pa.Table]:

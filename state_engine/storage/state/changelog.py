@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.change_folding import fold
 from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
@@ -19,7 +20,6 @@ from state_engine.core.state.state_table import PUT
 from state_engine.core.state.ttl import Stamped
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
-from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, ListedFile, SomeKeys
 from state_engine.storage.state.state_rows import Read, parts_of
 

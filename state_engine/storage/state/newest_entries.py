@@ -1,8 +1,8 @@
-"""The newest entries of states with one value a key, read from the newest file on until every key has one.
+"""The newest entries of some keys: of states with one value a key read from the newest file on until each has one.
 
 What a later file says of a key replaces what earlier ones say. So where a micro-batch touches most keys, and the one
 before it did, only the last file is read, and no row is decoded that another one replaces. Plays the part of a lookup
-in RocksDB, which also goes from the newest file back.
+in RocksDB, which also goes from the newest file back. Of map states all files are read.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.state.descriptors import StateDescriptor
+from state_engine.core.keys.entry_codes import entry_codes, equal_rows
+from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
 from state_engine.core.types.columns import one_chunk
-from state_engine.core.keys.entry_codes import equal_rows
+from state_engine.storage.layout import state_column
+from state_engine.storage.state.base import ChangeOps, entries_left
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, ListedFile
 from state_engine.storage.state.state_rows import Part, Read, parts_of
 
@@ -75,6 +77,25 @@ class NewestEntries:
         if not tables:
             return None
         return StateEntries(pa.concat_tables(tables), row_of)
+
+    def of_map(
+        self, descriptor: MapStateDescriptor, read: Read | None = None
+    ) -> tuple[Hashes, pa.Array] | None:
+        """The entries of a map state, those of a key in the order of its handle; None where no file says anything.
+
+        Returns:
+            The number of each entry's key, -1 of one that only has the hash of one of them; and the entries.
+        """
+        tables = [rows for part in self._newest_first() if (rows := part.rows(descriptor, read)) is not None]
+        if not tables:
+            return None
+        rows = pa.concat_tables(tables[::-1]).combine_chunks()
+        entries, keys = one_chunk(rows[state_column(descriptor.stored_as)]), self._numbers(rows)
+        own = keys
+        if (keys < 0).any():  # keys of one hash are kept apart
+            own = entry_codes([one_chunk(rows["key"])])
+        left = entries_left(ChangeOps(own, one_chunk(rows["op"])), entries.field("key"))
+        return keys[left], entries.take(pa.array(left))
 
     @cached_property
     def _by_hash(self) -> tuple[Hashes, Hashes]:
