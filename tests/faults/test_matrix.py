@@ -28,6 +28,8 @@ QUICK = {
     ("chained", "zombie", "after entry of checkpoints", 1),
     ("chained", "sigkill", "after commit_files", 1),
     ("chained", "sigkill", "after sink published", 1),
+    ("windows", "raise", "after commit_changelog", 2),
+    ("windows", "zombie", "before entry of checkpoints", 1),
     ("last_rows", "raise", "after rows of a Delta table", 1),
     ("last_rows", "zombie", "before rows of a Delta table", 1),
     ("last_rows", "zombie", "before rows of an SQL table", 1),

@@ -15,6 +15,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,15 @@ from state_engine import (
     MapStateDescriptor,
     ProcessFunction,
     RuntimeContext,
+    Session,
+    Sliding,
     SqlSink,
     StateEngine,
     StatefulJob,
     ValueStateDescriptor,
     VectorizedKeyedFunction,
     VectorizedResult,
+    sum_,
 )
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
@@ -57,6 +61,11 @@ CUT = 10
 KEY_GROUPS = 8
 EVENTS = [("abcde"[i * i % 5], (i * 7 + 3) % 11) for i in range(20)]
 PAIR = "k string, n bigint"
+TIMED = [
+    (k, n, datetime(2026, 1, 5, tzinfo=UTC) + timedelta(seconds=3 * i - 4 * (i % 3)))
+    for i, (k, n) in enumerate(EVENTS)
+]
+"""The same with event times, up to eight seconds behind the newest one before."""
 RULES = MapStateDescriptor("rules", str, int)
 LETTERS = "dead_letters"
 REFUSED = 10
@@ -185,6 +194,21 @@ def _sinks(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
 
 def _last_rows(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
     return dict.fromkeys(("latest", "newest"), sums(_events(job, cut), "k", "sums"))
+
+
+def _windows(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
+    events = job.from_collection(
+        TIMED,
+        f"{PAIR}, at timestamp",
+        name="events",
+        max_rows_per_batch=cut,
+        event_time="at",
+        max_out_of_orderness="5 s",
+    )
+    by_session = events.key_by("k").window(Session("12 s"), lateness="4 s")
+    sessions = by_session.aggregate(n=sum_("n"), uid="sessions")
+    by_slide = sessions.key_by("k").window(Sliding("20 s", every="10 s"))
+    return {"delta": sessions, "files": by_slide.aggregate(n=sum_("n"), uid="slides")}
 
 
 def _at_least_once(job: StatefulJob, cut: int) -> Mapping[str, DataStream]:
@@ -318,6 +342,7 @@ WORKLOADS = {
             ("latest", "newest"),
             tables=TABLES_OF_STATES,
         ),
+        Workload("windows", _windows, ("sessions", "slides"), ("delta", "files")),
         Workload("at_least_once", _at_least_once, ("sums",), ("spark_delta", "function"), withdraws=False),
     )
 }
@@ -499,6 +524,11 @@ def _rows_of_table(table: str) -> list[dict[str, Any]]:
     return rows
 
 
+def _name_of(key: Any) -> Any:
+    """A key of a map, for a dict; those of timers are structs."""
+    return tuple(key.values()) if isinstance(key, dict) else key
+
+
 def _folded(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tuple[Any, ...], Any]:
     """Keyed state by state and key, folded row by row from bases and changes."""
     entries: dict[tuple[Any, ...], Any] = {}
@@ -512,11 +542,11 @@ def _folded(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tupl
                 case "append":
                     entries[at] = entries.get(at, []) + [e["value"] for e in value]
                 case "put" if is_map:
-                    entries.setdefault(at, {})[value["key"]] = value["value"]
+                    entries.setdefault(at, {})[_name_of(value["key"])] = value["value"]
                 case "put":
                     entries[at] = value
                 case "delete" if is_map:
-                    del entries[at][value["key"]]
+                    del entries[at][_name_of(value["key"])]
                 case _:
                     raise AssertionError(f"unknown change {row}")
     return {at: value for at, value in entries.items() if value != {}}

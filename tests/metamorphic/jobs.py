@@ -34,9 +34,12 @@ from state_engine import (
     OutputTag,
     PythonDataSource,
     RowKind,
+    Session,
+    Sliding,
     SqlSink,
     SqlStateTable,
     StatefulJob,
+    Tumbling,
     Types,
     avg,
     count,
@@ -72,6 +75,7 @@ Values = dict[str, Any]
 Rows = dict[str, list[Values]]
 """By source, in the order of their time."""
 START = datetime(2026, 1, 5, 9, tzinfo=UTC)
+GAP = timedelta(minutes=4)
 BOUND, SHORT_BOUND = timedelta(minutes=1), timedelta(milliseconds=20)
 """How late rows come; the second one beside times to live of ``TTL_MS``."""
 EVENT = "at timestamp, k string, what string, n bigint"
@@ -95,6 +99,7 @@ class Case:
         any_arrival: whether another order of arrival within the bound gives the same.
         in_order: the job asks for an order across its sources that files may break: its rows come in it.
         first: sources whose rows are all there before the others'.
+        by_arrival: states that depend on the order of arrival while rows come.
         by_cut: sinks that depend on cuts, as the guide says, and why.
         cut: whether the rows may come in several steps.
         start: the first clock; the last one is ``days`` later.
@@ -113,6 +118,7 @@ class Case:
     time: str = "at"
     bound: timedelta = BOUND
     any_arrival: bool = False
+    by_arrival: tuple[str, ...] = ()
     in_order: bool = False
     first: tuple[str, ...] = ()
     by_cut: Mapping[str, str] = field(default_factory=dict)
@@ -348,6 +354,23 @@ def hours(*order_by: str) -> Callable[[Path, str], StatefulJob]:
         return job
 
     return build
+
+
+def windows(directory: Path, cleanup: str) -> StatefulJob:
+    """Sessions that change, slides that run along, and hours of sessions that have ended."""
+    job = StatefulJob("windows")
+    by_key = job.source("events", read(directory, "events"), **TIMED).key_by("k")
+    sums: dict[str, Any] = {"rows": count(), "sum": sum_("n")}
+    sessions = by_key.window(Session(GAP), lateness="10 min", emit="changes").aggregate(
+        **sums, uid="sessions"
+    )
+    sessions.sink("sessions", delta(directory, "sessions", key=["k", "window_start"]))
+    slides = by_key.window(Sliding("5 min", every="2 min"), emit="running").aggregate(**sums, uid="slides")
+    slides.sink("slides", delta(directory, "slides", key=["k", "window_start"]))
+    visits = by_key.window(Session(GAP), lateness="10 min").aggregate(n=count(), uid="visits")
+    hours = visits.key_by("k").window(Tumbling("1 h")).aggregate(visits=count(), most=max_("n"), uid="hours")
+    hours.sink("hours", FileSink(str(directory / "out" / "hours")))
+    return job
 
 
 def silent(**time: Any) -> Callable[[Path, str], StatefulJob]:
@@ -602,6 +625,45 @@ def hours_of(rows: Rows) -> Mapping[str, list[Values]]:
     return {"sums": [{"k": k, "at": end, "sum": total} for (k, end), total in sums.items()]}
 
 
+def windows_of(rows: Rows) -> Mapping[str, list[Values]]:
+    """Sessions, slides of five minutes, and sessions by the hour in which they end."""
+    sessions: list[tuple[str, list[Values]]] = []
+    slides: dict[tuple[str, datetime], list[Values]] = {}
+    for k in sorted({row["k"] for row in rows["events"]}):
+        times: list[Values] = []
+        for row in sorted((row for row in rows["events"] if row["k"] == k), key=at_ms):
+            if times and row["at"] - times[-1]["at"] <= GAP:
+                times.append(row)
+            else:
+                sessions.append((k, times := [row]))
+            first = row["at"] - timedelta(
+                seconds=at_ms(row) // 1000 % 120, microseconds=row["at"].microsecond
+            )
+            for start in (first - timedelta(minutes=m) for m in (0, 2, 4)):
+                if row["at"] < start + timedelta(minutes=5):
+                    slides.setdefault((k, start), []).append(row)
+    of_hours: dict[tuple[str, datetime], list[int]] = {}
+    for k, inside in sessions:
+        last = inside[-1]["at"] + GAP - timedelta(milliseconds=1)
+        of_hours.setdefault((k, last.replace(minute=0, second=0, microsecond=0)), []).append(len(inside))
+    return {
+        "sessions": [_window(k, s[0]["at"], s[-1]["at"] + GAP, **_sums(s)) for k, s in sessions],
+        "slides": [_window(k, at, at + timedelta(minutes=5), **_sums(s)) for (k, at), s in slides.items()],
+        "hours": [
+            _window(k, at, at + timedelta(hours=1), visits=len(n), most=max(n))
+            for (k, at), n in of_hours.items()
+        ],
+    }
+
+
+def _window(k: str, start: datetime, end: datetime, **results: int) -> Values:
+    return {"k": k, "window_start": start, "window_end": end, **results}
+
+
+def _sums(rows: list[Values]) -> dict[str, int]:
+    return {"rows": len(rows), "sum": sum(row["n"] for row in rows)}
+
+
 def met(rows: Rows) -> Mapping[str, list[Values]]:
     """Pairs of an order and a payment near it, and those that find nobody."""
     pairs_, paid, lonely = [], list[Values](), list[Values]()
@@ -632,6 +694,8 @@ def at_ms(row: Values) -> int:
 
 
 ONCE_A_BATCH = "a function over columns that gives a row for each key of a micro-batch (guide of columns)"
+TIMERS_OF_SESSIONS = ("sessions._timers", "visits._timers")
+"""A session has a timer for the end that it had when it was new; it waits even if the session has grown."""
 IN_MINUTES = (1_000, 90_000, 200_000)
 IN_MILLISECONDS: dict[str, Any] = {"rows": of_events(steps_ms=(1, 5, 10, 40)), "bound": SHORT_BOUND}
 CASES: dict[str, Case] = {
@@ -642,6 +706,9 @@ CASES: dict[str, Case] = {
     "hours": Case(hours(), of_events("web", "shop", steps_ms=IN_MINUTES), any_arrival=True, plainly=hours_of),
     "hours in order": Case(
         hours("at"), of_events("web", "shop", steps_ms=IN_MINUTES), any_arrival=True, plainly=hours_of
+    ),
+    "windows": Case(
+        windows, of_events(steps_ms=IN_MINUTES), any_arrival=True, by_arrival=TIMERS_OF_SESSIONS, plainly=windows_of
     ),
     "joined": Case(joined, of_events("orders", "payments", steps_ms=IN_MINUTES), any_arrival=True, plainly=met),
     "from Delta": Case(from_delta, of_events()),
@@ -667,7 +734,9 @@ CASES: dict[str, Case] = {
         outages=("payments",),
     ),
     "template dedup": Case(template("dedup", "dedup", "orders", "late"), orders_again, any_arrival=True, days=4),
-    "template sessions": Case(template("sessions", "sessions", "sessions", "late"), clicks, any_arrival=True),
+    "template sessions": Case(
+        template("sessions", "sessions", "sessions", "late"), clicks, any_arrival=True, by_arrival=TIMERS_OF_SESSIONS
+    ),
     "template ledger": Case(template("ledger", "ledger", "booked", "refused"), payments, in_order=True),
     "template minimal": Case(template("minimal", "totals", "totals"), sales, time=""),
     "example word_count": Case(example(word_count), lines, time=""),
