@@ -60,7 +60,13 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     ),
     "Windows": (
         "Windows of the rows of a key, for `keyed.window(Session(\"30 min\")).aggregate(n=count())`.",
-        ["WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow"],
+        ["WindowedStream", "AllWindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "ProcessWindowFunction",
+         "WindowFunction", "ProcessAllWindowFunction", "AllWindowFunction", "TimeWindow", "CountWindow", "GlobalWindow",
+         "TumblingEventTimeWindows", "SlidingEventTimeWindows", "EventTimeSessionWindows",
+         "DynamicEventTimeSessionWindows", "TumblingProcessingTimeWindows", "SlidingProcessingTimeWindows",
+         "ProcessingTimeSessionWindows", "DynamicProcessingTimeSessionWindows", "CountTumblingWindowAssigner",
+         "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor", "EventTimeTrigger",
+         "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger"],
     ),
     "Aggregates": (
         "Aggregates of the rows of a key, for `keyed.aggregate(n=count(), total=sum_(\"amount\"))`.",

@@ -14,6 +14,7 @@ from state_engine.core.functions.checkpointed import (
     ListCheckpointed,
 )
 from state_engine.core.functions.every_function import (
+    AllWindowFunction,
     BroadcastProcessFunction,
     CoFlatMapFunction,
     CoMapFunction,
@@ -26,12 +27,15 @@ from state_engine.core.functions.every_function import (
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessWindowFunction,
     SinkFunction,
     SourceFunction,
     TimerService,
     VectorizedKeyedFunction,
     VectorizedResult,
+    WindowFunction,
 )
 from state_engine.core.functions.metrics import MetricGroup
 from state_engine.core.functions.output_tag import OutputTag
@@ -74,7 +78,7 @@ from state_engine.job.connected_streams import BroadcastConnectedStream, Broadca
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
-from state_engine.job.windowed_stream import WindowedStream
+from state_engine.job.windowed_stream import AllWindowedStream, WindowedStream
 from state_engine.machine.settings import Settings, SparkSettings, load_settings
 from state_engine.microbatch.dead_letters import DeadLetter
 from state_engine.microbatch.partition_runs import PartitionStatus
@@ -88,7 +92,33 @@ from state_engine.operators.aggregates.declarations import avg, count, max_, min
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
-from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, TimeWindow, Tumbling
+from state_engine.operators.windows.assigners import (
+    CountWindow,
+    Cumulating,
+    GlobalWindow,
+    Session,
+    Sliding,
+    TimeWindow,
+    Tumbling,
+)
+from state_engine.operators.windows.flink_names import (
+    CountSlidingWindowAssigner,
+    CountTrigger,
+    CountTumblingWindowAssigner,
+    DynamicEventTimeSessionWindows,
+    DynamicProcessingTimeSessionWindows,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    GlobalWindows,
+    ProcessingTimeSessionWindows,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
+    SessionWindowTimeGapExtractor,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+)
 from state_engine.queries.catalog_views import RegisteredName, RegistrationReport
 from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
@@ -158,7 +188,13 @@ __all__ = [
     "Timestamped",
     "MetricGroup", "VectorizedKeyedFunction", "VectorizedResult",
     # windows
-    "WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow",
+    "WindowedStream", "AllWindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow", "CountWindow",
+    "GlobalWindow", "ProcessWindowFunction", "WindowFunction", "ProcessAllWindowFunction", "AllWindowFunction",
+    "TumblingEventTimeWindows", "SlidingEventTimeWindows", "EventTimeSessionWindows",
+    "DynamicEventTimeSessionWindows", "TumblingProcessingTimeWindows", "SlidingProcessingTimeWindows",
+    "ProcessingTimeSessionWindows", "DynamicProcessingTimeSessionWindows", "CountTumblingWindowAssigner",
+    "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor", "EventTimeTrigger",
+    "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger",
     # aggregates
     "count", "sum_", "avg", "min_", "max_",
     # ready-made functions

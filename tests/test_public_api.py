@@ -46,6 +46,12 @@ NAMES = {
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_", "Timestamped",
     "WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow",
+    "AllWindowedStream", "CountWindow", "GlobalWindow", "ProcessWindowFunction", "WindowFunction",
+    "ProcessAllWindowFunction", "AllWindowFunction", "TumblingEventTimeWindows", "SlidingEventTimeWindows",
+    "EventTimeSessionWindows", "DynamicEventTimeSessionWindows", "TumblingProcessingTimeWindows",
+    "SlidingProcessingTimeWindows", "ProcessingTimeSessionWindows", "DynamicProcessingTimeSessionWindows",
+    "CountTumblingWindowAssigner", "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor",
+    "EventTimeTrigger", "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
     "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink", "VectorizedKeyedFunction", "VectorizedResult",
 }  # fmt: skip

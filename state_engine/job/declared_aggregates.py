@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.column_names import check_there
 from state_engine.core.types.every_type import StructType, TypeInformation
@@ -21,6 +23,13 @@ from state_engine.operators.aggregates.plan import plan
 from state_engine.sources.output_type import OutputType
 
 Key = tuple[str, ...] | SelectedKey
+
+
+class OneForAll(KeySelector):
+    """The key that all rows have, of windows of a stream without key."""
+
+    def get_key(self, value: Any) -> int:
+        return 0
 
 
 def declared_aggregates(
@@ -97,7 +106,9 @@ def record_key(columns: DeclaredKey) -> bool:
 
 
 def key_columns(key: Key, kind: OutputType) -> DeclaredKey:
-    """The columns of a key, of a stream of some kind."""
+    """The columns of a key, of a stream of some kind; none of the key that all rows have."""
+    if isinstance(key, SelectedKey) and isinstance(key.selector, OneForAll):
+        return DeclaredKey((), ())
     if isinstance(key, SelectedKey):
         return DeclaredKey.of(KEY_COLUMN, key.key_type)
     names = kind.columns.names

@@ -10,19 +10,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_engine.core.functions.output_tag import OutputTag
-from state_engine.core.types.durations import Span, to_milliseconds
-from state_engine.core.types.type_information import TypeLike
+from state_engine.core.types.durations import Span
 from state_engine.job.changing_streams import is_changing, sequence_of_feeds
-from state_engine.job.graph import OperatorInput, SelectedKey, declared_type
+from state_engine.job.graph import OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.lists_of_rows import check_rows, ranked_columns
 from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.job.windowed_stream import WindowedStream
-from state_engine.job.windowing import Assigner, Windowing
+from state_engine.job.windowing import Assigner, WindowTime, windowing
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
-from state_engine.operators.windows.window_results import Emit, WindowSettings
+from state_engine.operators.windows.count_windows import Counted
+from state_engine.operators.windows.window_results import Emit
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class TableFunctions(Stream):
         lateness: Span = 0,
         late_to: OutputTag | None = None,
         emit: Emit = "final",
+        time: WindowTime = "event",
     ) -> WindowedStream:
         """Group the rows of each key by windows of event time.
 
@@ -51,24 +52,40 @@ class TableFunctions(Stream):
         watermark is ``lateness`` behind its end, and then nothing of it is kept.
 
         Args:
-            windows: ``Tumbling``, ``Sliding``, ``Cumulating`` or ``Session``.
+            windows: ``Tumbling``, ``Sliding``, ``Cumulating`` or ``Session``; or what PyFlink's names make.
             lateness: how long behind its end a window takes rows. Operators that read the results have a watermark so
                 much earlier.
             late_to: the side output for rows that come too late for all of their windows; without, they are dropped and
                 counted.
             emit: ``final`` puts each window out once, when it takes no more rows; ``changes`` when it ends, and again
                 for each later row; ``running`` for each row. The last two make a stream of changes.
+            time: ``clock`` for windows of the recorded clock of micro-batches, which is the time of all of their rows:
+                how rows are cut into micro-batches decides which window they are in. A replay repeats it.
 
         Raises:
             ConfigurationError: the stream has no event time, late rows are gone before, or nothing could change.
         """
         rows = OperatorInput(self._node, self._key)
+        made = windowing(self._add, rows, windows, lateness=lateness, late_to=late_to, emit=emit, time=time)
+        return WindowedStream(made)
 
-        def add(function: TypedByInput, uid: str | None, output_type: TypeLike) -> DataStream:
-            return self._add((rows,), function, method="window", uid=uid, output_type=output_type)
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+        """Group every so many rows of each key: ``keyed.count_window(3).aggregate(total=sum_("cents"))``.
 
-        settings = WindowSettings(to_milliseconds(lateness), late_to, emit)
-        return WindowedStream(Windowing(rows, add, windows, settings))
+        A window comes out as its last row comes, in the total order of the rows; one that is not full never does. Its
+        ``window_id`` numbers the windows of a key, from 0. The number of rows of a key is kept for ever.
+
+        Args:
+            size: how many rows a window has.
+            slide: how many rows lie between the starts of two windows, not above the size; by default as many. Rows
+                before the first full window do not fire, other than in Flink's Java API.
+
+        Raises:
+            ConfigurationError: a number is below 1, or the slide above the size.
+        """
+        return WindowedStream(
+            windowing(self._add, OperatorInput(self._node, self._key), Counted(size, slide))
+        )
 
     def scd2(
         self,
@@ -143,7 +160,7 @@ class TableFunctions(Stream):
         return self._table_function(made, "top_n", uid)
 
     def _table_function(self, made: TypedByInput, method: str, uid: str | None) -> DataStream:
-        declared = declared_type(self._node)
+        declared = declared_type(self._node, type_in_code)
         if declared is not None:
             made.gives(declared)
             made.bound(declared)  # what does not fit is refused here and now

@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any, Self, overload
 import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.names import stored_name
 from state_engine.core.operator.element_kinds import ElementChange
 from state_engine.core.types.ddl import quoted
+from state_engine.core.types.durations import Span
 from state_engine.core.types.every_type import StructType
-from state_engine.job.graph import TransformNode, declared_columns, is_scalar
+from state_engine.job.declared_aggregates import OneForAll
+from state_engine.job.graph import OperatorInput, SelectedKey, TransformNode, declared_columns, is_scalar
 from state_engine.job.stream import Stream
+from state_engine.job.windowed_stream import AllWindowedStream
+from state_engine.job.windowing import Assigner, WindowTime, windowing
 from state_engine.machine.defects import guarded_class
+from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.windows.window_results import Emit
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sources.frames import HIDDEN
 from state_engine.sources.output_type import OutputType
@@ -39,6 +46,30 @@ _log = logging.getLogger(__name__)
 @guarded_class
 class StreamShortcuts(Stream):
     """Methods of ``DataStream`` that wire no function of the user's."""
+
+    def window_all(
+        self,
+        windows: Assigner,
+        *,
+        lateness: Span = 0,
+        late_to: OutputTag | None = None,
+        emit: Emit = "final",
+        time: WindowTime = "event",
+    ) -> AllWindowedStream:
+        """Group all rows of the stream by windows: they have one key, so one subtask does it all.
+
+        ``stream.window_all(Tumbling("10 s")).aggregate(n=count())``. Results have no key. Of many rows, make
+        aggregates by a key first, and group those here.
+
+        Args:
+            windows, lateness, late_to, emit, time: as of ``KeyedStream.window``.
+
+        Raises:
+            ConfigurationError: as of ``KeyedStream.window``.
+        """
+        rows = OperatorInput(self._node, SelectedKey(OneForAll(), BIGINT))
+        made = windowing(self._add, rows, windows, lateness=lateness, late_to=late_to, emit=emit, time=time)
+        return AllWindowedStream(made)
 
     def shuffle(self) -> DataStream:
         """No effect: a row's place in the total order names its subtask. Returns a stream of the same rows."""

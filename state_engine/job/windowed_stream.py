@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
-from state_engine.core.functions.window_functions import ProcessWindowFunction, WindowFunction
+from state_engine.core.functions.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_merge
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
@@ -26,6 +31,7 @@ from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.contents import Accumulated, Contents, ReducedRows, WholeRows
+from state_engine.operators.windows.flink_names import Trigger, triggered
 from state_engine.operators.windows.window_process import CalledFunction, FunctionOfWindows
 from state_engine.operators.windows.window_results import Emitter, WindowAccumulators
 from state_engine.operators.windows.window_top_n import TopRows
@@ -51,7 +57,7 @@ class WindowedStream:
     def aggregate(
         self,
         aggregate_function: AggregateFunction,
-        window_function: ProcessWindowFunction | WindowFunction | None = None,
+        window_function: FunctionOfWindows | None = None,
         accumulator_type: TypeLike = None,
         output_type: TypeLike = None,
         *,
@@ -113,7 +119,7 @@ class WindowedStream:
     def reduce(
         self,
         reduce_function: ReduceFunction | Callable[[Any, Any], Any],
-        window_function: ProcessWindowFunction | WindowFunction | None = None,
+        window_function: FunctionOfWindows | None = None,
         output_type: TypeLike = None,
         *,
         uid: str | None = None,
@@ -123,9 +129,9 @@ class WindowedStream:
         Results are rows of the stream, without the bounds of their window; a window function sees those.
 
         Args:
-            reduce_function: combines two elements, whatever their order.
+            reduce_function: combines two elements, in any order.
             window_function: gets the one reduction of a window.
-            output_type: of what the window function puts out.
+            output_type: of what the window function emits.
 
         Example:
             >>> from state_engine import FileSource, StatefulJob, Tumbling
@@ -149,7 +155,7 @@ class WindowedStream:
 
     def process(
         self,
-        process_window_function: ProcessWindowFunction,
+        process_window_function: ProcessWindowFunction | ProcessAllWindowFunction,
         output_type: TypeLike = None,
         *,
         uid: str | None = None,
@@ -161,7 +167,7 @@ class WindowedStream:
 
         Args:
             process_window_function: gets the rows by event time, those of one time in their total order.
-            output_type: of what it puts out.
+            output_type: of what it emits.
             uid: identity of the operator and of its state.
 
         Raises:
@@ -170,7 +176,11 @@ class WindowedStream:
         return self._called("process", _whole_rows, process_window_function, output_type, uid)
 
     def apply(
-        self, window_function: WindowFunction, output_type: TypeLike = None, *, uid: str | None = None
+        self,
+        window_function: WindowFunction | AllWindowFunction,
+        output_type: TypeLike = None,
+        *,
+        uid: str | None = None,
     ) -> DataStream:
         """The same for a ``WindowFunction``, which has no context."""
         return self._called("apply", _whole_rows, window_function, output_type, uid)
@@ -240,6 +250,16 @@ class WindowedStream:
         """Send rows that come too late for all of their windows to a side output: ``window(…, late_to=tag)``."""
         return self._with(late_to=output_tag)
 
+    def trigger(self, trigger: Trigger) -> WindowedStream:
+        """Take a trigger of PyFlink's where it does what the windows do by themselves, or counts for ``GlobalWindows``.
+
+        Raises:
+            ConfigurationError: the windows do not fire as the trigger says.
+        """
+        windowing = self._windowing
+        made = triggered(windowing.windows, trigger, clock=windowing.settings.clock)
+        return type(self)(replace(windowing, windows=made))
+
     def _with(self, **settings: Any) -> WindowedStream:
         made = replace(self._windowing.settings, **settings)
         return type(self)(replace(self._windowing, settings=made))
@@ -307,9 +327,14 @@ class WindowedStream:
 
     def _check_output_type(self, method: str, output_type: TypeLike) -> None:
         if output_type is None:
-            raise ConfigurationError(
-                f"output_type of {method} of a window is missing: declare what it puts out"
-            )
+            raise ConfigurationError(f"output_type of {method} of a window is missing: declare what it emits")
+
+
+@guarded_class
+class AllWindowedStream(WindowedStream):
+    """What ``DataStream.window_all`` gives: windows of all rows of a stream; results have no key."""
+
+    _FUNCTIONS = (ProcessAllWindowFunction, AllWindowFunction)
 
 
 def _whole_rows(kind: OutputType) -> Contents:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeInformation, TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
@@ -21,19 +24,26 @@ from state_engine.job.graph import (
     upstream,
 )
 from state_engine.job.typed_by_input import TimedByInput, TypedByInput
+from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
 from state_engine.operators.windows.contents import Contents
+from state_engine.operators.windows.count_windows import Counted, CountWindows
+from state_engine.operators.windows.flink_names import ClockWindows, GlobalWindows
 from state_engine.operators.windows.session_windows import SESSIONS, SessionWindows
-from state_engine.operators.windows.window_results import Emitter, RowsWithBounds, WindowSettings
+from state_engine.operators.windows.window_results import Emit, Emitter, RowsWithBounds, WindowSettings
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
     from state_engine.job.streams import DataStream
 
-Assigner = Tumbling | Sliding | Cumulating | Session
+Windows = Tumbling | Sliding | Cumulating | Session | Counted | GlobalWindows
+Assigner = Windows | ClockWindows
+_WINDOWS = (Tumbling, Sliding, Cumulating, Session, Counted, GlobalWindows)
 BOUNDS = ("window_start", "window_end")
 """The columns that come out behind those of the key."""
+WINDOW_ID = "window_id"
+"""The column that comes out of count windows instead: their number among those of the key, from 0."""
 Adds = Callable[[TypedByInput, str | None, TypeLike], "DataStream"]
 """Adds an operator behind the stream: takes its function, its uid, and the type of its outputs where it is declared."""
 Parts = Callable[[OutputType], tuple[Contents, Emitter]]
@@ -50,15 +60,18 @@ class Windowing:
 
     rows: OperatorInput
     add: Adds
-    windows: Assigner
+    windows: Windows
     settings: WindowSettings
 
     def __post_init__(self) -> None:
-        if not isinstance(self.windows, Tumbling | Sliding | Cumulating | Session):
+        if not isinstance(self.windows, _WINDOWS):
             raise ConfigurationError(
                 f"window takes Tumbling(…), Sliding(…), Cumulating(…) or Session(…), not {self.windows!r}"
             )
-        self._check_time()
+        if isinstance(self.windows, Counted | GlobalWindows):
+            self._check_no_time()
+        elif not self.settings.clock:
+            self._check_time()
 
     @property
     def key(self) -> Key:
@@ -74,7 +87,9 @@ class Windowing:
     @property
     def single_parts(self) -> bool:
         """Whether a window is one part, which is never merged with another one."""
-        return isinstance(self.windows, Tumbling)
+        return isinstance(self.windows, Tumbling) or (
+            isinstance(self.windows, Counted) and self.windows.single_parts
+        )
 
     def shown_key(self, kind: OutputType) -> DeclaredKey:
         """The columns of the key that come out."""
@@ -82,7 +97,8 @@ class Windowing:
 
     def bounded_rows(self, kind: OutputType) -> RowsWithBounds:
         """Makes rows with the key and the bounds of a window."""
-        return RowsWithBounds(record_key=record_key(key_columns(self.key, kind)))
+        key = self.shown_key(kind)
+        return RowsWithBounds(record_key=record_key(key) if key.names else None)
 
     def operator(
         self,
@@ -99,21 +115,34 @@ class Windowing:
         """
         windows, settings = self.windows, self.settings
 
+        if isinstance(windows, GlobalWindows):
+            raise ConfigurationError(
+                "GlobalWindows never fire by themselves: add trigger(CountTrigger.of(n)), alone or in a "
+                "PurgingTrigger, or use other windows"
+            )
+
         def made(kind: OutputType) -> KeyedProcessFunction:
             contents, emitter = parts(kind)
+            if isinstance(windows, Counted):
+                return CountWindows(windows, contents, emitter, settings)
             if isinstance(windows, Session):
                 return SessionWindows(windows, contents, emitter, settings)
             return AlignedWindows(windows, contents, emitter, settings)
 
-        function = TimedByInput(
-            made,
-            gives=gives,
-            holds_back_ms=settings.lateness_ms + isinstance(windows, Session),
-            shape=windows.shape,
-            emits_changes=settings.has_kinds,
-            shows=self._shown(),
-            late_to=settings.late_to,
-        )
+        function: TypedByInput
+        if isinstance(windows, Counted):
+            function = TypedByInput(made, gives=gives)
+            function.shape = windows.shape
+        else:
+            function = TimedByInput(
+                made,
+                gives=gives,
+                holds_back_ms=None if settings.clock else settings.lateness_ms + isinstance(windows, Session),
+                shape=windows.shape,
+                emits_changes=settings.has_kinds,
+                shows=self._shown(),
+                late_to=settings.late_to,
+            )
         declared = declared_type(self.rows.parent, type_in_code)
         if declared is not None:  # what does not fit is refused here and now
             function.gives(declared)
@@ -125,13 +154,27 @@ class Windowing:
 
     def columns_between(self, kind: OutputType) -> dict[str, TypeInformation]:
         """The columns that come out between those of the key and of the results."""
-        clash = [name for name in key_columns(self.key, kind).names if name in BOUNDS]
+        between = self._columns_of_window()
+        clash = [name for name in self.shown_key(kind).names if name in between]
         if clash:
             raise ConfigurationError(
                 f"the key has a column '{clash[0]}', and a window puts one of this name out: rename it in a transform "
                 "before key_by"
             )
+        return between
+
+    def _columns_of_window(self) -> dict[str, TypeInformation]:
+        if isinstance(self.windows, Counted):
+            return {} if self.windows.grows else {WINDOW_ID: BIGINT}
         return dict.fromkeys(BOUNDS, to_type("timestamp", parameter="bounds of a window"))
+
+    def _check_no_time(self) -> None:
+        settings = self.settings
+        if settings.lateness_ms or settings.late_to is not None or settings.has_kinds or settings.clock:
+            raise ConfigurationError(
+                "windows of so many rows have no time, no late rows and one result each: leave lateness, late_to, "
+                "emit and time out"
+            )
 
     def _shown(self) -> tuple[str, str] | None:
         """The state with a row for each window; windows that overlap have none."""
@@ -145,7 +188,7 @@ class Windowing:
         if not any(isinstance(one, SourceNode) and one.timed for one in upstream(node)):
             raise ConfigurationError(
                 f"window({self.windows!r}) needs event time, and none of the sources of the stream has it: give "
-                "source(event_time=…), or assign_timestamps_and_watermarks(…)"
+                "source(event_time=…), or assign_timestamps_and_watermarks(…); or use the clock, time='clock'"
             )
         ends = [end for end in stream_ends(node) if isinstance(end, SourceNode) and end.late_to is not None]
         if ends and self.settings.lateness_ms:
@@ -153,3 +196,34 @@ class Windowing:
                 f"source '{ends[0].name}' diverts late rows before window({self.windows!r}) could take them: move "
                 "late_to from the source to window(…, late_to=…), or leave lateness out"
             )
+
+
+WindowTime = Literal["event", "clock"]
+"""Which time windows are of."""
+
+
+def windowing(
+    add: Callable[..., DataStream],
+    rows: OperatorInput,
+    windows: Assigner,
+    *,
+    lateness: Span = 0,
+    late_to: OutputTag | None = None,
+    emit: Emit = "final",
+    time: WindowTime = "event",
+) -> Windowing:
+    """Windows of a stream, as ``window`` and ``window_all`` take them.
+
+    Args:
+        add: adds an operator behind the stream.
+        rows: the stream with its key.
+    """
+    check_choice(time, get_args(WindowTime), what="time")
+    if isinstance(windows, ClockWindows):
+        windows, time = windows.windows, "clock"
+
+    def added(function: TypedByInput, uid: str | None, output_type: TypeLike) -> DataStream:
+        return add((rows,), function, method="window", uid=uid, output_type=output_type)
+
+    settings = WindowSettings(to_milliseconds(lateness), late_to, emit, clock=time == "clock")
+    return Windowing(rows, added, windows, settings)

@@ -20,13 +20,13 @@ _NULL, _VALUE, _NAN = b"\x00", b"\x01", b"\x02"
 
 
 class Ranking:
-    """An order of the rows of a key, of which the first ``n`` are kept.
+    """An order of the rows of a key. The first ``n`` are kept.
 
     Args:
         rows: what rows are.
         by: columns to compare, from the first to the last; not of the key.
         ascending: whether the least rows come first.
-        ties: whether rows that are equal to the last one are kept as well.
+        ties: whether to keep the rows that are equal to the last one, too.
 
     Raises:
         ConfigurationError: a column is unknown, has no order, or belongs to the key; there is no rank.
@@ -64,7 +64,7 @@ class Ranking:
         return place if self._ascending else place.translate(_REVERSED)
 
     def count(self, places: Sequence[bytes]) -> int:
-        """How many rows are kept of those at these places, which are in order."""
+        """The number of rows to keep; their places are in order."""
         if not self.ties or len(places) <= self.n:
             return min(len(places), self.n)
         last = places[self.n - 1]

@@ -497,6 +497,12 @@ What would count each running result of a key beside those before it is refused 
   operators/test_running_results::test_another_word_for_emit_is_refused
 Windows need event time, a place for late rows that gets them, words that they know, and names of their own
   operators/windows/test_windows_in_jobs::test_what_cannot_be_a_window_is_refused_while_the_job_is_built
+A use that windows do not have is refused with what to do instead: outputs to take back, triggers, late rows of clocks
+  operators/windows/test_uses_in_jobs::test_what_windows_cannot_be_used_for_is_refused_with_the_way_out
+A session has no state of its own
+  operators/windows/test_functions_of_windows::test_a_session_has_no_state_of_its_own
+What a function of a window returns is outputs
+  operators/windows/test_functions_of_windows::test_what_a_window_function_returns_must_be_outputs
 A size, offset, zone or gap that makes no windows is refused when it is given
   operators/windows/test_assigners::test_what_makes_no_windows_is_refused
   operators/windows/test_assigners::test_sessions_of_a_computed_gap

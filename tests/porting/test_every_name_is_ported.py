@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import state_engine
+from tests.porting.ported import PROGRAMS, ported
 
 FUNCTIONS = {
     "MapFunction": ["map"],
@@ -34,6 +35,10 @@ FUNCTIONS = {
     "CheckpointListener": ["notify_checkpoint_complete"],
     "SourceFunction": ["run", "cancel"],
     "SinkFunction": ["invoke"],
+    "ProcessWindowFunction": ["process", "clear"],
+    "WindowFunction": ["apply"],
+    "ProcessAllWindowFunction": ["process", "clear"],
+    "AllWindowFunction": ["apply"],
     "KeySelector": ["get_key"],
 }
 MADE = [
@@ -55,7 +60,9 @@ CALLED = [
     "current_processing_time", "get_state", "get_list_state", "get_map_state", "get_sorted_map_state",
     "get_reducing_state", "get_aggregating_state", "get_folding_state", "get_job_parameter", "get_task_name",
     "min_by", "max_by", "project", "print", "execute_and_collect", "rebalance", "shuffle", "rescale", "forward",
-    "get_row_kind", "set_row_kind", "Row.of_kind",
+    "get_row_kind", "set_row_kind", "Row.of_kind", "window", "window_all", "allowed_lateness", "side_output_late_data",
+    "trigger", "apply", "global_state", "TumblingEventTimeWindows.of", "SlidingEventTimeWindows.of",
+    "EventTimeSessionWindows.with_dynamic_gap", "EventTimeTrigger.create",
 ]  # fmt: skip
 
 
@@ -66,7 +73,8 @@ def programs() -> list[ast.AST]:
         examples,
         *(path for path in sorted(Path(__file__).parent.glob("*.py")) if path != Path(__file__)),
     ]
-    return [node for path in files for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [path.read_text() for path in files] + [ported(path.stem) for path in PROGRAMS.glob("*.txt")]
+    return [node for text in texts for node in ast.walk(ast.parse(text))]
 
 
 def classes_of(base: str) -> list[set[str]]:
@@ -74,7 +82,7 @@ def classes_of(base: str) -> list[set[str]]:
     return [
         {method.name for method in node.body if isinstance(method, ast.FunctionDef)}
         for node in programs()
-        if isinstance(node, ast.ClassDef) and base in [ast.unparse(b) for b in node.bases]
+        if isinstance(node, ast.ClassDef) and base in [ast.unparse(b).split("[")[0] for b in node.bases]
     ]
 
 

@@ -22,6 +22,12 @@ from state_engine.core.functions.process_functions import KeyedProcessFunction, 
 from state_engine.core.functions.sink_function import SinkFunction
 from state_engine.core.functions.source_function import SourceFunction
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction, VectorizedResult
+from state_engine.core.functions.window_functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
 from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
 from state_engine.core.time.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, TimerService
 
@@ -30,5 +36,6 @@ __all__ = [
     "FoldFunction", "KeySelector", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction", "CoFlatMapFunction",
     "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction", "KeyedBroadcastProcessFunction",
     "SinkFunction", "SourceFunction", "VectorizedKeyedFunction", "VectorizedResult",
+    "ProcessWindowFunction", "WindowFunction", "ProcessAllWindowFunction", "AllWindowFunction",
     "TimedFunction", "TimerService", "MIN_TIMESTAMP", "MAX_TIMESTAMP",
 ]  # fmt: skip

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class WindowContext:
-    """What is known about the window that a function is called for. One object serves all windows of a subtask."""
+    """The window that a function is called for. One object serves all windows of a subtask."""
 
     def window(self) -> Any:
         """The window: a ``TimeWindow``; of count windows a ``CountWindow``, or a ``GlobalWindow``."""
@@ -41,11 +41,17 @@ class WindowContext:
         raise NotImplementedError
 
     def global_state(self) -> RuntimeContext:
-        """States of the key, whatever the window; what ``open`` is given."""
+        """States of the key, which all of its windows share; what ``open`` is given."""
         raise NotImplementedError
 
 
-class ProcessWindowFunction(Function):
+class _OfTypes(Function):
+    def __class_getitem__(cls, types: Any) -> Any:
+        """The class: PyFlink's name the types that they take and give, ``WindowFunction[In, Out, Key, TimeWindow]``."""
+        return cls
+
+
+class ProcessWindowFunction(_OfTypes):
     """Sees all elements of a key and window at once, when the window fires.
 
     Example:
@@ -74,7 +80,7 @@ class ProcessWindowFunction(Function):
         """Called when the window is closed: nothing of it is kept from then on."""
 
 
-class WindowFunction(Function):
+class WindowFunction(_OfTypes):
     """The same without a context."""
 
     def apply(self, key: Any, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:
@@ -82,7 +88,7 @@ class WindowFunction(Function):
         raise NotImplementedError(f"{type(self).__name__} must define apply(self, key, window, inputs)")
 
 
-class ProcessAllWindowFunction(Function):
+class ProcessAllWindowFunction(_OfTypes):
     """A ``ProcessWindowFunction`` for ``window_all``, whose windows have no key."""
 
     class Context(WindowContext):
@@ -96,7 +102,7 @@ class ProcessAllWindowFunction(Function):
         """Called when the window is closed: nothing of it is kept from then on."""
 
 
-class AllWindowFunction(Function):
+class AllWindowFunction(_OfTypes):
     """A ``WindowFunction`` for ``window_all``, whose windows have no key."""
 
     def apply(self, window: Any, inputs: Iterable[Any]) -> Iterable[Any] | None:

@@ -38,7 +38,7 @@ class AlignedWindows(WindowOperator):
     State: ``(size + lateness) / part`` entries a key; a key without open windows has none.
 
     Args:
-        contents: what is kept of rows, which are only added.
+        contents: keeps the rows, which are only added.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or one that has no windows.

@@ -1,4 +1,4 @@
-"""Which windows a row belongs to: ``Tumbling``, ``Sliding``, ``Cumulating`` and ``Session``.
+"""Which windows a row belongs to: ``Tumbling``, ``Sliding``, ``Cumulating`` and ``Session``; and what a window is.
 
 An assigner is a value: it says where windows lie, and nothing about when they end or what is computed. Mirrors Flink's
 ``WindowAssigner`` classes, and the slices of its SQL windows.
@@ -47,6 +47,43 @@ class TimeWindow(NamedTuple):
     def cover(self, other: TimeWindow) -> TimeWindow:
         """The smallest window with both of them."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+
+    @staticmethod
+    def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
+        """The start of the tumbling window with a time.
+
+        Example:
+            >>> TimeWindow.get_window_start_with_offset(-1, 0, 5)
+            -5
+        """
+        return timestamp - (timestamp - offset) % window_size
+
+
+class CountWindow(NamedTuple):
+    """A window of so many rows of a key. Mirrors ``pyflink.datastream.window.CountWindow``.
+
+    Attributes:
+        id: number of the window among those of its key, from 0.
+    """
+
+    id: int
+
+    def max_timestamp(self) -> int:
+        """The largest long: it ends by no time."""
+        return MAX_TIMESTAMP
+
+
+class GlobalWindow(NamedTuple):
+    """The one window of all rows of a key. Mirrors ``pyflink.datastream.window.GlobalWindow``."""
+
+    @staticmethod
+    def get() -> GlobalWindow:
+        """The window."""
+        return GlobalWindow()
+
+    def max_timestamp(self) -> int:
+        """The largest long: it never ends."""
+        return MAX_TIMESTAMP
 
 
 class _Aligned:

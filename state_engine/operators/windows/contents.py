@@ -1,7 +1,7 @@
 """What windows keep of their rows: their number, and accumulators, a reduction, or the rows themselves.
 
-A window is made of parts, and each has an entry: the number of its rows and what else is kept of them. What no entry
-can hold is in a state of the contents' own.
+A window is made of parts, and each has an entry: the number of its rows and what else is kept of them. Contents may
+have a state of their own.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Contents:
         """A part goes, and with it what is kept from its start until its end."""
 
     def elements(self, start: int, end: int, kept: Kept) -> list[Any]:
-        """What comes of the rows of a window, whose parts are merged."""
+        """The elements of a window, whose parts are merged."""
         raise NotImplementedError
 
 

@@ -44,7 +44,7 @@ class SessionWindows(WindowOperator):
     stays, because the next gap may be of any length.
 
     Args:
-        contents: what is kept of rows, which are only added.
+        contents: keeps the rows, which are only added.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or its computed gap is not above 0.
@@ -169,7 +169,7 @@ class SessionWindows(WindowOperator):
     def _shown(
         self, ctx: KeyedProcessFunction.Context, touched: Sessions, watermark: int
     ) -> dict[TimeWindow, Rows]:
-        """What was put out of the sessions that a row touches, where it may be taken back."""
+        """The outputs of the sessions that a row touches, where they may be taken back."""
         return {
             one: self._rows(ctx, one, kept) for one, kept in touched.items() if self._is_shown(one, watermark)
         }

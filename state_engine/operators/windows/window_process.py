@@ -60,7 +60,7 @@ class CalledFunction(Emitter):
 
 
 class _Context(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):
-    """What a function may ask for, of the window that it is called for.
+    """The window that a function is called for.
 
     Args:
         states: of windows; None where they merge.
@@ -73,7 +73,7 @@ class _Context(ProcessWindowFunction.Context, ProcessAllWindowFunction.Context):
         """The same, for a window of the current key."""
         self._ctx, self._window = ctx, window
         if self._states is not None:
-            self._states.window = (window.start, window.end)
+            self._states.window = (window[0], window[-1]) if window else (0, 0)
         return self
 
     def close(self, clear: Callable[[Any], None]) -> None:

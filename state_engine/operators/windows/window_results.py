@@ -60,6 +60,16 @@ class WindowSettings:
             raise ConfigurationError(f"lateness must be 0 or more, not {self.lateness_ms} ms")
         if self.late_to is not None and not isinstance(self.late_to, OutputTag):
             raise ConfigurationError(f"late_to must be an OutputTag, not {self.late_to!r}")
+        if self.clock and (self.lateness_ms or self.late_to is not None):
+            raise ConfigurationError(
+                "windows of the clock have no late rows: a row is in the window of the moment at which it comes. Leave "
+                "lateness and late_to out, or use windows of event time"
+            )
+        if self.firings and self.has_kinds:
+            raise ConfigurationError(
+                f"allowed_lateness with emit='{self.emit}': each firing is one more insert, and takes nothing back; "
+                "leave emit out, or give window(…, lateness=…) instead"
+            )
         if self.emit == "changes" and self.lateness_ms == 0:
             raise ConfigurationError(
                 "emit='changes' without lateness: no row can change a window that has ended, so use emit='final', or "
@@ -137,7 +147,7 @@ class Emitter:
 
 
 class RowsWithBounds(Emitter):
-    """Rows of the key, ``window_start``, ``window_end`` and the columns of the contents.
+    """Rows of the key, ``window_start`` and ``window_end`` (or the ``window_id`` of a count window), and the contents.
 
     Args:
         record_key: see ``key_values``; None leaves the key out.
@@ -149,7 +159,7 @@ class RowsWithBounds(Emitter):
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
         record = self._record_key
         key = () if record is None else key_values(ctx.get_current_key(), record=record)
-        bounds = tuple(map(_instant, window))
+        bounds = tuple(map(_instant, window)) if isinstance(window, TimeWindow) else tuple(window)
         return [(*key, *bounds, *columns) for columns in elements]
 
 
