@@ -48,10 +48,15 @@ def texts_in_path(uri: str, root: str) -> list[tuple[str, str | None]]:
         return []
     parts = (part.partition("=") for part in uri[len(above) :].split("/")[:-1])
     return [
-        (unquote(name), None if text == _NULL else unquote(text))
+        (_unescaped(name), None if text == _NULL else _unescaped(text))
         for name, is_value, text in parts
         if name and is_value
     ]
+
+
+def _unescaped(text: str) -> str:
+    """What a part of a path says; bytes that are not UTF-8 stay, so that they are refused."""
+    return unquote(text, errors="surrogateescape")
 
 
 def values_in_path(uri: str, root: str, declared: Sequence[pa.Field]) -> dict[str, Any]:

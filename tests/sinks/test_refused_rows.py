@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.schema import Field as DeltaField
+from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, ProcessFunction, SqlSink, StateEngine, StatefulJob
@@ -423,6 +425,38 @@ def test_a_keyed_table_of_a_database(
         assert (len(again.sent), again.refused) == (1, 1), "the table takes it as little as before"
         world.arrive("b", good)
         assert [b.rows_refused for b in engine.run(world.job(route)).batches] == [0]
+
+
+KEYED_DELTA = ["not null", "not null in a list", "not null in a map", "not null in records of a list", "check", "varchar"]
+"""Cases of ``DELTA`` whose tables show no last rows: plain files are written, which nothing judges."""
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+@pytest.mark.parametrize("name", KEYED_DELTA)
+def test_a_delta_table_with_rules_is_refused_for_last_rows_before_the_commit(
+    spark: SparkSession, tmp_path: Path, name: str, on_error: str
+) -> None:
+    case, path = DELTA[name], f"{tmp_path}/out"
+    if case.schema is not None:
+        DeltaTable.create(path, case.schema)
+    else:
+        spark.sql(f"CREATE TABLE delta.`{path}` ({case.columns}) USING delta")
+    if case.more:
+        spark.sql(f"ALTER TABLE delta.`{path}` {case.more}")
+    key = [next(iter(case.kinds))] if "id" in case.kinds else ["n"]
+    kinds = case.kinds if "id" in case.kinds else {"n": pa.int64(), **case.kinds}
+    if "n" in kinds:
+        DeltaTable(path).alter.add_columns(DeltaField("n", PrimitiveType("long")))
+    good, bad = ((*([7] if "n" in kinds else []), *row) for row in (case.good, case.bad))
+    world = World(tmp_path, spark, replace(case, kinds=kinds), DeltaSink(path, key=key, adopt=True))
+    world.arrive("a", good, bad)
+    with world.engine as engine:
+        with pytest.raises(SinkError, match=r"sink 'out'.*cannot show .* because of .*publish to a table without"):
+            engine.run(world.job("source", on_error))
+        assert engine.checkpoints("landing") == []
+        (batch,) = engine.run(world.job("source", on_error, DeltaSink(f"{tmp_path}/new", key=key))).batches
+        assert (batch.rows_in, batch.rows_refused) == (2, 0)
+    assert spark.read.format("delta").load(path).count() == 0
 
 
 def test_a_check_of_a_few_rows_for_a_keyed_table_is_no_spark_job(

@@ -42,7 +42,7 @@ REFUSED = [
     ("double", "x"), ("decimal(5,2)", "1.255"), ("decimal(5,2)", "10000"), ("boolean", "yes"), ("date", "2024-13-01"),
     ("date", "2024-01-05x"), ("date", "2024-01-05 10:00:00"), ("timestamp", "10:00"), ("timestamp_ntz", "2024-01-05Z"),
     ("array<int>", "1"), ("double", "1e400"), ("double", "9007199254740993"), ("date", "0000-01-01"),
-    ("timestamp", "2024-02-30 10:00:00"), ("int", "٣"), ("boolean", ""),
+    ("timestamp", "2024-02-30 10:00:00"), ("int", "٣"), ("boolean", ""), ("double", "0.10000000000000000001"),
 ]  # fmt: skip
 
 
@@ -64,6 +64,15 @@ def test_a_text_that_is_no_value_is_refused_with_file_column_and_value(kind: str
     assert f"{uri}: the directory gives column 'c' the value {text!r}, which is not a {kind}." in str(
         refused.value
     )
+
+
+@pytest.mark.parametrize("text", ["%FF", "caf%E9", "%ED%A0%80"])
+def test_bytes_that_are_not_utf_8_are_refused(text: str) -> None:
+    with pytest.raises(
+        BadFileError, match="the directory gives column 'c' the value .* which is not a string"
+    ):
+        values_in_path(f"file:///in/c={text}/x", "file:///in", columns("c string"))
+    assert values_in_path("file:///in/c=caf%C3%A9/x", "file:///in", columns("c string")) == {"c": "café"}
 
 
 def test_only_directories_below_the_path_of_the_source_count() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import lzma
 import math
 import re
 import zlib
@@ -133,6 +134,8 @@ BAD_CSV: dict[str, tuple[str | bytes, str, dict[str, str], list[Any], list[tuple
                          [(b"2024-01-05 10:00 PM", "10 o'clock is not pm")]),
     "half a day not at all": ("2024-01-05 10:00\n", "a timestamp", {"timestampFormat": "yyyy-MM-dd hh:mm[ a]"}, [],
                               [(b"2024-01-05 10:00", "it says neither am nor pm")]),
+    "a byte-order mark of a file behind another": ("\ufeffa,1\n\ufeffb,2\n", "a string, b int", {}, [("a", 1)],
+                                                   [("\ufeffb,2".encode(), "as files do that were joined")]),
     "a column that the header names": ("b,a\nx,1\n", "a int, b int", HEADER, [], [(b"x,1", "column 'b': 'x'")]),
 }  # fmt: skip
 
@@ -165,6 +168,9 @@ JSON: dict[str, tuple[str, dict[str, str], list[Any], list[str]]] = {
     "a blank line": ('\n \n{"k":"a"}\r\n', {}, [("a", None)], []),
     "half a character": ('{"k":"\\ud800"}', {}, [], ["column 'k': .*not UTF-8"]),
     "half a character inside": ('{"k":{"a":"\\ud800"}}', {}, [], ["column 'k': .*not UTF-8"]),
+    "an array in an array": ('[[{"k":"a"}],{"k":"b"}]', {}, [("b", None)], ["is not an object"]),
+    "an array of lines": ('[\n{"k":"a"},\n{"k":"b"}\n]', {}, [("b", None)], ["set the option multiLine to true"] * 3),
+    "a byte-order mark of a file behind another": ('{"k":"a"}\n\ufeff{"k":"b"}', {}, [("a", None)], ["it is not JSON"]),
     "what is deep": ("[" * 100_000, {}, [], ["nested too deeply"]),
     "a control character": ('{"k":"a\tb"}', {}, [], ["it is not JSON"]),
     "that is allowed": ('{"k":"a\tb"}', {"allowUnquotedControlChars": "true"}, [("a\tb", None)], []),
@@ -202,6 +208,7 @@ HEADERS = {
     "none of the columns": ("x,y\n1,2\n", "names none of the declared columns"),
     "one twice": ("k,k\n1,2\n", "differ in the case of letters only, or not at all"),
     "two that differ by case": ("k,K\n1,2\n", "differ in the case"),
+    "a second byte-order mark": ("\ufeff\ufeffk,v\n1,2\n", "begins with a byte-order mark, as files do"),
     "one that does not end": ('"k\n1\n', "not closed"),
 }
 
@@ -218,8 +225,16 @@ VALUES: dict[str, dict[str, Any]] = {
     "int": {"4": 4, "-0": 0, "4.0": None, "1e3": None, "2147483648": None, "1,000": None, "0x1": None},
     "bigint": {"9223372036854775807": 2**63 - 1, "9223372036854775808": None, "9" * 5000: None},
     "double": {"1e400": None, "1e-400": None, "0e9": 0.0, "1.5": 1.5, "9007199254740993": None,
-               "9007199254740992": 2.0**53, "12345678901234567000": 12345678901234567000.0, "1,5": None},
-    "float": {"16777217": None, "16777216": 2.0**24, "1e39": None, "1.5": 1.5},
+               "9007199254740992": 2.0**53, "12345678901234567000": 12345678901234567000.0, "1,5": None,
+               "9007199254740993.0": None, "9007199254740992.5": None, "9007199254740993e0": None,
+               "0.1": 0.1, "0.10": 0.1, "0.10000000000000001": 0.1, "0.30000000000000004": 0.1 + 0.2,
+               "0.1000000000000000055511151231257827021181583404541015625": 0.1, "0.10000000000000000001": None,
+               "3.14159265358979323846": None, "3.141592653589793": math.pi, "3.1415926535897931": math.pi,
+               "4.9E-324": 5e-324, "1.7976931348623157e308": 1.7976931348623157e308, "0." + "0" * 2000: 0.0,
+               "1." + "0" * 2000: 1.0, "1." + "0" * 2000 + "1": None},
+    "float": {"16777217": None, "16777216": 2.0**24, "1e39": None, "1.5": 1.5, "16777217.0": None,
+              "0.1": 0.10000000149011612, "0.10000000149011612": 0.10000000149011612, "0.1234567890123": None,
+              "3.4028235e38": 3.4028234663852886e38, "1.17549435E-38": 1.1754943508222875e-38},
     "decimal(10,2)": {"10.005": None, "10.000": Decimal("10.00"), "1e2": Decimal("100.00"), "1e-3": None,
                       "999999999": None, "1e99999999999999999999": None, "NaN": None},
     "boolean": {"1": None},
@@ -430,6 +445,34 @@ def test_files_are_unpacked_as_their_names_say(tmp_path: Path, name: str) -> Non
     assert read(tmp_path, PACKED[name], "a string, b int", name=name).rows == [("a", 1), ("b", 2)]
 
 
+NO_TEXT = {
+    "gzip": (PACKED["x.csv.gz"], "end its name with .gz", "y.csv.gz"),
+    "bzip2": (PACKED["x.csv.bz2"], "end its name with .bz2", "y.csv.bz2"),
+    "zstd": (PACKED["x.csv.zst"], "end its name with .zst", "y.csv.zst"),
+    "xz": (lzma.compress(b"a,1\n"), "pack it with gzip", ""),
+    "lz4": (pa.compress(b"a,1\n", "lz4").to_pybytes(), "pack it with gzip", ""),
+    "a workbook": (b"PK\x03\x04\x14\0\6\0", "save it as CSV", ""),
+    "Parquet": (b"PAR1\x15\x04", "set format='parquet'", ""),
+    "Avro": (b"Obj\x01\x04", "write it as Parquet, CSV or JSON", ""),
+}
+"""What begins as another form than text: content, the way out, and the name that it says to give the file."""
+
+
+@pytest.mark.parametrize("schema", ["a string", "a binary", "a string, b int"])
+@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("what", NO_TEXT)
+def test_a_file_that_is_no_text_is_a_bad_one_whatever_its_name_says(
+    tmp_path: Path, what: str, form: str, schema: str
+) -> None:
+    content, way_out, renamed = NO_TEXT[what]
+    for name in (f"x.{form}", f"x.{form}.GZ", "x"):
+        with pytest.raises(UnreadFileError, match=f"it begins as .* does: .*{way_out}"):
+            read(tmp_path, content, schema, format=form, name=name)
+        (tmp_path / (f"x.{form}" if name == "x" else name)).unlink()
+    if renamed and form == "csv" and "b int" in schema:
+        assert read(tmp_path, content, schema, name=renamed).rows == [("a", 1), ("b", 2)]
+
+
 def test_deflate_of_several_streams_that_all_end(tmp_path: Path) -> None:
     """A cut at the end of a line looks like a whole file, but for its mark."""
     parts = zlib.compress(b"a,1\n") + zlib.compress(b"b,2\n")
@@ -445,11 +488,43 @@ def test_bytes_that_are_not_of_the_encoding_are_an_error_of_the_file(tmp_path: P
 
 @pytest.mark.parametrize(
     ("form", "content"),
-    [("csv", "k, v\n1,2\n"), ("csv", "k,V\u00a0\n1,2\n"), ("csv", "\ufeff\ufeffv,k\n1,2\n")],
+    [("csv", "k, v\n1,2\n"), ("csv", "k,V\u00a0\n1,2\n"), ("csv", "k,\ufeffv\n1,2\n")],
 )
 def test_a_column_that_differs_in_blanks_only_is_not_null(tmp_path: Path, form: str, content: str) -> None:
     with pytest.raises(UnreadFileError, match="differs from 'v' in blanks only: rename it there"):
         read(tmp_path, content, "k int, v int", format=form, options=HEADER)
+
+
+NEAR = {"café": "cafe\u0301", "straße": "STRASSE", "file": "\ufb01le", "n1": "\uff4e\uff11"}
+"""Declared names, and others that look alike."""
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_a_column_whose_name_looks_like_a_declared_one_is_not_null(tmp_path: Path, name: str) -> None:
+    (lines := tmp_path / "csv").mkdir()
+    schema, near = f"k int, `{name}` int", NEAR[name]
+    why = "differs from .* only in the characters that its letters are made of: rename it there, or declare"
+    with pytest.raises(UnreadFileError, match=why):
+        read(lines, f"k,{near}\n1,2\n", schema, options=HEADER)
+    (objects := tmp_path / "json").mkdir()
+    ((_, reason),) = read(objects, json.dumps({"k": 1, near: 2}), schema, format="json").refused
+    assert re.search(why, reason)
+    as_declared = read(lines, f"k,{near},{name}\n1,2,3\n", schema, options=HEADER)
+    assert as_declared.rows == [(1, 3)]
+    assert read(lines, f"k,{near}\n1,2\n", f"k int, `{near}` int", options=HEADER).rows == [(1, 2)]
+
+
+def test_a_name_in_another_encoding_is_not_null(tmp_path: Path) -> None:
+    (lines := tmp_path / "csv").mkdir()
+    content, schema = "k,café\n1,2\n".encode("latin-1"), "k int, `café` int"
+    with pytest.raises(
+        UnreadFileError, match="whose name is not UTF-8, and none 'caf.*: set the option encoding"
+    ):
+        read(lines, content, schema, options=HEADER)
+    assert read(lines, content, schema, options={**HEADER, "encoding": "ISO-8859-1"}).rows == [(1, 2)]
+    (objects := tmp_path / "json").mkdir()
+    ((_, reason),) = read(objects, b'{"k": 1, "caf\xe9": 2}', schema, format="json").refused
+    assert "whose name is not UTF-8" in reason
 
 
 def test_a_name_of_an_object_that_differs_in_blanks_only_is_refused(tmp_path: Path) -> None:
@@ -526,7 +601,8 @@ COLUMN_TEXTS = [
     "0", "-0", "+1", "127", "128", "-129", "2147483648", "9223372036854775807", "9223372036854775808",
     "999999999999999999",
     "1.5", "-1.50", "1.", ".5", "0.1", "1e3", "1E-7", "1e99", "1e308", "1e309", "16777217", "9007199254740993",
-    "0.30000000000000004", "123456789012345.678901234567890123456789", "1234567.89", "9999999.99", "99999999.99",
+    "0.30000000000000004", "9007199254740993.0", "0.10000000000000001",
+    "3.14159265358979323846", "123456789012345.678901234567890123456789", "1234567.89", "9999999.99", "99999999.99",
     "1.005",
     "NaN", "nan", "Infinity", "-inf", "true", "False", "", " 1", "1 ", "1\n", "٣", "0x1f", "1_0", "é", "\udce9",
     "2024-01-05", "2024-1-5", "2023-02-29", "0000-01-01", "0001-01-01", "9999-12-31", "1582-10-10", "12024-01-05",

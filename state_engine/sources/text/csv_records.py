@@ -21,6 +21,10 @@ _LONGEST = 2**24
 """Characters of a record: a quote that is never closed would otherwise take a whole file into memory."""
 _END = r"(?:\r\n|\n|\r|\Z)"
 _LINE = re.compile(r"[^\r\n]*" + _END).match
+_MARK = "\ufeff"
+_MARKED = (
+    "it begins with a byte-order mark, as files do that were joined: take it out, or put the text into quotes"
+)
 _MALFORMED = "there is text behind a closing quote, or a quote is not closed"
 
 
@@ -68,7 +72,7 @@ class CsvDialect:
             while at < len(text):
                 skipped = bool(comment) and text.startswith(comment, at)
                 match = (_LINE if skipped else self._record)(text, at)
-                problem = "" if match else _MALFORMED
+                problem = _MALFORMED if match is None else _MARKED if text.startswith(_MARK, at) else ""
                 match = match or self._malformed(text, at)
                 if match is None or (match.end() == len(text) and not last):
                     break

@@ -45,13 +45,21 @@ class JsonDialect:
         except ValueTypeError as error:
             return [(text, None, str(error))]
         except (ValueError, RecursionError) as error:
-            return [(text, None, f"it is not JSON: {_why(error)}")]
+            return [(text, None, f"it is not JSON: {_why(error)}{self._way_out(text)}")]
         return records
+
+    def _way_out(self, line: str) -> str:
+        is_part = line.strip()[0] not in "{[" or line.strip()[-1] not in "}]"
+        if self._multi_line or not is_part:
+            return ""
+        return ". If it is part of an object or array of several lines, set the option multiLine to true"
 
     def _object(self, text: str, at: int, records: list[Record]) -> int:
         value, end = self._decoder.raw_decode(text, at)
         problem = "" if isinstance(value, dict) else f"{short(value)} is not an object"
-        records.append((text[at:end], value, problem))
+        # an array in an array is read again as that, and not as an array of records
+        record = f"[{text[at:end]}]" if isinstance(value, list) else text[at:end]
+        records.append((record, value, problem))
         return end
 
     def _array(self, text: str, at: int, records: list[Record]) -> int:

@@ -20,6 +20,8 @@ from state_engine.sources.text.text_values import JsonNumber, Reader, TextRules,
 
 _DATE = r"[1-9]\d{3}-\d\d-\d\d"
 _TIME = _DATE + r"[T ]\d\d:\d\d:\d\d(\.\d{1,6})?"
+_ALWAYS_HELD = 15
+"""So many digits of a number, a double holds."""
 Faults = dict[int, str]
 """Why values are refused, by their place in the column."""
 
@@ -96,7 +98,7 @@ def _fast(
     if p.is_integer(arrow):
         return lambda texts: texts.cast(arrow), r"^-?\d{1,18}$"
     if p.is_float64(arrow):
-        return lambda texts: texts.cast(arrow), r"^-?\d{1,15}(\.\d{1,30})?([eE][+-]?\d{1,2})?$"
+        return _doubles(text_reader(kind, rules)), r"^-?\d{1,15}(\.\d{1,30})?([eE][+-]?\d{1,2})?$"
     if p.is_decimal(arrow) and arrow.precision > arrow.scale:
         fraction = rf"(\.\d{{1,{arrow.scale}}})?" if arrow.scale else ""
         return lambda texts: texts.cast(arrow), rf"^-?\d{{1,{arrow.precision - arrow.scale}}}{fraction}$"
@@ -107,6 +109,24 @@ def _fast(
     if p.is_timestamp(arrow) and arrow.tz == "UTC" and rules.timestamp_pattern is None:
         return _instants(rules)
     return None, None
+
+
+def _doubles(read: Reader) -> Callable[[pa.Array], pa.Array]:
+    """Numbers; of so many digits that some may be lost, one that Arrow writes otherwise is looked at by itself."""
+
+    def convert(texts: pa.Array) -> pa.Array:
+        made = texts.cast(pa.float64())
+        digits = pc.utf8_length(pc.replace_substring_regex(texts, r"[eE].*|[-.]", ""))
+        many = pc.greater(digits, _ALWAYS_HELD)
+        if pc.any(many).as_py():
+            for text in texts.filter(pc.and_(many, pc.not_equal(made.cast(pa.string()), texts))).to_pylist():
+                try:
+                    read(text)
+                except ValueTypeError as error:
+                    raise pa.ArrowInvalid(str(error)) from None
+        return made
+
+    return convert
 
 
 def _instants(rules: TextRules) -> tuple[Callable[[pa.Array], pa.Array], str]:

@@ -26,6 +26,18 @@ PACKED = (".gz", ".bz2", ".deflate", ".zst")
 _UNREAD = (".lz4", ".snappy", ".xz", ".zip", ".7z", ".lzo")
 _BOM = "\ufeff"
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_UNPACK = "pack it with gzip (.gz) or zstd (.zst)"
+_NO_TEXT = {
+    b"\x1f\x8b": "a file of gzip does: end its name with .gz",
+    b"BZh91AY&SY": "a file of bzip2 does: end its name with .bz2",
+    b"\x28\xb5\x2f\xfd": "a file of zstd does: end its name with .zst",
+    b"\xfd7zXZ\0": f"a file of xz does: {_UNPACK}",
+    b"\x04\x22\x4d\x18": f"a file of lz4 does: {_UNPACK}",
+    b"PK\x03\x04": "a ZIP archive or a workbook of a spreadsheet does: unpack it, or save it as CSV",
+    b"PAR1\x15": "a Parquet file does: set format='parquet'",
+    b"Obj\x01": "an Avro file does: write it as Parquet, CSV or JSON",
+}
+"""How files begin that are no text, and what they are."""
 
 
 def is_packed(uri: str) -> bool:
@@ -50,12 +62,21 @@ def text_chunks(
         content = chunks if start == 0 and end is None else _lines_of(stream, start, end, at_once)
         first = start == 0
         for chunk in content:
-            if first and encoding == "utf-8" and chunk.startswith(_UTF16):
-                raise BadFileError(f"{uri}: it begins as UTF-16 does: set the option encoding to UTF-16", uri)
+            if first:
+                _check_is_text(uri, chunk, encoding)
             text = decode.decode(chunk)
             yield text.removeprefix(_BOM) if first else text
             first = first and not text
         yield decode.decode(b"", final=True)
+
+
+def _check_is_text(uri: str, begins: bytes, encoding: str) -> None:
+    """Refuse a file that begins as one of another form, which would come as rows that nobody wrote."""
+    if encoding == "utf-8" and begins.startswith(_UTF16):
+        raise BadFileError(f"{uri}: it begins as UTF-16 does: set the option encoding to UTF-16", uri)
+    what = next((text for start, text in _NO_TEXT.items() if begins.startswith(start)), None)
+    if what is not None:
+        raise BadFileError(f"{uri}: it begins as {what}", uri)
 
 
 @contextmanager
@@ -77,7 +98,7 @@ def _opened(uri: str) -> Iterator[IO[bytes]]:
     if uri.endswith(_UNREAD):
         end = uri.rsplit(".", 1)[-1]
         raise BadFileError(
-            f"{uri}: files that are packed as .{end} cannot be read: pack it with gzip (.gz) or zstd (.zst)",
+            f"{uri}: files that are packed as .{end} cannot be read: {_UNPACK}",
             uri,
         )
     with open_location(uri).opened() as file:

@@ -12,11 +12,12 @@ import binascii
 import json
 import math
 import re
+import unicodedata
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -50,6 +51,10 @@ _NO_TIME = (
     "timestamp_ntz timestampNTZFormat) of its source, or " + _AS_TEXT
 )
 _SPECIAL = ("nan", "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity")
+_MOST_DIGITS = 1074
+"""Behind the point, of a number that a double is exactly."""
+_EXACT = Context(prec=1500)
+"""Enough for each double, and as many digits behind its point."""
 _MOST_KEYS = 1000
 """Different sets of keys whose fields are remembered."""
 
@@ -224,7 +229,7 @@ def given_names(
         inside: of the fields of a record, its column and a dot, for messages.
 
     Raises:
-        ValueTypeError: two could give a declared one; or none does, and one differs from it in blanks only, or
+        ValueTypeError: two could give a declared one; or none does, and one looks like it or is not UTF-8, or
             ``missing`` is ``refuse``.
 
     Example:
@@ -245,14 +250,8 @@ def given_names(
         if several:
             names[name] = several[0]
     absent = [name for name in declared if name not in names]
-    bare = {_bare(name): name for name in there} if absent else {}
-    for name in absent:
-        if _bare(name) in bare:
-            raise ValueTypeError(
-                f"{what} has a column {bare[_bare(name)]!r}, which differs from '{inside}{name}' in blanks only: "
-                "rename it there, or declare it as it is. The options ignoreLeadingWhiteSpace and "
-                "ignoreTrailingWhiteSpace take blanks off the fields of CSV"
-            )
+    if absent:
+        _refuse_near(there, absent, what, inside)
     if absent and missing == "refuse":
         further = [name for name in there if name not in names.values()]
         lacking = ", ".join(repr(inside + name) for name in absent)
@@ -263,9 +262,47 @@ def given_names(
     return names
 
 
+def _refuse_near(there: Sequence[str], absent: Sequence[str], what: str, inside: str) -> None:
+    """Refuse names that look like declared ones that are not there, and such as nobody can read."""
+    for name in there:
+        if not _is_unicode(name):
+            raise ValueTypeError(
+                f"{what} has a column {name!r}, whose name is not UTF-8, and none '{inside}{absent[0]}': set the "
+                "option encoding"
+            )
+    bare = {_bare(name): name for name in there}
+    for name in absent:
+        near = bare.get(_bare(name))
+        if near is None:
+            continue
+        if _unmarked(near).lower() == _unmarked(name).lower():
+            raise ValueTypeError(
+                f"{what} has a column {near!r}, which differs from '{inside}{name}' in blanks only: "
+                "rename it there, or declare it as it is. The options ignoreLeadingWhiteSpace and "
+                "ignoreTrailingWhiteSpace take blanks off the fields of CSV"
+            )
+        raise ValueTypeError(
+            f"{what} has a column {near!a}, which differs from {inside + name!a} only in the characters "
+            "that its letters are made of: rename it there, or declare it as it is"
+        )
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unmarked(name: str) -> str:
+    """A name without blanks and byte-order marks around it."""
+    return name.strip().strip("\ufeff").strip()
+
+
 def _bare(name: str) -> str:
-    """A name without blanks and byte-order marks around it, in small letters."""
-    return name.strip().strip("\ufeff").strip().lower()
+    """What names that look alike have in common: of one letter that Unicode has in several forms, one."""
+    return unicodedata.normalize("NFKC", _unmarked(name)).casefold()
 
 
 def json_text(value: Any) -> str:
@@ -335,10 +372,8 @@ def _map(value: Mapping[str, Any], key: Reader, each: Reader) -> dict[Any, Any]:
 
 
 def _text(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise _refuse(text.encode("utf-8", "backslashreplace").decode(), "it is not UTF-8") from None
+    if not _is_unicode(text):
+        raise _refuse(text.encode("utf-8", "backslashreplace").decode(), "it is not UTF-8")
     return text
 
 
@@ -363,7 +398,7 @@ def _floating(text: str, kind: TypeInformation, special: Mapping[str, float]) ->
             return float(text)
         raise _refuse(text, f"it is not a number: {_AS_TEXT}")
     number = float(text)
-    if kind.arrow == pa.float32():  # the nearest one, as for a double
+    if kind.arrow == pa.float32():
         with np.errstate(over="ignore"):
             number = float(np.float32(number))
     value: float = _fitting(text, number, kind)
@@ -371,14 +406,22 @@ def _floating(text: str, kind: TypeInformation, special: Mapping[str, float]) ->
         raise _refuse(text, f"it is too large for {_named(kind)}: {_AS_TEXT}")
     if value == 0 and text.lower().split("e")[0].strip("+-0."):
         raise _refuse(text, f"it is too small for {_named(kind)}: {_AS_TEXT}")
-    if abs(value) >= 2**24 and _WHOLE(text) and int(text) not in (int(value), _shortest(value, kind)):
+    if not _holds(value, text, kind):
         raise _refuse(text, f"{_named(kind)} cannot hold all of its digits: declare decimal")
     return value
 
 
-def _shortest(value: float, kind: TypeInformation) -> Decimal:
-    """The number with the fewest digits that names a value: whoever writes that has lost none."""
-    return Decimal(str(np.float32(value)) if kind.arrow == pa.float32() else repr(value))
+def _holds(value: float, text: str, kind: TypeInformation) -> bool:
+    """Whether a value has all digits of a number: they are the fewest that name it, or it rounds to them."""
+    number = Decimal(text)
+    shortest = Decimal(str(np.float32(value)) if kind.arrow == pa.float32() else repr(value))
+    if number == shortest or not number:
+        return True
+    digits = number.as_tuple().exponent
+    assert isinstance(digits, int)
+    if digits < -_MOST_DIGITS:
+        return False
+    return Decimal(value).quantize(Decimal(1).scaleb(digits, _EXACT), context=_EXACT) == number
 
 
 def _decimal(text: str, kind: TypeInformation) -> Decimal:
