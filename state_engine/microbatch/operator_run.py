@@ -23,7 +23,7 @@ from state_engine.core.checkpoints.resumption import (
 )
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import StatelakeError
+from state_engine.core.errors import SinkError, StatelakeError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.every_type import StructType
@@ -127,7 +127,11 @@ def _rules_of_table(
     if node is None or not inputs:
         return {}
     schema = pa.schema(list(input_type(operator, inputs, None).columns.arrow))
-    rules = tuple(node.table.row_rules(schema, partial(_offered, job, operator, inputs, schema)))
+    try:
+        rules = tuple(node.table.row_rules(schema, partial(_offered, job, operator, inputs, schema)))
+    except SinkError as error:
+        error.args = (f"job '{job.name}', sink '{node.name}': {error}", *error.args[1:])
+        raise
     return {"table_rules": rules, "table_name": f"sink '{node.name}', {node.table.shown}"}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -32,21 +33,30 @@ _FILLED = {_GENERATED, "delta.identity.start", "CURRENT_DEFAULT"}
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-def plain_problems(facts: TableFacts) -> list[str]:
-    """What plain Parquet files are wrong for in a table; none where Kernel may add them."""
+def plain_problems(facts: TableFacts, *, elements: bool = False) -> list[str]:
+    """What plain Parquet files are wrong for in a table; none where Kernel may add them.
+
+    Args:
+        elements: also elements of lists and values of maps that must not be null.
+    """
     problems = []
     unknown = sorted(facts.features - _FEATURES)
     if unknown:
         problems.append(f"table features {unknown}")
     if facts.partition_columns:
         problems.append(f"partition columns {facts.partition_columns}")
-    for key, value in facts.properties.items():
-        if key == "delta.columnMapping.mode" and value != "none":
-            problems.append(f"column mapping ({key}={value})")
-        if key.startswith("delta.constraints."):
-            problems.append(f"the constraint {key.removeprefix('delta.constraints.')}")
-    problems += [f"NOT NULL column '{'.'.join(path)}'" for path in _not_null(facts.schema)]
-    for column in facts.schema["fields"]:
+    mapping = facts.properties.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        problems.append(f"column mapping (delta.columnMapping.mode={mapping})")
+    return problems + rules_in(facts.schema, facts.properties, elements=elements)
+
+
+def rules_in(schema: dict[str, Any], properties: Mapping[str, str], *, elements: bool) -> list[str]:
+    """The rules of a table for its rows, for messages; arguments as ``plain_problems``."""
+    constraints = (key for key in properties if key.startswith("delta.constraints."))
+    problems = [f"the constraint {key.removeprefix('delta.constraints.')}" for key in constraints]
+    problems += [f"NOT NULL column '{'.'.join(path)}'" for path in _not_null(schema, elements=elements)]
+    for column in schema["fields"]:
         rules = [r for r in _COLUMN_RULES if r in column.get("metadata", {})]
         if rules:
             problems.append(f"column '{column['name']}' with {', '.join(rules)}")

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.conversion import SparkConversionMixin
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.spark.frame_code import look_at_functions
 from state_engine.spark.placement import Limits, limits_of
 from state_engine.spark.spark_names import T
 from state_engine.storage.java_gateway import (
@@ -99,6 +100,7 @@ class EngineSession(SparkSession):
         # and nothing that PySpark keeps in an attribute of the session before
         own = {name: vars(self)[name] for name in ("user", "_options")}
         self.__dict__ = session_attributes(self.user, java) | own
+        look_at_functions(self)
 
     @property
     def limits(self) -> Limits:

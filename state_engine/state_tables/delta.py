@@ -32,7 +32,8 @@ from state_engine.core.errors import (
 )
 from state_engine.core.types.column_names import check_delta_names, check_distinct
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sinks.delta_tables import canonical, plain_problems, short_schema
+from state_engine.sinks.delta_tables import canonical, plain_problems, rules_in, short_schema
+from state_engine.sinks.row_rules import RowRule
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.state_tables.base import (
     KeysInTable,
@@ -110,6 +111,14 @@ class DeltaStateTable(StateTable):
     def check_names(self, columns: Sequence[pa.Field], *, what: str) -> None:
         check_delta_names(columns, what=what)
         check_distinct([field.name for field in columns], what=what, of="Delta")
+
+    def row_rules(self, schema: pa.Schema, offered: Callable[[], pa.Table]) -> Sequence[RowRule]:
+        """None: a table with rules is refused, as plain files are written to it."""
+        newest = DeltaLog(self.place).newest() if self.adopt else None  # others are made without
+        if newest is not None:
+            rules = rules_in(json.loads(newest.schema), newest.properties, elements=True)
+            _refuse_problems(self.shown, rules, newest.properties)
+        return ()
 
     def options(self) -> dict[str, Any]:
         named = {"table": self.table} if self.table else {}
@@ -510,17 +519,24 @@ def _is_ours(table: PublishedTable, facts: TableFacts) -> bool:
 
 
 def _check_rules(table: PublishedTable, facts: TableFacts) -> None:
-    problems = plain_problems(facts)
-    if facts.properties.get("delta.enableChangeDataFeed") == "true":
+    _refuse_problems(
+        f"table '{table.name}': {table.place}", plain_problems(facts, elements=True), facts.properties
+    )
+
+
+def _refuse_problems(what: str, problems: Sequence[str], properties: Mapping[str, str]) -> None:
+    """Refuse a table for these, and where its rows may not go; raises SinkError."""
+    problems = list(problems)
+    if properties.get("delta.enableChangeDataFeed") == "true":
         problems.append(
             "a change data feed (delta.enableChangeDataFeed=true), which deletion vectors leave out"
         )
-    if facts.properties.get("delta.appendOnly") == "true":
+    if properties.get("delta.appendOnly") == "true":
         problems.append("delta.appendOnly=true")
     if problems:
         raise SinkError(
-            f"table '{table.name}': {table.place} cannot show a state because of {'; '.join(problems)}. Nothing was "
-            "written. Take that back, or publish to a table without"
+            f"{what} cannot show a state because of {'; '.join(problems)}. Nothing was written. Take that back, or "
+            "publish to a table without"
         )
 
 

@@ -427,7 +427,14 @@ def test_a_keyed_table_of_a_database(
         assert [b.rows_refused for b in engine.run(world.job(route)).batches] == [0]
 
 
-KEYED_DELTA = ["not null", "not null in a list", "not null in a map", "not null in records of a list", "check", "varchar"]
+KEYED_DELTA = [
+    "not null",
+    "not null in a list",
+    "not null in a map",
+    "not null in records of a list",
+    "check",
+    "varchar",
+]
 """Cases of ``DELTA`` whose tables show no last rows: plain files are written, which nothing judges."""
 
 
@@ -443,15 +450,14 @@ def test_a_delta_table_with_rules_is_refused_for_last_rows_before_the_commit(
         spark.sql(f"CREATE TABLE delta.`{path}` ({case.columns}) USING delta")
     if case.more:
         spark.sql(f"ALTER TABLE delta.`{path}` {case.more}")
-    key = [next(iter(case.kinds))] if "id" in case.kinds else ["n"]
-    kinds = case.kinds if "id" in case.kinds else {"n": pa.int64(), **case.kinds}
-    if "n" in kinds:
-        DeltaTable(path).alter.add_columns(DeltaField("n", PrimitiveType("long")))
-    good, bad = ((*([7] if "n" in kinds else []), *row) for row in (case.good, case.bad))
+    DeltaTable(path).alter.add_columns(DeltaField("n", PrimitiveType("long")))
+    kinds, key = {"n": pa.int64(), **case.kinds}, ["n"]
     world = World(tmp_path, spark, replace(case, kinds=kinds), DeltaSink(path, key=key, adopt=True))
-    world.arrive("a", good, bad)
+    world.arrive("a", (1, *case.good), (2, *case.bad))
     with world.engine as engine:
-        with pytest.raises(SinkError, match=r"sink 'out'.*cannot show .* because of .*publish to a table without"):
+        with pytest.raises(
+            SinkError, match=r"sink 'out'.*cannot show .* because of .*publish to a table without"
+        ):
             engine.run(world.job("source", on_error))
         assert engine.checkpoints("landing") == []
         (batch,) = engine.run(world.job("source", on_error, DeltaSink(f"{tmp_path}/new", key=key))).batches

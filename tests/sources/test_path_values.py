@@ -69,7 +69,7 @@ def test_a_text_that_is_no_value_is_refused_with_file_column_and_value(kind: str
 @pytest.mark.parametrize("text", ["%FF", "caf%E9", "%ED%A0%80"])
 def test_bytes_that_are_not_utf_8_are_refused(text: str) -> None:
     with pytest.raises(
-        BadFileError, match="the directory gives column 'c' the value .* which is not a string"
+        BadFileError, match=r"the directory gives column 'c' the value .* which is not a string"
     ):
         values_in_path(f"file:///in/c={text}/x", "file:///in", columns("c string"))
     assert values_in_path("file:///in/c=caf%C3%A9/x", "file:///in", columns("c string")) == {"c": "café"}

@@ -518,7 +518,7 @@ def test_a_name_in_another_encoding_is_not_null(tmp_path: Path) -> None:
     (lines := tmp_path / "csv").mkdir()
     content, schema = "k,café\n1,2\n".encode("latin-1"), "k int, `café` int"
     with pytest.raises(
-        UnreadFileError, match="whose name is not UTF-8, and none 'caf.*: set the option encoding"
+        UnreadFileError, match=r"whose name is not UTF-8, and none 'caf.*: set the option encoding"
     ):
         read(lines, content, schema, options=HEADER)
     assert read(lines, content, schema, options={**HEADER, "encoding": "ISO-8859-1"}).rows == [(1, 2)]

@@ -11,9 +11,11 @@ from pyspark.errors import PythonException
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 from pyspark.sql.types import DataType
 
 from state_engine.core.errors import ValueTypeError
+from state_engine.spark.engine_session import EngineSession
 from state_engine.spark.frame_code import CheckedResult, frame_code
 
 NOON = datetime(2026, 1, 5, 12)
@@ -98,3 +100,95 @@ def test_the_users_own_queries_get_what_pyspark_gives(spark: SparkSession) -> No
     assert spark.range(1, 2).select(half("id")).collect()[0][0] is None
     with pytest.raises(PythonException, match=r"a udf, <lambda>, declared int, and 0\.5"):
         of_a_job.collect()
+
+
+# -- functions that SQL text names -------------------------------------------------------------------------------------
+
+
+def test_a_function_that_is_registered_in_code_of_a_job_gives_its_declared_type(spark: SparkSession) -> None:
+    session = EngineSession(spark)
+    with frame_code():
+        session.udf.register("half_of", lambda n: n / 2, "double")
+        session.udf.register("halved", F.udf(lambda n: n / 2, "int", useArrow=False))
+        session.udf.register("whole", lambda n: n, T.IntegerType())
+        session.udf.register("as_text", lambda n: n)
+        rows = session.range(1, 2)
+        fitting = rows.selectExpr("half_of(id)", "whole(id)", "as_text(id)")
+        others = [rows.selectExpr("halved(id)"), session.sql("SELECT halved(id) FROM range(1, 2)")]
+    assert tuple(fitting.collect()[0]) == (0.5, 1, "1")
+    for frame in others:
+        with pytest.raises(PythonException, match=r"a udf, <lambda>, declared int, and 0\.5"):
+            frame.collect()
+    session.udf.register("half_of", lambda n: n / 2, "int")  # the user's own
+    assert session.range(1, 2).selectExpr("half_of(id)").collect()[0][0] is None
+
+
+@pytest.mark.parametrize("by_arrow", [False, True])
+def test_a_function_that_the_user_registered_gives_its_declared_type_in_code_of_a_job(
+    spark: SparkSession, by_arrow: bool
+) -> None:
+    spark.udf.register("half_elsewhere", F.udf(lambda n: n / 2, "int", useArrow=by_arrow))
+    spark.udf.register("twice", F.udf(lambda n, times=2: n * times, "bigint", useArrow=by_arrow))
+    try:
+        session = EngineSession(spark)
+        rows = session.range(4, 5).selectExpr(
+            "half_elsewhere(id) AS half", "twice(id)", "twice(id, times => 3)"
+        )
+        with pytest.raises(PythonException, match=r"a udf, <lambda>, declared int, and 2\.0"):
+            rows.collect()
+        assert tuple(rows.drop("half").collect()[0]) == (8, 12)
+        assert spark.range(4, 5).selectExpr("twice(id)").collect()[0][0] == 8
+        assert by_arrow or spark.range(5, 6).selectExpr("half_elsewhere(id)").collect()[0][0] is None
+    finally:
+        for name in ("half_elsewhere", "twice"):
+            spark.sql(f"DROP TEMPORARY FUNCTION {name}")
+
+
+# -- rows of createDataFrame -------------------------------------------------------------------------------------------
+
+ROWS: list[tuple[str, Any, Any]] = [
+    ("v int", (5,), 5), ("v double", (1,), 1.0), ("v double", [1], 1.0), ("v double", {"v": 1}, 1.0),
+    ("v double", {}, None), ("v double", SparkRow(v=1), 1.0), ("v decimal(4,2)", (Decimal("1.5"),), Decimal("1.50")),
+    ("v timestamp", (NOON,), NOON.replace(tzinfo=UTC).timestamp()), ("v timestamp_ntz", (NOON,), NOON),
+    ("v array<timestamp>", ([NOON],), NOON.replace(tzinfo=UTC).timestamp()), ("v string", (None,), None),
+]  # fmt: skip
+OTHER_ROWS: list[tuple[str, Any]] = [
+    ("v decimal(4,2)", (Decimal("1.005"),)), ("v decimal(4,2)", (Decimal("12345.1"),)), ("v float", (0.123456789012,)),
+    ("v string", (NOON,)), ("v string", (b"x",)), ("v int", (2.5,)), ("v int", (10**12,)), ("v double", (2**53 + 1,)),
+    ("v int", (1, 2)), ("v int", {"v": 1, "w": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("by", ["a list", "an RDD", "toDF"])
+@pytest.mark.parametrize("whose", ["the engine's", "the user's"])
+def test_rows_of_code_of_a_job_are_of_their_declared_type(spark: SparkSession, by: str, whose: str) -> None:
+    session = EngineSession(spark) if whose == "the engine's" else spark
+
+    def made(row: Any, declared: str) -> Any:
+        rows = [row] if by == "a list" else session.sparkContext.parallelize([row], 1)
+        return rows.toDF(schema=declared) if by == "toDF" else session.createDataFrame(rows, declared)
+
+    for declared, row, expected in ROWS:
+        with frame_code():
+            frame = made(row, declared)
+            if "array" in declared:
+                frame = frame.select(F.col("v")[0].alias("v"))
+            if declared.startswith(("v timestamp", "v array")) and "ntz" not in declared:
+                frame = frame.select(F.unix_seconds("v").alias("v"))
+        assert frame.collect()[0][0] == expected, (declared, row)
+
+
+@pytest.mark.parametrize("by", ["a list", "an RDD"])
+@pytest.mark.parametrize(("declared", "row"), OTHER_ROWS, ids=str)
+def test_rows_of_another_type_are_refused(spark: SparkSession, declared: str, row: Any, by: str) -> None:
+    rows = [row] if by == "a list" else spark.sparkContext.parallelize([row], 1)
+    with pytest.raises(
+        (ValueTypeError, PythonException), match="createDataFrame with rows declared struct<v:"
+    ):
+        collected(spark, rows, declared)
+
+
+def collected(spark: SparkSession, rows: Any, declared: str) -> Any:
+    with frame_code():
+        frame = spark.createDataFrame(rows, declared)
+    return frame.collect()
