@@ -16,10 +16,9 @@ from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.entry_counts import EntryCount, entry_counts
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
-from state_engine.core.types.ddl import ddl_text, parse_ddl
-from state_engine.core.types.every_type import StructType
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_text import shown_storage
-from state_engine.dagster.declared import table_schema
 from state_engine.dagster.naming import RUN
 from state_engine.dagster.pictures import (
     durations_and_lag,
@@ -170,11 +169,11 @@ def state_metadata(
     recorded = row.operator(operator)
     schema = next((s for s in recorded.states if s.name == state), None) if recorded else None
     if recorded is not None and schema is not None:
-        key = parse_ddl(recorded.key_type or recorded.key_schema)  # as declared, where that is known
+        key = KeySchema.recorded(recorded.key_schema, recorded.key_type)  # as declared, where that is known
         metadata["kind"] = schema.kind
         metadata["stored_type"] = ddl_text(shown_storage(schema.type))
-        if isinstance(key, StructType):
-            metadata["key_columns"] = dg.MetadataValue.table_schema(table_schema(key))
+        columns = [dg.TableColumn(*one) for one in zip(key.names, key.type_texts, strict=True)]
+        metadata["key_columns"] = dg.MetadataValue.table_schema(dg.TableSchema(columns))
     return metadata
 
 

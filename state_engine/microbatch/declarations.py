@@ -180,6 +180,9 @@ def checked_key(
 ) -> KeySchema | None:
     """Names and types of the key: from the rows, or where none came, as recorded; None without one."""
     recorded, today = batch.parent.operator(operator.uid) if batch.parent else None, routed.key_schema
+    declared = declared_key(operator)
+    if today is not None and declared is not None:  # rows have times of day as numbers
+        today = replace(today, times=declared.schema.times)
     if recorded is None:
         return today
     known = KeySchema.recorded(recorded.key_schema, recorded.key_type)

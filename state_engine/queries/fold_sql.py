@@ -63,6 +63,8 @@ def _key_part(part: str, stored: pa.DataType, shown: pa.DataType) -> str:
     """
     if stored == shown:
         return part
+    if pa.types.is_string(shown):  # what is no text in storage is a time of day
+        return _time_text(part)
     if pa.types.is_struct(shown):
         fields = (
             f"{_key_part(f'{part}.{quoted(f.name)}', s.type, f.type)} AS {quoted(f.name)}"

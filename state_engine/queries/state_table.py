@@ -26,6 +26,7 @@ from state_engine.core.keys.key_arrays import key_groups_of
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.types.column_forms import times_as_text
 from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.every_type import TimeType
 from state_engine.core.types.type_text import type_from_text
 from state_engine.storage.layout import JobLayout, state_column
 from state_engine.storage.state.base import BaseSpec, read_entries
@@ -129,7 +130,15 @@ def _columns(
 def key_columns(keys: pa.StructArray, shown: Sequence[pa.DataType]) -> list[pa.Array]:
     """The columns of keys as readers see them; the twin of ``fold_sql``'s, and tested against it."""
     columns = zip(keys.flatten(), shown, strict=True)
-    return [c if c.type == kind else pa.array(decode_keys(c, kind), kind) for c, kind in columns]
+    return [_key_column(column, kind) for column, kind in columns]
+
+
+def _key_column(column: pa.Array, shown: pa.DataType) -> pa.Array:
+    if column.type == shown:
+        return column
+    if pa.types.is_string(shown):  # what is no text in storage is a time of day
+        return TimeType().as_text(column)
+    return pa.array(decode_keys(column, shown), shown)
 
 
 def _times(expiry: Expiry, updated: pa.Array, lasting: pa.Array) -> list[pa.Array]:

@@ -5,14 +5,16 @@ Only builds expressions.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import pyarrow as pa
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types import every_type as types
-from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.spark_types import spark_field
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import to_type
@@ -65,6 +67,13 @@ def as_stored(
             f"{what} is {have.simpleString()}, declared is what is stored as {ddl_text(want)}: cast it"
         )
     return column.cast(spark_data_type(want))
+
+
+def times_stored(frame: DataFrame, names: Collection[str], *, what: str) -> DataFrame:
+    """Columns of times of day as they are stored, where they are text, as queries show them."""
+    texts = {f.name for f in frame.schema.fields if isinstance(f.dataType, StringType)} & set(names)
+    parts = {name: _microseconds(F.col(quoted(name)), f"{what}: column '{name}'") for name in texts}
+    return frame.withColumns(parts) if parts else frame
 
 
 def _microseconds(column: Column, what: str) -> Column:

@@ -39,7 +39,7 @@ from state_engine.queries.state_rows import (
     VALUE,
     StateForm,
 )
-from state_engine.queries.stored_columns import renamed, spark_data_type
+from state_engine.queries.stored_columns import renamed, spark_data_type, times_stored
 from state_engine.spark.engine_session import taken_in
 from state_engine.spark.key_columns import canonical_column, key_hash_column, key_refusal_column
 from state_engine.storage.layout import JobLayout, changelog_schema
@@ -161,7 +161,7 @@ def keys_frame(
     types = [spark_data_type(t) for t in schema.types]
     if not isinstance(keys, DataFrame):
         keys = spark.createDataFrame(key_table(keys, schema, what=what))
-    keys = taken_in(keys, spark)
+    keys = times_stored(taken_in(keys, spark), schema.times, what=what)
     missing = sorted(set(schema.names) - set(keys.columns))
     if missing:
         raise ConfigurationError(

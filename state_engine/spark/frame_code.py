@@ -122,8 +122,8 @@ def look_at_functions(session: SparkSession) -> None:
     for place, name in enumerate(str(known.mkString("\n")).split("\n")):
         if name.startswith("system.builtin."):
             continue
-        found = registry.lookupFunction(known.apply(place))
-        if found.isDefined() and found.get().getSource() == "python_udf":
+        info = registry.lookupFunction(known.apply(place))
+        if info.isDefined() and info.get().getSource() == "python_udf":
             builder = registry.lookupFunctionBuilder(known.apply(place)).get()
             made = _taken_out(builder.apply(jvm.PythonUtils.toSeq([])))
             if made is not None:

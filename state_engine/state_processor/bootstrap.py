@@ -36,6 +36,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.queries.state_changes import ADDED
 from state_engine.queries.state_rows import KEY, STATE, WHOLE, StateForm, key_schema_of, state_rows
+from state_engine.queries.stored_columns import times_stored
 from state_engine.sources.base import Element
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.spark.engine_session import taken_in
@@ -167,7 +168,7 @@ class Bootstrap:
             what = f"{where}, state '{name}'"
             if not isinstance(frame, DataFrame):
                 raise ConfigurationError(f"{what}: give a Spark DataFrame, not {type(frame).__name__}")
-            frame = taken_in(frame, self.spark)
+            frame = times_stored(taken_in(frame, self.spark), key.times if key else (), what=what)
             of_frame = key_schema_of(frame, node.key_columns, what=what)
             key = key or of_frame
             if of_frame.storage != key.storage:

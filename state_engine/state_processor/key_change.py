@@ -29,7 +29,7 @@ from state_engine.core.operator_state.operator_snapshot import RAW_KEYED
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_information import TypeLike
-from state_engine.core.types.type_parsing import arrow_type, from_spark_json, to_type
+from state_engine.core.types.type_parsing import from_spark_json, to_type
 from state_engine.job.graph import (
     Node,
     OperatorNode,
@@ -213,7 +213,7 @@ def known_key(
             f"key_type='{names[0]} string'"
         )
     schema = key_schema_of(frame.rows, names, what=what)
-    return DeclaredKey(schema.names, tuple(arrow_type(kind) for kind in schema.types))
+    return DeclaredKey(schema.names, schema.kinds)
 
 
 def _given(names: tuple[str, ...], key_type: TypeLike, what: str) -> DeclaredKey:

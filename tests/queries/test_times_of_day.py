@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from datetime import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,15 +16,20 @@ from pyspark.sql import functions as F
 from state_engine import (
     DataStream,
     KeyedProcessFunction,
+    KeyedStream,
     ListStateDescriptor,
     MapStateDescriptor,
     RuntimeContext,
     StatefulJob,
+    Types,
     ValueStateDescriptor,
     open_state,
 )
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.every_type import TimeType
+from state_engine.dagster.metadata import state_metadata
 from state_engine.monitoring.job_history import read_history
 from state_engine.queries.fold_sql import read_sql
 from state_engine.queries.portable_sql import answer
@@ -152,3 +158,105 @@ def test_spark_shows_each_time_as_arrow_does(spark: SparkSession) -> None:
     frame = spark.createDataFrame(pa.table({"v": stored}))
     answer = frame.selectExpr(f"{read_sql('v', TimeType(), stored.type)} AS v").toArrow()["v"]
     assert answer.to_pylist() == TimeType().as_text(stored).to_pylist()
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    seen: time
+    times: int
+
+
+VISITS = Types.ROW_NAMED(["k", "seen"], [Types.STRING(), Types.SQL_TIME()])
+KEYS: dict[str, tuple[Callable[[DataStream], KeyedStream], Any, dict[str, Any], dict[str, Any]]] = {
+    "a function": (lambda rows: rows.key_by(lambda row: row.seen, key_type=time), HALF_PAST, {"key": A}, {"key": B}),
+    "a column": (lambda rows: rows.key_by("seen"), HALF_PAST, {"seen": A}, {"seen": B}),
+    "two columns": (
+        lambda rows: rows.key_by("k", "seen"), ("a", HALF_PAST), {"k": "a", "seen": A}, {"k": "b", "seen": B},
+    ),
+    "a record": (
+        lambda rows: rows.key_by(lambda row: Seen(row.seen, 2), key_type=Seen), Seen(HALF_PAST, 2),
+        {"seen": A, "times": 2}, {"seen": B, "times": 2},
+    ),
+}  # fmt: skip
+"""By what makes a key: the stream, a key as functions see it, how it is shown, and how one that is refused is."""
+
+
+class Counts(KeyedProcessFunction):
+    """Counts the rows of a key; one is refused."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.n = runtime_context.get_state(ValueStateDescriptor("visits", int, default=0))
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        if value.seen == LAST:
+            raise ValueError("too late")
+        self.n.update(self.n.value() + 1)
+        yield str(ctx.get_current_key())
+
+
+def counting(job: StatefulJob, by: str) -> dict[str, DataStream]:
+    rows = job.from_collection(
+        [("a", HALF_PAST), ("b", LAST), ("a", HALF_PAST)], VISITS, name="rows", max_rows_per_batch=1
+    )
+    return {"out": KEYS[by][0](rows).process(Counts(), uid="counts", output_type=str)}
+
+
+@pytest.mark.parametrize("by", KEYS)
+def test_a_time_of_day_in_a_key_is_text_as_in_a_value(tmp_path: Path, spark: SparkSession, by: str) -> None:
+    _, key, shown_key, refused = KEYS[by]
+    pipeline = Pipeline(tmp_path, spark, lambda job: counting(job, by), on_error="dead_letter")
+    pipeline.run()
+    root, names = tmp_path / "root", ", ".join(shown_key)
+    history = read_history(str(root), "pipeline")
+    assert history is not None
+    views = views_of(
+        ViewedJob(history.layout, history.checkpoints, history.path, lambda _: pytest.fail("Spark"))
+    )
+    row = shown_key | {"value": 2}
+    with pipeline.engine() as engine:
+        job = pipeline.job()
+        assert plain(engine.read_state("pipeline", "counts", "visits").toArrow(), row) == [row]
+        assert plain(engine.sql("pipeline", f"SELECT {names}, value FROM visits").toArrow(), row) == [row]
+        assert plain(answer(views, f"SELECT {names}, value FROM visits"), row) == [row]
+        assert plain(open_state.read_state(root, "pipeline", "counts", "visits"), row) == [row]
+        (difference,) = engine.diff("pipeline", 1, 3, state="visits")
+        assert plain(difference.changes.toArrow(), shown_key | {"after": 2}) == [shown_key | {"after": 2}]
+        for given in (key, shown_key):
+            history_of = engine.explain("pipeline", given)
+            assert history_of.keys == {"counts": shown_key}
+            assert [one.after for one in history_of.events[0].states] == [1]
+            as_declared = engine.explain(job, given).keys["counts"]
+            assert {
+                n: p.isoformat() if isinstance(p, time) else p for n, p in as_declared.items()
+            } == shown_key
+            assert any(isinstance(p, time) for p in as_declared.values())
+        assert [json.loads(letter.key or "") for letter in engine.list_dead_letters(job)] == [refused]
+        columns = state_metadata(history.path, "counts", "visits", [])["key_columns"].schema.columns
+        assert [one.name for one in columns if one.type == "time"] == [
+            n for n in shown_key if n in ("seen", "key")
+        ]
+        erased = engine.state_processor(job).erase_keys([shown_key], dry_run=True).transform
+        assert sum(state.deleted for state in erased.states) == 1
+    other = Pipeline(tmp_path / "other", spark, lambda job: counting(job, by), on_error="dead_letter")
+    with pipeline.engine() as engine, other.engine() as target:
+        frame = engine.read_state("pipeline", "counts", "visits").select(*shown_key, "value")
+        target.state_processor(other.job()).bootstrap(
+            {"counts": {"visits": frame}}, positions={"rows": "all"}
+        )
+        assert plain(target.read_state("pipeline", "counts", "visits").toArrow(), row) == [row]
+
+
+def plain(rows: pa.Table, columns: Iterable[str]) -> list[dict[str, Any]]:
+    return rows.select(list(columns)).to_pylist()
+
+
+def test_a_key_that_was_recorded_as_a_number_is_one_until_the_next_checkpoint() -> None:
+    before = KeySchema.recorded("struct<`at`: bigint>", "struct<`at`: bigint>")
+    today = DeclaredKey(("at",), (Types.SQL_TIME(),)).schema
+    assert before.is_stored_like(today)
+    assert today.is_stored_like(before)
+    assert (before.shown, today.shown) == ((pa.int64(),), (pa.string(),))
+    again = KeySchema.recorded(str(today), today.declared_text)
+    assert (again.times, again.storage) == (("at",), before.storage)

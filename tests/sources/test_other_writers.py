@@ -222,6 +222,8 @@ def _json_rows(text: str) -> tuple[list[dict[str, Any]], int]:
 def _csv_rows(text: str) -> tuple[list[dict[str, Any]], int]:
     records = list(csv.reader(io.StringIO(text, newline=""), strict=True))
     header, rows, refused = records[0], [], 0
+    if {name.strip().lower() for name in header if name.lower() not in COLUMNS} & set(COLUMNS):
+        raise csv.Error("a name with blanks around it may be a declared one: such a file is a letter")
     for record in records[1:]:
         if not record:
             continue

@@ -165,7 +165,7 @@ def test_rows_of_code_of_a_job_are_of_their_declared_type(spark: SparkSession, b
     session = EngineSession(spark) if whose == "the engine's" else spark
 
     def made(row: Any, declared: str) -> Any:
-        rows = [row] if by == "a list" else session.sparkContext.parallelize([row], 1)
+        rows: Any = [row] if by == "a list" else session.sparkContext.parallelize([row], 1)
         return rows.toDF(schema=declared) if by == "toDF" else session.createDataFrame(rows, declared)
 
     for declared, row, expected in ROWS:

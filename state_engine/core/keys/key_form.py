@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import time
 from typing import Any
 
 import pyarrow as pa
@@ -51,7 +52,10 @@ class DeclaredKey:
     @property
     def schema(self) -> KeySchema:
         """As Arrow types, which is what is recorded of a key."""
-        return KeySchema(self.names, tuple(kind.arrow for kind in self.types))
+        times = [
+            name for name, kind in zip(self.names, self.types, strict=True) if isinstance(kind, TimeType)
+        ]
+        return KeySchema(self.names, tuple(kind.arrow for kind in self.types), times=tuple(times))
 
     @property
     def form(self) -> KeyForm | None:
@@ -61,9 +65,7 @@ class DeclaredKey:
     def shown(self, parts: Mapping[str, Any]) -> dict[str, Any]:
         """A key by its columns, whose parts are as readers of states see them, with times of day and instants."""
         kinds = dict(zip(self.names, self.types, strict=True))
-        return {
-            n: _declared(kinds[n], p) if isinstance(kinds.get(n), _OTHERS) else p for n, p in parts.items()
-        }
+        return {n: _of_readers(kinds.get(n), p) for n, p in parts.items()}
 
     def columns(self, keys: list[Any]) -> list[pa.Array]:
         """Normal keys, or None, as the columns of the key."""
@@ -121,6 +123,13 @@ class KeyForm:
         if self._record is not None:
             return self._record.from_columns([[part] for part in made])[0]
         return made[0] if len(made) == 1 else tuple(made)
+
+
+def _of_readers(kind: TypeInformation | None, part: Any) -> Any:
+    """A part of a key as declared, from what readers of states see."""
+    if isinstance(kind, TimeType) and isinstance(part, str):
+        return time.fromisoformat(part)
+    return _declared(kind, part) if isinstance(kind, _OTHERS) else part
 
 
 def _declared(kind: TypeInformation, plain: Any) -> Any:

@@ -8,15 +8,20 @@ column has one type for ever. Plays the part of Flink's key serializer.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
 from state_engine.core.keys.canonical import decode_keys, storage_type
 from state_engine.core.types.column_names import storable_names
-from state_engine.core.types.ddl import ddl_text, parse_ddl
+from state_engine.core.types.ddl import ddl_text, parse_ddl, quoted, record_text
+from state_engine.core.types.every_type import StructType, TimeType
+from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import arrow_type
+
+_TIME = "time"
+"""What a time of day is called in the recorded text of a key."""
 
 
 @dataclass(frozen=True)
@@ -25,17 +30,21 @@ class KeySchema:
 
     Attributes:
         stored: what the columns are called in storage, where they are called otherwise there; see ``columns``.
+        times: names of the columns that are times of day: numbers for storage, and text for readers.
     """
 
     names: tuple[str, ...]
     types: tuple[pa.DataType, ...]
     stored: tuple[str, ...] = ()
+    times: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     @classmethod
     def declared(cls, text: str) -> KeySchema:
         """The schema whose ``declared_text`` this is."""
-        kind = parse_ddl(text).arrow
-        return cls(tuple(f.name for f in kind), tuple(f.type for f in kind))
+        kind = parse_ddl(text, more={_TIME: TimeType})
+        assert isinstance(kind, StructType)
+        times = [n for n, part in zip(kind.names, kind.types, strict=True) if isinstance(part, TimeType)]
+        return cls(tuple(kind.names), tuple(f.type for f in kind.arrow), times=tuple(times))
 
     @classmethod
     def recorded(cls, key_schema: str, key_type: str) -> KeySchema:
@@ -61,7 +70,13 @@ class KeySchema:
             >>> KeySchema.declared(KeySchema(("day",), (pa.date32(),)).declared_text)
             KeySchema(names=('day',), types=(DataType(date32[day]),), stored=())
         """
-        return ddl_text(pa.struct(list(zip(self.names, self.types, strict=True))))
+        return record_text(map(quoted, self.names), self.type_texts)
+
+    @property
+    def type_texts(self) -> list[str]:
+        """Declared types of the columns, as DDL."""
+        kinds = zip(self.names, self.types, strict=True)
+        return [_TIME if name in self.times else ddl_text(kind) for name, kind in kinds]
 
     @property
     def storage(self) -> pa.DataType:
@@ -71,13 +86,20 @@ class KeySchema:
 
     @property
     def shown(self) -> tuple[pa.DataType, ...]:
-        """Types of the columns for readers: as stored, but dates, decimals and booleans as declared.
+        """Types of the columns for readers: as stored, but dates, decimals and booleans as declared, and times as text.
 
         Example:
             >>> KeySchema.declared("struct<`day`: date, `price`: decimal(5,2), `size`: smallint>").shown
             (DataType(date32[day]), Decimal128Type(decimal128(5, 2)), DataType(int64))
         """
-        return tuple(_shown(kind) for kind in self.types)
+        kinds = zip(self.names, self.types, strict=True)
+        return tuple(pa.string() if name in self.times else _shown(kind) for name, kind in kinds)
+
+    @property
+    def kinds(self) -> tuple[TypeInformation, ...]:
+        """The declared types of the columns."""
+        pairs = zip(self.names, self.types, strict=True)
+        return tuple(TimeType() if name in self.times else arrow_type(kind) for name, kind in pairs)
 
     def stored_in(self, tables: Iterable[pa.DataType]) -> KeySchema:
         """This key under names that it can have in tables: a column of another type keeps its name for itself.
