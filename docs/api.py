@@ -70,7 +70,10 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     ),
     "Aggregates": (
         "Aggregates of the rows of a key, for `keyed.aggregate(n=count(), total=sum_(\"amount\"))`.",
-        ["count", "sum_", "avg", "min_", "max_"],
+        [
+            "count", "sum_", "avg", "min_", "max_", "count_distinct", "collect_set", "collect_list", "first", "last",
+            "min_by", "max_by", "stddev", "variance", "aggregate_with",
+        ],
     ),
     "Keyed state": (
         "Descriptors declare a state in `open`; handles read and write it for the current key.",

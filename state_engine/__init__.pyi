@@ -88,7 +88,23 @@ from state_engine.operations.head_operations import RestoreReport
 from state_engine.operations.rescaling import RescaleReport
 from state_engine.operations.root_upgrade import UpgradeReport
 from state_engine.operations.savepoints import SavepointReport
-from state_engine.operators.aggregates.declarations import avg, count, max_, min_, sum_
+from state_engine.operators.aggregates.declarations import (
+    aggregate_with,
+    avg,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last,
+    max_,
+    max_by,
+    min_,
+    min_by,
+    stddev,
+    sum_,
+    variance,
+)
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
@@ -196,7 +212,8 @@ __all__ = [
     "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor", "EventTimeTrigger",
     "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger",
     # aggregates
-    "count", "sum_", "avg", "min_", "max_",
+    "count", "sum_", "avg", "min_", "max_", "count_distinct", "collect_set", "collect_list", "first", "last",
+    "min_by", "max_by", "stddev", "variance", "aggregate_with",
     # ready-made functions
     "LastRow", "Scd2", "TopN",
     # checkpoint hooks and operator state

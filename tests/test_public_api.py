@@ -45,6 +45,8 @@ NAMES = {
     "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_", "Timestamped",
+    "count_distinct", "collect_set", "collect_list", "first", "last", "min_by", "max_by", "stddev", "variance",
+    "aggregate_with",
     "WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow",
     "AllWindowedStream", "CountWindow", "GlobalWindow", "ProcessWindowFunction", "WindowFunction",
     "ProcessAllWindowFunction", "AllWindowFunction", "TumblingEventTimeWindows", "SlidingEventTimeWindows",

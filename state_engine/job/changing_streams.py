@@ -68,7 +68,9 @@ def check_operator(
         return
     shortcut = method if isinstance(function, TypedByInput) or method in _SHORTCUTS else None
     raise ConfigurationError(
-        refusal_of_changes(function, operator=operator, keyed=keyed, of=_of(origins), shortcut=shortcut)
+        refusal_of_changes(
+            function, operator=operator, keyed=keyed, of=from_origins(origins), shortcut=shortcut
+        )
     )
 
 
@@ -103,9 +105,9 @@ def check_sink(sink: Sink, node: Node, *, name: str) -> None:
     if origins and not sink.accepts_changes:
         raise ConfigurationError(
             f"sink '{name}': a {type(sink).__name__} takes inserts only, and its stream holds updates and deletes, too"
-            f"{_of(origins)}. A DeltaSink or SqlSink with key=[…] applies them: it shows the last row of each key. Or "
-            "put a process function in front that says accepts_changes = True and makes inserts of them, or give the "
-            "stream to ForeachBatchSink(…, accepts_changes=True)"
+            f"{from_origins(origins)}. A DeltaSink or SqlSink with key=[…] applies them: it shows the last row of each "
+            "key. Or put a process function in front that says accepts_changes = True and makes inserts of them, or "
+            "give the stream to ForeachBatchSink(…, accepts_changes=True)"
         )
 
 
@@ -119,5 +121,8 @@ def check_late_to(source: Source, late_to: OutputTag | None, *, name: str) -> No
         )
 
 
-def _of(origins: Sequence[str]) -> str:
+def from_origins(origins: Sequence[str]) -> str:
+    """What makes a stream change, for messages; empty where nothing does."""
+    if not origins:
+        return ""
     return f" (from {', '.join(dict.fromkeys(origins))})"

@@ -13,13 +13,15 @@ from typing import Any
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.state.aggregate_functions import AggregateFunction
 from state_engine.core.types.column_names import check_there
 from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.job.changing_streams import from_origins
 from state_engine.job.graph import KEY_COLUMN, SelectedKey
 from state_engine.job.typed_by_input import TypedByInput
 from state_engine.operators.aggregates.declarations import Aggregate
 from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates
-from state_engine.operators.aggregates.plan import plan
+from state_engine.operators.aggregates.plan import check_able, plan
 from state_engine.sources.output_type import OutputType
 
 Key = tuple[str, ...] | SelectedKey
@@ -33,38 +35,52 @@ class OneForAll(KeySelector):
 
 
 def declared_aggregates(
-    aggregates: Mapping[str, Aggregate], key: Key, *, changing: bool, emits_changes: bool
+    aggregates: Mapping[str, Aggregate], key: Key, *, origins: Sequence[str], emits_changes: bool
 ) -> TypedByInput:
     """The running aggregates of a keyed stream.
 
     Args:
-        changing: whether its rows are updated and deleted.
+        origins: what makes its rows change; empty where they are only added.
         emits_changes: whether each result takes the one before back; where the stream changes, it does.
     """
-    check_aggregates(aggregates)
+    check_aggregates(aggregates, origins)
+    retract = bool(origins)
     return TypedByInput(
-        partial(_function, aggregates, key, changing, emits_changes),
-        gives=partial(result_columns, aggregates, key, changing=changing),
+        partial(_function, aggregates, key, retract, emits_changes),
+        gives=partial(result_columns, aggregates, key, retract=retract),
         accepts_changes=True,
         emits_changes=emits_changes,
         gives_running_results=not emits_changes,
     )
 
 
-def check_aggregates(aggregates: Mapping[str, Aggregate]) -> None:
-    """Refuse what is no aggregate."""
+def check_aggregates(
+    aggregates: Mapping[str, Aggregate], origins: Sequence[str], *, merge: bool = False
+) -> None:
+    """Refuse what is no aggregate, and what cannot take rows back or be merged where that is needed.
+
+    Args:
+        origins: what makes the rows of the stream change; empty where they are only added.
+        merge: whether parts of windows are merged.
+    """
     for name, aggregate in aggregates.items():
+        if isinstance(aggregate, AggregateFunction):
+            raise ConfigurationError(
+                f"aggregate({name}={aggregate!r}): give it with its types, as in "
+                f"{name}=aggregate_with({type(aggregate).__name__}(…), accumulator_type, output_type, field='amount')"
+            )
         if not isinstance(aggregate, Aggregate):
             raise ConfigurationError(
                 f"aggregate({name}={aggregate!r}): by the name of the column that it becomes, an aggregate is count(), "
-                "count(field), sum_(field), avg(field), min_(field) or max_(field)"
+                "count(field), sum_(field), first(field) or another one of the guide on aggregates"
             )
+    check_able(aggregates, retract=bool(origins), merge=merge, of=from_origins(origins))
 
 
 def _function(
-    aggregates: Mapping[str, Aggregate], key: Key, changing: bool, emits_changes: bool, kind: OutputType
+    aggregates: Mapping[str, Aggregate], key: Key, retract: bool, emits_changes: bool, kind: OutputType
 ) -> KeyedAggregates:
-    made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
+    made = plan(aggregates, kind.columns, scalar=kind.scalar, retract=retract)
     return KeyedAggregates(made, record_key=record_key(key_columns(key, kind)), emits_changes=emits_changes)
 
 
@@ -73,7 +89,7 @@ def result_columns(
     key: Key,
     kind: OutputType,
     *,
-    changing: bool,
+    retract: bool,
     between: Mapping[str, TypeInformation] = MappingProxyType({}),
 ) -> OutputType:
     """The columns of results: the key's, those in between, one for each aggregate.
@@ -81,7 +97,7 @@ def result_columns(
     Raises:
         ConfigurationError: an aggregate does not fit the stream, or has the name of another column.
     """
-    made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=changing)
+    made = plan(aggregates, kind.columns, scalar=kind.scalar, retract=retract)
     columns = key_columns(key, kind)
     _check_names(aggregates, columns.names, of="the key has a column")
     _check_names(aggregates, tuple(between), of="a window has a column")

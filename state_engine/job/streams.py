@@ -28,7 +28,12 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.changing_streams import check_sink, is_changing, sequence_of_feeds
+from state_engine.job.changing_streams import (
+    check_sink,
+    is_changing,
+    origins_of_changes,
+    sequence_of_feeds,
+)
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.declared_aggregates import declared_aggregates
 from state_engine.job.graph import (
@@ -440,7 +445,7 @@ class KeyedStream(TableFunctions, DataStream):
             emit: ``rows`` makes each result an insert, an event of its own. ``changes`` lets each result of a key take
                 the one before back: for a keyed sink, or to rank or aggregate the newest results. On a stream that
                 changes they always do.
-            aggregates: ``count``, ``sum_``, ``avg``, ``min_`` and ``max_``, by the names of their columns.
+            aggregates: ``count``, ``sum_``, ``first`` and so on, by the names of their columns.
 
         Raises:
             ConfigurationError: there are both or neither; or an aggregate does not fit the columns of the stream.
@@ -464,8 +469,8 @@ class KeyedStream(TableFunctions, DataStream):
     def _aggregate(
         self, aggregates: Mapping[str, Aggregate], uid: str | None, *, emits_changes: bool
     ) -> DataStream:
-        changing = is_changing(self._node)
-        made = declared_aggregates(aggregates, self._key, changing=changing, emits_changes=emits_changes)
+        origins = origins_of_changes(self._node)
+        made = declared_aggregates(aggregates, self._key, origins=origins, emits_changes=emits_changes)
         declared = declared_type(self._node)
         if declared is not None:
             made.gives(declared)  # what does not fit is refused here and now

@@ -63,11 +63,14 @@ class TimedByInput(TypedByInput):
         gives: Callable[[OutputType], OutputType] | None = None,
         holds_back_ms: int | None,
         shape: str,
+        accepts_changes: bool = False,
         emits_changes: bool = False,
         shows: tuple[str, str] | None = None,
         late_to: OutputTag | None = None,
     ) -> None:
-        super().__init__(make, gives=gives, emits_changes=emits_changes, shows=shows)
+        super().__init__(
+            make, gives=gives, accepts_changes=accepts_changes, emits_changes=emits_changes, shows=shows
+        )
         self.holds_back_ms, self.shape, self.late_to = holds_back_ms, shape, late_to
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:

@@ -91,10 +91,11 @@ class WindowedStream:
             accumulator_type: what is stored, of a function.
             output_type: of what comes out, of a function.
             uid: identity of the operator and of its state: ``sessions``, ``windows``, or ``slices`` where they overlap.
-            aggregates: ``count``, ``sum_``, ``avg``, ``min_`` and ``max_``, by the names of their columns.
+            aggregates: ``count``, ``sum_``, ``first`` and so on, by the names of their columns.
 
         Raises:
-            ConfigurationError: there is none, one does not fit the columns of the stream, or the stream changes.
+            ConfigurationError: there is none, or one does not fit the columns of the stream; the stream changes, and
+                one cannot take rows back.
 
         Example:
             >>> from state_engine import FileSource, Session, StatefulJob, count
@@ -269,18 +270,20 @@ class WindowedStream:
     _FUNCTIONS: tuple[type[Any], ...] = (ProcessWindowFunction, WindowFunction)
 
     def _aggregates(self, aggregates: Mapping[str, Aggregate], uid: str | None) -> DataStream:
-        check_aggregates(aggregates)
         windowing = self._windowing
+        origins, merge = windowing.origins_of_changes, not windowing.single_parts
+        check_aggregates(aggregates, origins, merge=merge)
+        retract = bool(origins)
 
         def parts(kind: OutputType) -> tuple[Contents, Emitter]:
-            made = plan(aggregates, kind.columns, scalar=kind.scalar, changing=False)
-            return WindowAccumulators(made), windowing.bounded_rows(kind)
+            made = plan(aggregates, kind.columns, scalar=kind.scalar, retract=retract, merge=merge)
+            return WindowAccumulators(made, takes_back=retract), windowing.bounded_rows(kind)
 
         def gives(kind: OutputType) -> OutputType:
             between = windowing.columns_between(kind)
-            return result_columns(aggregates, windowing.key, kind, changing=False, between=between)
+            return result_columns(aggregates, windowing.key, kind, retract=retract, between=between)
 
-        return windowing.operator(parts, gives=gives, uid=uid)
+        return windowing.operator(parts, gives=gives, uid=uid, accepts_changes=retract)
 
     def _accumulated(self, function: AggregateFunction, accumulator_type: TypeLike) -> ContentsOf:
         kept = to_type(accumulator_type, parameter="accumulator_type of aggregate")

@@ -14,6 +14,7 @@ from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeInformation, TypeLike
 from state_engine.core.types.type_parsing import to_type
+from state_engine.job.changing_streams import from_origins, origins_of_changes
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import (
     OperatorInput,
@@ -72,6 +73,12 @@ class Windowing:
             self._check_no_time()
         elif not self.settings.clock:
             self._check_time()
+        self._check_changes()
+
+    @property
+    def origins_of_changes(self) -> list[str]:
+        """What makes the rows change; empty where they are only added."""
+        return origins_of_changes(self.rows.parent)
 
     @property
     def key(self) -> Key:
@@ -107,10 +114,12 @@ class Windowing:
         uid: str | None,
         gives: Callable[[OutputType], OutputType] | None = None,
         output_type: TypeLike = None,
+        accepts_changes: bool = False,
     ) -> DataStream:
         """Add the operator, and read the side output of its late rows.
 
         Args:
+            accepts_changes: whether rows can be taken back.
             gives: what comes out for rows of some kind; without, and without ``output_type``, such rows.
         """
         windows, settings = self.windows, self.settings
@@ -139,6 +148,7 @@ class Windowing:
                 gives=gives,
                 holds_back_ms=None if settings.clock else settings.lateness_ms + isinstance(windows, Session),
                 shape=windows.shape,
+                accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
                 shows=self._shown(),
                 late_to=settings.late_to,
@@ -181,6 +191,23 @@ class Windowing:
         if isinstance(self.windows, Session):
             return SESSIONS, BOUNDS[0]
         return (WINDOWS, BOUNDS[0]) if isinstance(self.windows, Tumbling) else None
+
+    def _check_changes(self) -> None:
+        """Refuse sessions, and windows of the clock, of rows that are updated and deleted."""
+        origins = self.origins_of_changes
+        if not origins:
+            return
+        what = f"window({self.windows!r}) takes inserts only, and its stream holds updates and deletes, too"
+        if self.merge:
+            raise ConfigurationError(
+                f"{what}{from_origins(origins)}: a deleted row may split a session. Keep the rows in a "
+                "KeyedProcessFunction, or drop duplicates before"
+            )
+        if self.settings.clock:
+            raise ConfigurationError(
+                f"{what}{from_origins(origins)}: by the clock a row that is taken back is in another window than it "
+                "was. Use windows of event time"
+            )
 
     def _check_time(self) -> None:
         """Refuse a stream without event time, and one whose late rows are gone before a window could take them."""

@@ -490,7 +490,9 @@ And so is the harness of such a function
 A reduction without inverse, an aggregation without retract and Flink's rolling aggregates take inserts only
   misuse/test_changes::test_what_cannot_take_rows_back_is_refused_on_a_stream_that_changes
   operators/test_retraction::test_which_functions_can_take_rows_back
-Aggregates fit the columns of their stream, and have names of their own
+Aggregates fit the columns of their stream, and have names of their own; each can do what the stream and windows need
+  operators/aggregates/test_new_aggregates::test_what_an_aggregate_cannot_do_is_refused_while_the_job_is_built
+  operators/aggregates/test_new_aggregates::test_fields_whose_names_would_meet_in_the_state_are_refused
   misuse/test_changes::test_aggregates_that_do_not_fit_are_refused_while_they_are_built
 What would count each running result of a key beside those before it is refused behind them
   operators/test_running_results::test_what_would_count_each_result_is_refused_behind_running_ones
@@ -531,6 +533,7 @@ A sum that does not fit its type is an error of the element
   operators/aggregates/test_keyed_aggregates::test_a_sum_that_does_not_fit_is_refused_and_changes_nothing
 An update or a delete of what was never added is refused, and changes nothing
   operators/aggregates/test_keyed_aggregates::test_what_was_never_added_is_refused_and_changes_nothing
+  operators/aggregates/test_new_aggregates::test_a_value_that_was_never_added_is_refused_and_changes_nothing
   operators/aggregates/test_aggregates_in_jobs::test_what_was_never_added_is_set_aside_or_fails_the_batch
 A row whose key was not counted cannot be taken back
   operators/test_retraction::test_rows_that_were_not_counted_cannot_be_taken_back

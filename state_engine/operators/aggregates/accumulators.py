@@ -50,7 +50,7 @@ _MORE_DIGITS = 4
 
 
 class Accumulator(AggregateFunction):
-    """Base of the accumulators.
+    """Base of the accumulators. ``merge`` changes neither of both.
 
     Attributes:
         result_type: of ``get_result``, which is None where there is no value.
@@ -64,6 +64,10 @@ class Accumulator(AggregateFunction):
 
     def never_added(self, value: Any) -> RetractionError:
         return never_added(value, what=self.what)
+
+    def has_values(self, accumulator: Any) -> bool:
+        """Whether an accumulator certainly has values."""
+        return bool(accumulator != self.create_accumulator())
 
 
 class CountValues(Accumulator):

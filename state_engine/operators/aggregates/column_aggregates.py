@@ -21,8 +21,9 @@ from state_engine.core.functions.vectorized_functions import (
 )
 from state_engine.core.types.columns import one_chunk
 from state_engine.operators.aggregates.column_accumulators import Running, running_form
-from state_engine.operators.aggregates.plan import AggregatePlan, AggregateStep
+from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.aggregates.segments import Segments
+from state_engine.operators.aggregates.steps import AggregateStep
 
 
 class VectorizedAggregates(StandsForElements):
@@ -39,7 +40,7 @@ class VectorizedAggregates(StandsForElements):
     def of(cls, plan: AggregatePlan) -> VectorizedAggregates | None:
         """The function over columns; None where a step has no running form."""
         forms = [
-            running_form(step.accumulator, step.value_type) for step in plan.steps if step.values is None
+            running_form(step.accumulator, step.value_type) for step in plan.steps if step.beside is None
         ]
         running = [form for form in forms if form is not None]
         return cls(plan, running) if len(running) == len(plan.steps) else None

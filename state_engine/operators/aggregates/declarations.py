@@ -1,4 +1,4 @@
-"""Declared aggregates: ``count``, ``sum_``, ``avg``, ``min_``, ``max_``.
+"""Declared aggregates: ``count``, ``sum_``, ``first``, ``collect_list`` and so on.
 
 A declaration says what is asked for, and knows no types; ``plan`` binds it to the columns of a stream.
 """
@@ -8,7 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["count", "sum", "avg", "min", "max"]
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.state.aggregate_functions import AggregateFunction
+from state_engine.core.types.type_information import TypeInformation, TypeLike
+from state_engine.core.types.type_parsing import to_type
+
+Kind = Literal[
+    "count", "sum", "avg", "min", "max", "count_distinct", "collect_set", "collect_list", "first", "last", "min_by",
+    "max_by", "stddev", "variance", "function",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FunctionTypes:
+    """A function that aggregates, with its types.
+
+    Attributes:
+        accumulator_type: what is stored.
+    """
+
+    function: AggregateFunction
+    accumulator_type: TypeInformation
+    output_type: TypeInformation
 
 
 @dataclass(frozen=True)
@@ -17,16 +38,29 @@ class Aggregate:
 
     Attributes:
         field: name or position of the field whose values it is of; None for rows.
+        by: the field that says which value is the least or greatest.
+        most: how many values are collected at most; None for all.
+        population: whether values are all that there are, and not a sample.
+        of_function: what ``aggregate_with`` was given.
     """
 
     kind: Kind
     field: str | int | None = None
+    by: str | int | None = None
+    most: int | None = None
+    population: bool = False
+    of_function: FunctionTypes | None = None
 
     def __str__(self) -> str:
-        return f"{_SPELLED.get(self.kind, self.kind)}({'' if self.field is None else repr(self.field)})"
+        given = [repr(one) for one in (self.field, self.by) if one is not None]
+        given += [] if self.most is None else [f"most={self.most}"]
+        given += ["population=True"] if self.population else []
+        if self.of_function is not None:
+            given = [f"{type(self.of_function.function).__name__}()", *(f"field={one}" for one in given)]
+        return f"{_SPELLED.get(self.kind, self.kind)}({', '.join(given)})"
 
 
-_SPELLED: dict[str, str] = {"sum": "sum_", "min": "min_", "max": "max_"}
+_SPELLED: dict[str, str] = {"sum": "sum_", "min": "min_", "max": "max_", "function": "aggregate_with"}
 
 
 def count(field: str | int | None = None) -> Aggregate:
@@ -86,3 +120,148 @@ def max_(field: str | int) -> Aggregate:
         field: name or position of a field whose values have an order; of bare values, 0.
     """
     return Aggregate("max", field)
+
+
+def count_distinct(field: str | int) -> Aggregate:
+    """How many different values a field has. NaN is one value, and ``-0.0`` is ``0.0``.
+
+    All different values of the key, or of the window, are kept, each with its number.
+
+    Args:
+        field: name or position of a field whose values have an order; of bare values, 0.
+
+    Example:
+        >>> print(count_distinct("user"))
+        count_distinct('user')
+    """
+    return Aggregate("count_distinct", field)
+
+
+def collect_set(field: str | int) -> Aggregate:
+    """All different values of a field, in their order, NaN last; an empty list where it has none.
+
+    Args:
+        field: name or position of a field whose values have an order; of bare values, 0.
+    """
+    return Aggregate("collect_set", field)
+
+
+def collect_list(field: str | int, most: int | None = None) -> Aggregate:
+    """All values of a field, by the event time of their rows; an empty list where it has none.
+
+    Values of one time, and those of a stream without event time, stand in the order of the stream. Rows that are
+    updated or deleted cannot be taken back.
+
+    Args:
+        field: name or position; of bare values, 0.
+        most: keep the first so many; all by default.
+
+    Raises:
+        ConfigurationError: ``most`` is not above 0.
+    """
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        raise ConfigurationError(f"collect_list: most must be a whole number above 0, not {most!r}")
+    return Aggregate("collect_list", field, most=most)
+
+
+def first(field: str | int) -> Aggregate:
+    """The value of a field in the row with the least event time; null where it has no value.
+
+    Of rows of one time, and in a stream without event time, the first one of the stream counts. Rows that are updated
+    or deleted cannot be taken back.
+
+    Args:
+        field: name or position; of bare values, 0.
+    """
+    return Aggregate("first", field)
+
+
+def last(field: str | int) -> Aggregate:
+    """The value of a field in the row with the greatest event time; null where it has no value.
+
+    Of rows of one time, and in a stream without event time, the last one of the stream counts. Rows that are updated or
+    deleted cannot be taken back.
+
+    Args:
+        field: name or position; of bare values, 0.
+    """
+    return Aggregate("last", field)
+
+
+def min_by(field: str | int, by: str | int) -> Aggregate:
+    """The value of a field in the row that has the least value of another one; null where no row has both.
+
+    Of several such rows the one with the least event time counts, of one time the first one of the stream. Rows that
+    are updated or deleted cannot be taken back.
+
+    Args:
+        field: name or position.
+        by: name or position of a field whose values have an order.
+    """
+    return Aggregate("min_by", field, by)
+
+
+def max_by(field: str | int, by: str | int) -> Aggregate:
+    """The value of a field in the row that has the greatest value of another one; null where no row has both.
+
+    NaN is greater than all numbers. Of several such rows the one with the least event time counts, of one time the
+    first one of the stream. Rows that are updated or deleted cannot be taken back.
+
+    Args:
+        field: name or position.
+        by: name or position of a field whose values have an order.
+    """
+    return Aggregate("max_by", field, by)
+
+
+def stddev(field: str | int, population: bool = False) -> Aggregate:
+    """The standard deviation of a field of numbers, a double: exact, and rounded once.
+
+    It is null where the field has no value, and of one value, unless it is that of a population. With NaN or an
+    infinity among the values it is NaN.
+
+    Args:
+        field: name or position; of bare values, 0.
+        population: divide by the number of values. A sample is divided by one less.
+    """
+    return Aggregate("stddev", field, population=population)
+
+
+def variance(field: str | int, population: bool = False) -> Aggregate:
+    """The variance of a field of numbers, a double: exact, and rounded once.
+
+    It is null where the field has no value, and of one value, unless it is that of a population. With NaN or an
+    infinity among the values it is NaN.
+
+    Args:
+        field: name or position; of bare values, 0.
+        population: divide by the number of values. A sample is divided by one less.
+    """
+    return Aggregate("variance", field, population=population)
+
+
+def aggregate_with(
+    function: AggregateFunction,
+    accumulator_type: TypeLike,
+    output_type: TypeLike,
+    field: str | int | None = None,
+) -> Aggregate:
+    """What an ``AggregateFunction`` makes of whole rows, or of a field, beside other aggregates.
+
+    Its state has the name of its column: with another name it begins again.
+
+    Args:
+        function: adds values to an accumulator. ``merge`` is for windows that overlap and for sessions, ``retract``
+            for rows that are updated and deleted.
+        accumulator_type: what is stored.
+        output_type: of the results.
+        field: name or position of the field whose values it is given, those that are not null; without, whole rows.
+
+    Raises:
+        ConfigurationError: it is no ``AggregateFunction``, or a type is none.
+    """
+    if not isinstance(function, AggregateFunction):
+        raise ConfigurationError(f"aggregate_with takes an AggregateFunction, not {function!r}")
+    kept = to_type(accumulator_type, parameter="accumulator_type of aggregate_with")
+    shown = to_type(output_type, parameter="output_type of aggregate_with")
+    return Aggregate("function", field, of_function=FunctionTypes(function, kept, shown))

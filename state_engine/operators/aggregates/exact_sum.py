@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable
+from fractions import Fraction
 
 
-def exact_sum(*addends: Iterable[float]) -> list[float]:
-    """The parts of the sum of finite doubles; none where it is zero.
+def exact_sum(*addends: Iterable[float | Fraction]) -> list[float]:
+    """The parts of the sum of finite doubles, or other numbers that are sums of some; none where it is zero.
 
     A sum whose addends have magnitudes from ``a`` to ``b`` has about ``log2(b / a) / 53 + 1`` parts: one or two for
     amounts of money, about forty for all doubles that there are. Beyond the largest double, parts are that one.
@@ -50,7 +51,7 @@ def rounded_sum(parts: list[float]) -> float:
     return parts[0] if abs(parts[0]) < sys.float_info.max else _rounded(*_fraction(parts))
 
 
-def _fraction(values: Iterable[float]) -> tuple[int, int]:
+def _fraction(values: Iterable[float | Fraction]) -> tuple[int, int]:
     """The sum of doubles as a numerator and a denominator, which is a power of two and a multiple of all of theirs."""
     total, unit = 0, 1
     for value in values:

@@ -14,6 +14,7 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.retraction import takes_back
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
 from state_engine.operators.windows.contents import Contents, Kept
 from state_engine.operators.windows.window_results import (
@@ -33,15 +34,18 @@ class AlignedWindows(WindowOperator):
     """Emits what comes of the rows of each key and window.
 
     A window takes rows until the watermark is ``lateness_ms`` behind its last millisecond; then it is closed, and
-    nothing of it is kept. A row that all of its windows are closed for goes to ``late_to``.
+    nothing of it is kept. A row that all of its windows are closed for goes to ``late_to``. Rows that are updated or
+    deleted are taken back from the windows of their own time: an update whose old row has another time than the new one
+    changes other windows for each, and each may be too late.
 
     State: ``(size + lateness) / part`` entries a key; a key without open windows has none.
 
     Args:
-        contents: keeps the rows, which are only added.
+        contents: keeps the rows.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or one that has no windows.
+        RetractionError: it takes back what was never added.
     """
 
     def __init__(
@@ -66,7 +70,7 @@ class AlignedWindows(WindowOperator):
         at, watermark = self._time_of(ctx), self._now(ctx)
         windows = [window for window in self._windows.windows_of(at) if self._closes(window) > watermark]
         if not windows:
-            return self._late(value)
+            return self._late(value, ctx)
         check_bounds(TimeWindow(windows[0].start, windows[-1].end))
         shown = [
             window
@@ -76,7 +80,14 @@ class AlignedWindows(WindowOperator):
         before = [self._shown_rows(ctx, window) if self.emits_changes else None for window in shown]
         part = self._windows.slice_of(at)
         kept = self._parts.get(part)
-        self._parts.put(part, self._contents.added(kept, value, part, at))
+        if takes_back(ctx.row_kind()):
+            after = self._contents.taken_back(kept, value, part)
+        else:
+            after = self._contents.added(kept, value, part, at)
+        if after is None:
+            self._parts.remove(part)
+        else:
+            self._parts.put(part, after)
         if kept is None:  # else a timer waits for what happens next
             self._await(ctx, watermark)
         return [
@@ -157,4 +168,4 @@ class AlignedWindows(WindowOperator):
             kept: Kept | None = self._parts.get(window.start)
             return kept
         parts = self._parts.sub_items(window.start, window.end)
-        return self._contents.merged(kept for _, kept in parts)
+        return self._contents.merged((kept for _, kept in parts), window.start, window.end)

@@ -29,7 +29,10 @@ class Contents:
 
     Attributes:
         kept_type: of the entry of a part.
+        takes_back: whether rows may be updated and deleted.
     """
+
+    takes_back = False
 
     def __init__(self, **fields: TypeInformation) -> None:
         self.kept_type = StructType([ROWS, *fields], [BIGINT, *fields.values()])
@@ -44,8 +47,12 @@ class Contents:
         """The entry of a part with one more row of a time; None stands for a part without rows."""
         return (1 if kept is None else kept[0] + 1,)
 
-    def merged(self, parts: Iterable[Kept]) -> Kept | None:
-        """The entries of several parts together, those of the earliest first; None of none."""
+    def taken_back(self, kept: Kept | None, row: Any, part: int) -> Kept | None:
+        """The entry of a part without a row; None where none is left."""
+        raise NotImplementedError
+
+    def merged(self, parts: Iterable[Kept], start: int, end: int) -> Kept | None:
+        """The entries of the parts of a window together, those of the earliest first; None of none."""
         whole: Kept | None = None
         for part in parts:
             whole = part if whole is None else self._together(whole, part)

@@ -124,7 +124,8 @@ class CountWindows(WindowOperator):
         if full is None:
             return []
         start, end = full
-        kept = self._contents.merged(entry for _, entry in self._parts.sub_items(start, end))
+        parts = self._parts.sub_items(start, end)
+        kept = self._contents.merged((entry for _, entry in parts), start, end)
         assert kept is not None
         window = self._windows.window(start)
         outputs = list(self._emitter.outputs(ctx, window, self._contents.elements(start, end, kept)))

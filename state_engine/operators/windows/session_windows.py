@@ -74,7 +74,7 @@ class SessionWindows(WindowOperator):
         own = self._windows.window_of(value, at)
         touched = self._touched(own)
         if self._is_too_late(own, touched, watermark):
-            return self._late(value)
+            return self._late(value, ctx)
         whole = own
         for session in touched:
             whole = whole.cover(session)
@@ -87,7 +87,8 @@ class SessionWindows(WindowOperator):
                 self._sessions.remove(start)
         if starts not in ([], [whole.start]):
             self._contents.joined(starts, whole.start)
-        kept = self._contents.added(self._contents.merged(touched.values()), value, whole.start, at)
+        merged = self._contents.merged(touched.values(), whole.start, whole.end)
+        kept = self._contents.added(merged, value, whole.start, at)
         self._sessions.put(whole.start, (whole.end, *kept))
         self._await(ctx, whole, touched, watermark)
         if self._settings.shows_once:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
@@ -17,6 +17,7 @@ from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.time.local_times import EPOCH
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
+from state_engine.operators.aggregates.group_accumulators import GroupAccumulators
 from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.key_values import key_values
 from state_engine.operators.windows.assigners import TimeWindow
@@ -95,35 +96,36 @@ class WindowSettings:
 class WindowAccumulators(Contents):
     """The accumulators of a plan."""
 
-    def __init__(self, plan: AggregatePlan) -> None:
+    def __init__(self, plan: AggregatePlan, *, takes_back: bool = False) -> None:
         super().__init__(**{step.name: step.accumulator.accumulator_type for step in plan.steps})
-        self._plan = plan
-        self.empty = (0, *(step.accumulator.create_accumulator() for step in plan.steps))
+        self._rows, self.takes_back = GroupAccumulators(plan, in_windows=True), takes_back
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._rows.open(runtime_context)
+
+    def close(self) -> None:
+        self._rows.close()
 
     def added(self, kept: Kept | None, row: Any, part: int, at: int) -> Kept:
-        rows, *accumulators = self.empty if kept is None else kept
-        after = [rows + 1]
-        for step, accumulator in zip(self._plan.steps, accumulators, strict=True):
-            value = step.value_of(row)
-            missed = accumulator is None or value is None
-            after.append(accumulator if missed else step.accumulator.add(value, accumulator))
-        return tuple(after)
+        return self._rows.added(kept, row, at, part)
 
-    def _together(self, one: Kept, other: Kept) -> Kept:
-        after = [one[0] + other[0]]
-        for step, a, b in zip(self._plan.steps, one[1:], other[1:], strict=True):
-            after.append(None if a is None or b is None else step.accumulator.merge(a, b))
-        return tuple(after)
+    def taken_back(self, kept: Kept | None, row: Any, part: int) -> Kept | None:
+        return self._rows.taken_back(kept, row, part)
+
+    def merged(self, parts: Iterable[Kept], start: int, end: int) -> Kept | None:
+        return self._rows.merged(list(parts), (start, end))
+
+    def joined(self, parts: Sequence[int], whole: int) -> None:
+        for part in parts:
+            if part != whole:
+                self._rows.move(part, whole)
+
+    def dropped(self, part: int, end: int) -> None:
+        self._rows.forget(part)
 
     def elements(self, start: int, end: int, kept: Kept) -> list[Any]:
         """The values of the aggregates; null of one that came to the job when the window had rows."""
-        shown = []
-        for result in self._plan.results:
-            accumulator = kept[0] if result.step is None else kept[1 + result.step]
-            if result.step is not None and accumulator is not None:
-                accumulator = self._plan.steps[result.step].accumulator.get_result(accumulator)
-            shown.append(accumulator)
-        return [shown]
+        return [self._rows.results(kept, (start, end))]
 
 
 class Emitter:
@@ -173,6 +175,7 @@ class WindowOperator(KeyedProcessFunction):
     def __init__(self, shape: str, contents: Contents, emitter: Emitter, settings: WindowSettings) -> None:
         self.shape, self._settings = shape, settings
         self._contents, self._emitter = contents, emitter
+        self.accepts_changes = contents.takes_back
         self.emits_changes, self.late_to = settings.has_kinds, settings.late_to
         # when the watermark is at a time all rows of it have come; by the clock, more of them may come in a micro-batch
         self._behind_ms = int(settings.clock)
@@ -188,10 +191,13 @@ class WindowOperator(KeyedProcessFunction):
 
     # -- rows ------------------------------------------------------------------------------------------------------
 
-    def _late(self, value: Any) -> Rows:
-        """The output for a row that no window takes, which counts."""
+    def _late(self, value: Any, ctx: KeyedContext) -> Rows:
+        """The output for a row that no window takes, which counts; it keeps its kind."""
         self._too_late.inc()
-        return [] if self._settings.late_to is None else [(self._settings.late_to, value)]
+        if self._settings.late_to is None:
+            return []
+        kind = ctx.row_kind()
+        return [(self._settings.late_to, value if kind is RowKind.INSERT else (kind, value))]
 
     def _rows(self, ctx: KeyedContext, window: TimeWindow, kept: Kept) -> Rows:
         """The outputs of a window, whose event time is its last millisecond; by the clock they have no other one."""

@@ -72,7 +72,7 @@ def test_columns_give_what_elements_give(
 ) -> None:
     kind, aggregates, rows = given_batches
     columns: Any = to_type(f"k string, v {kind}", parameter="rows")
-    made: Any = plan(aggregates, columns, changing=False)
+    made: Any = plan(aggregates, columns, retract=False)
     vectorized = VectorizedAggregates.of(made)
     assert vectorized is not None, "each of these has a form over columns"
     outputs = pa.schema([("key", pa.string())]), made.results
@@ -135,8 +135,8 @@ def test_doubles_that_are_too_far_apart_or_too_large_are_left_to_elements(value:
 
 def test_strings_and_changing_rows_go_per_element() -> None:
     columns: Any = to_type("k string, v string", parameter="rows")
-    assert KeyedAggregates(plan({"least": min_("v")}, columns, changing=False)).vectorized() is None
-    changing = KeyedAggregates(plan({"n": count()}, columns, changing=True), emits_changes=True)
+    assert KeyedAggregates(plan({"least": min_("v")}, columns, retract=False)).vectorized() is None
+    changing = KeyedAggregates(plan({"n": count()}, columns, retract=True), emits_changes=True)
     assert changing.vectorized() is None
 
 
@@ -231,7 +231,7 @@ def test_columns_of_any_name_are_aggregated() -> None:
 def test_nan_and_infinities_are_those_of_elements() -> None:
     columns: Any = to_type("k string, v double", parameter="rows")
     made = plan(
-        {"total": sum_("v"), "mean": avg("v"), "least": min_("v"), "most": max_("v")}, columns, changing=False
+        {"total": sum_("v"), "mean": avg("v"), "least": min_("v"), "most": max_("v")}, columns, retract=False
     )
     options: dict[str, Any] = {
         "key_by": lambda row: row[0], "key_type": str, "input_type": "k string, v double",

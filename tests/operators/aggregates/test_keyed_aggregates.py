@@ -36,7 +36,7 @@ assert isinstance(COLUMNS, StructType)
 
 def planned(aggregates: dict[str, Aggregate] = ALL, *, changing: bool = True) -> AggregatePlan:
     assert isinstance(COLUMNS, StructType)
-    return plan(aggregates, COLUMNS, changing=changing)
+    return plan(aggregates, COLUMNS, retract=changing)
 
 
 def feed(aggregates: dict[str, Aggregate] = ALL) -> Feed:
@@ -185,19 +185,19 @@ def test_what_does_not_fit_the_columns_is_refused(aggregate: Aggregate, message:
     columns = to_type(PAYMENT + ", tags array<string>", parameter="columns")
     assert isinstance(columns, StructType)
     with pytest.raises(ConfigurationError, match=message):
-        plan({"total": aggregate}, columns, changing=True)
+        plan({"total": aggregate}, columns, retract=True)
 
 
 def test_bare_values_are_field_0() -> None:
     numbers = StructType(["value"], [to_type(int, parameter="numbers")])
-    function = KeyedAggregates(plan({"total": sum_(0)}, numbers, scalar=True, changing=False))
+    function = KeyedAggregates(plan({"total": sum_(0)}, numbers, scalar=True, retract=False))
     assert KeyedHarness(function, key_by=lambda value: value % 2).process([1, 2, 3]) == [
         (1, 1),
         (0, 2),
         (1, 4),
     ]
     with pytest.raises(ConfigurationError, match="the stream has bare values, which are field 0"):
-        plan({"total": sum_("value")}, numbers, scalar=True, changing=False)
+        plan({"total": sum_("value")}, numbers, scalar=True, retract=False)
 
 
 def test_a_field_of_a_wider_type_keeps_its_state() -> None:
@@ -211,7 +211,7 @@ def test_a_field_of_a_wider_type_keeps_its_state() -> None:
             "price": sum_("price"),
             "most": max_("price"),
         }
-        return KeyedAggregates(plan(asked, columns, changing=True), emits_changes=True)
+        return KeyedAggregates(plan(asked, columns, retract=True), emits_changes=True)
 
     narrow = KeyedHarness(function("int", "decimal(4,2)"), key_by=lambda row: row[0], changing=True)
     narrow.process([(INSERT, ("a", 5, Decimal("1.25"))), (INSERT, ("a", 7, Decimal("2.25")))])

@@ -60,8 +60,8 @@ def cumulating(size: int, every: int) -> Callable[[int], list[Interval]]:
 class Windowed:
     """What comes of rows: those of each window in the order in which they came, and those that no window took."""
 
-    rows: dict[tuple[str, int, int], list[Event]]
-    late: list[Event] = field(default_factory=list)
+    rows: dict[tuple[str, int, int], list[Any]]
+    late: list[Any] = field(default_factory=list)
 
     @property
     def table(self) -> Table:
@@ -69,7 +69,7 @@ class Windowed:
 
 
 def aligned(
-    rows: Iterable[Event], windows: Callable[[int], list[Interval]], *, bound: int, lateness: int
+    rows: Iterable[Any], windows: Callable[[int], list[Interval]], *, bound: int, lateness: int
 ) -> Windowed:
     """Windows of a size: a row is in each of its windows that is not closed."""
     taken: dict[tuple[str, int, int], list[Event]] = {}
@@ -83,7 +83,7 @@ def aligned(
     return Windowed(taken, late)
 
 
-def sessions(rows: Iterable[Event], gap: Callable[[Event], int], *, bound: int, lateness: int) -> Windowed:
+def sessions(rows: Iterable[Any], gap: Callable[[Any], int], *, bound: int, lateness: int) -> Windowed:
     """Sessions: what is linked by rows that overlap or touch, of the rows that reach no closed session."""
     accepted: dict[str, list[Event]] = {}
     late = []

@@ -127,7 +127,7 @@ KINDS = {kind: str(kind) for kind in RowKind}
 def function_of(windows: Any, emit: Emit | Literal["firings"], lateness: int) -> Any:
     columns = to_type("k string, v bigint, at bigint", parameter="rows")
     assert isinstance(columns, StructType)
-    made = plan({"n": sum_("v")}, columns, changing=False)
+    made = plan({"n": sum_("v")}, columns)
     if emit == "firings":
         settings = WindowSettings(lateness, LATE, firings=True)
     else:
@@ -219,8 +219,8 @@ def test_results_have_the_last_millisecond_of_their_window_as_event_time() -> No
 def test_an_aggregate_that_comes_later_is_null_for_windows_with_rows() -> None:
     columns = to_type("k string, v bigint, at bigint", parameter="rows")
     assert isinstance(columns, StructType)
-    before = plan({"n": count()}, columns, changing=False)
-    after = plan({"n": count(), "s": sum_("v")}, columns, changing=False)
+    before = plan({"n": count()}, columns)
+    after = plan({"n": count(), "s": sum_("v")}, columns)
     options: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
     run = KeyedHarness(
         AlignedWindows(Sliding(20, every=10), WindowAccumulators(before), RowsWithBounds(), WindowSettings()),

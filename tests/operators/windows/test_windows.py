@@ -38,7 +38,7 @@ def operator(
 ) -> Any:
     columns = to_type("k string, v bigint, x double, at bigint", parameter="rows")
     assert isinstance(columns, StructType)
-    made = plan(AGGREGATES, columns, changing=False)
+    made = plan(AGGREGATES, columns, retract=False)
     settings = WindowSettings(lateness, late_to, emit)
     contents, emitter = WindowAccumulators(made), RowsWithBounds()
     return (SessionWindows if isinstance(windows, Session) else AlignedWindows)(

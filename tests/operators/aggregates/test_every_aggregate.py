@@ -1,0 +1,320 @@
+"""All aggregates on keyed streams and in windows, against their definitions: orders, cuts, restores, kinds of rows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+
+from state_engine import (
+    Cumulating,
+    EmbeddedRocksDBStateBackend,
+    OutputTag,
+    RowKind,
+    Session,
+    Sliding,
+    Tumbling,
+)
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.aggregates.keyed_aggregates import KeyedAggregates
+from state_engine.operators.aggregates.plan import AggregatePlan, plan
+from state_engine.operators.windows.aligned_windows import AlignedWindows
+from state_engine.operators.windows.session_windows import SessionWindows
+from state_engine.operators.windows.window_results import (
+    Emit,
+    RowsWithBounds,
+    WindowAccumulators,
+    WindowSettings,
+)
+from state_engine.testing import KeyedHarness
+from tests.operators.aggregates.readings import ALL, RETRACTABLE, ROWS, Reading, expected, plain, reading
+from tests.operators.windows import models
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+GONE = (BEFORE, DELETE)
+LATE = OutputTag("late", ROWS)
+BOUND = 4
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FEW, MORE = range(2), range(2, 14)
+SEEDS = pytest.mark.parametrize(
+    "seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"]
+)
+Change = tuple[RowKind, Reading]
+
+
+def planned(asked: dict[str, Aggregate], *, retract: bool = False, merge: bool = False) -> AggregatePlan:
+    columns = to_type(ROWS, parameter="rows")
+    assert isinstance(columns, StructType)
+    return plan(asked, columns, retract=retract, merge=merge)
+
+
+def harness(function: Any, *, changing: bool, rng: random.Random, snapshot: Any = None) -> KeyedHarness:
+    options: dict[str, Any] = {
+        "key_by": lambda row: row.k,
+        "timestamp_of": lambda row: row.at,
+        "max_out_of_orderness_ms": BOUND,
+        "parallelism": rng.choice([1, 2, 7]),
+        "changing": changing,
+        "backend": EmbeddedRocksDBStateBackend() if rng.random() < 0.03 else None,
+    }
+    if snapshot is None:
+        return KeyedHarness(function, **options)
+    return KeyedHarness.restored(function, snapshot, **options)
+
+
+def stream(rng: random.Random, count: int = 25) -> list[Reading]:
+    """Rows up to and exactly the bound behind, some of one time, some far behind, before 1970, too."""
+    newest, rows = rng.choice([-20, 0, 1_000_000]), []
+    for _ in range(count):
+        newest += rng.choice([0, 0, 1, 2, 5, 12])
+        rows.append(reading(rng, newest - rng.choice([0, 0, 1, BOUND, BOUND + 1, 9, 25])))
+    return rows
+
+
+def history(rng: random.Random, count: int = 40) -> list[Change]:
+    """Inserts, updates and deletes; an update may move a row to another key and time."""
+    table: list[Reading] = []
+    changes: list[Change] = []
+    newest = 0
+    for _ in range(count):
+        newest += rng.choice([0, 0, 1, 2, 5])
+        choice = rng.random()
+        if not table or choice < 0.5:
+            table.append(reading(rng, newest - rng.choice([0, 1, BOUND, 9])))
+            changes.append((INSERT, table[-1]))
+            continue
+        old = table.pop(rng.randrange(len(table)))
+        changes.append((BEFORE if choice < 0.75 else DELETE, old))
+        if choice < 0.75:
+            table.append(reading(rng, rng.choice([old.at, newest])))
+            changes.append((AFTER, table[-1]))
+    return changes
+
+
+def left(changes: list[Change]) -> list[Reading]:
+    rows: list[Reading] = []
+    for kind, row in changes:
+        if kind in GONE:
+            rows.pop(next(at for at, one in enumerate(rows) if repr(one) == repr(row)))
+        else:
+            rows.append(row)
+    return rows
+
+
+def shown(output: Any) -> tuple[Any, ...]:
+    return tuple(plain(part) for part in output)
+
+
+# -- keyed streams -------------------------------------------------------------------------------------------------
+
+
+@SEEDS
+def test_each_result_of_a_keyed_stream_is_that_of_the_rows_so_far(seeds: range) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        rows, at, run = stream(rng), 0, None
+        while at < len(rows):
+            function = KeyedAggregates(planned(ALL))
+            run = harness(function, changing=False, rng=rng, snapshot=run and run.snapshot())
+            size = rng.choice([1, 3, 30])
+            outputs = run.process(rows[at : at + size])
+            by_key = sorted(rows[at : at + size], key=lambda row: row.k)
+            assert len(outputs) == len(by_key)
+            for key in "ab":
+                results = iter([shown(output) for output in outputs if output[0] == key])
+                for place, row in enumerate(rows[: at + size]):
+                    if place >= at and row.k == key:
+                        before = [one for one in rows[: place + 1] if one.k == key]
+                        assert next(results) == (key, *map(plain, expected(ALL, before))), f"seed {seed}"
+            at += size
+
+
+@SEEDS
+def test_changes_of_a_keyed_stream_are_a_table_of_the_rows_left(seeds: range) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        changes, at, run = history(rng), 0, None
+        table: dict[Any, Any] = {}
+        while at < len(changes):
+            function = KeyedAggregates(planned(RETRACTABLE, retract=True), emits_changes=True)
+            run = harness(function, changing=True, rng=rng, snapshot=run and run.snapshot())
+            size = rng.choice([1, 3, 30])
+            apply(table, run.process(changes[at : at + size]), width=1)
+            at += size
+            rows = left(changes[:at])
+            keys = sorted({row.k for row in rows})
+            assert table == {(k,): of(RETRACTABLE, [r for r in rows if r.k == k]) for k in keys}, (
+                f"seed {seed}"
+            )
+            fresh = harness(
+                KeyedAggregates(planned(RETRACTABLE, retract=True), emits_changes=True),
+                changing=True,
+                rng=rng,
+            )
+            fresh.process([(INSERT, row) for row in rng.sample(rows, len(rows))])
+            assert states(run) == states(fresh), f"seed {seed}"
+
+
+def states(run: KeyedHarness) -> dict[tuple[str, str], str]:
+    """All that is stored, without the order of a list that the function of a user keeps."""
+    kept = {}
+    for name, entries in run.snapshot().keyed.entries.items():
+        for key, stored in entries.items():
+            if name == "aggregates":
+                stored = (*stored[:-1], (sorted(stored[-1][0]),))
+            kept[name, str(key)] = plain_state(stored)
+    return kept
+
+
+def plain_state(stored: Any) -> str:
+    if isinstance(stored, dict):
+        return repr(sorted((repr(key), repr(value)) for key, value in stored.items()))
+    return repr(plain(stored))
+
+
+def apply(table: dict[Any, Any], outputs: list[Any], *, width: int, final: bool = False) -> None:
+    """Take outputs into a table by their first columns; what is taken back was there, and what is new was not."""
+    for output in outputs:
+        kind, row = (INSERT, output) if final else output
+        row = shown(row)
+        if kind in GONE:
+            assert table.pop(row[:width]) == row[width:]
+        else:
+            assert row[:width] not in table
+            table[row[:width]] = row[width:]
+
+
+def of(asked: dict[str, Aggregate], rows: list[Reading]) -> tuple[Any, ...]:
+    return tuple(map(plain, expected(asked, rows)))
+
+
+# -- windows -------------------------------------------------------------------------------------------------------
+
+
+def sized(windows: Callable[[int], Any]) -> Callable[..., models.Windowed]:
+    return lambda rows, **by: models.aligned(rows, windows, **by)
+
+
+ASSIGNERS: dict[str, tuple[Any, Callable[..., models.Windowed]]] = {
+    "tumbling": (Tumbling(5), sized(models.tumbling(5))),
+    "sliding": (Sliding(6, every=2), sized(models.sliding(6, 2))),
+    "uneven": (Sliding(5, every=2), sized(models.sliding(5, 2))),
+    "cumulating": (Cumulating(9, every=3), sized(models.cumulating(9, 3))),
+    "session": (Session(4), lambda rows, **by: models.sessions(rows, lambda row: 4, **by)),
+}
+
+
+def operator(
+    windows: Any, asked: dict[str, Aggregate], *, emit: Emit, lateness: int, retract: bool = False
+) -> Any:
+    late_to = None if retract and emit == "final" else LATE
+    made = planned(asked, retract=retract, merge=not isinstance(windows, Tumbling))
+    contents, settings = WindowAccumulators(made, takes_back=retract), WindowSettings(lateness, late_to, emit)
+    make = SessionWindows if isinstance(windows, Session) else AlignedWindows
+    return make(windows, contents, RowsWithBounds(), settings)
+
+
+def windowed(
+    windows: Any, asked: dict[str, Aggregate], rows: list[Any], rng: random.Random, *,
+    emit: Emit, lateness: int, changing: bool = False,
+) -> Any:  # fmt: skip
+    """The table of results, the late rows, and the names of states in which something is left after draining."""
+    table: dict[Any, Any] = {}
+    late: list[Any] = []
+    make = partial(operator, windows, asked, emit=emit, lateness=lateness, retract=changing)
+    at, run = 0, harness(make(), changing=changing, rng=rng)
+    while at < len(rows):
+        size = rng.choice([1, 3, 30])
+        apply(table, run.process(rows[at : at + size]), width=3, final=emit == "final")
+        at += size
+        if rng.random() < 0.5:
+            late += run.side_output(LATE)
+            run = harness(make(), changing=changing, rng=rng, snapshot=run.snapshot())
+    apply(table, run.drain(), width=3, final=emit == "final")
+    late += run.side_output(LATE)
+    kept = [state for state, entries in run.snapshot().keyed.entries.items() if entries]
+    return table, late, kept
+
+
+def keyed_by_instants(asked: dict[str, Aggregate], windows: dict[Any, list[Reading]]) -> dict[Any, Any]:
+    """The results of windows with rows."""
+    return {
+        (k, EPOCH + timedelta(milliseconds=start), EPOCH + timedelta(milliseconds=end)): of(asked, rows)
+        for (k, start, end), rows in windows.items()
+        if rows
+    }
+
+
+@SEEDS
+@pytest.mark.parametrize("emit", ["final", "changes", "running"])
+@pytest.mark.parametrize("name", ASSIGNERS)
+def test_each_aggregate_of_each_window_is_that_of_its_rows(name: str, emit: Emit, seeds: range) -> None:
+    windows, model = ASSIGNERS[name]
+    for seed in seeds:
+        rng = random.Random(seed)
+        rows, lateness = stream(rng), rng.choice([3, 20])
+        right = model(rows, bound=BOUND, lateness=lateness)
+        table, late, kept = windowed(windows, ALL, rows, rng, emit=emit, lateness=lateness)
+        assert table == keyed_by_instants(ALL, right.rows), f"seed {seed}"
+        assert [shown(row) for row in late] == [shown(row) for row in right.late], f"seed {seed}"
+        assert not kept, f"seed {seed}: after draining, {kept} are left"
+
+
+@SEEDS
+@pytest.mark.parametrize("name", ASSIGNERS)
+def test_the_order_in_which_rows_come_changes_no_result(name: str, seeds: range) -> None:
+    windows, _ = ASSIGNERS[name]
+    for seed in seeds:
+        rng = random.Random(seed)
+        rows = [reading(rng, at) for at in rng.sample(range(60), 20)]
+        tables = []
+        for order in range(3):
+            given = sorted(rows, key=lambda row: row.at) if order == 0 else rng.sample(rows, len(rows))
+            tables.append(windowed(windows, ALL, given, rng, emit="final", lateness=100)[0])
+        assert tables[0] == tables[1] == tables[2], f"seed {seed}"
+
+
+@SEEDS
+@pytest.mark.parametrize("emit", ["final", "changes", "running"])
+@pytest.mark.parametrize("name", [name for name in ASSIGNERS if name != "session"])
+def test_windows_of_a_stream_that_changes_are_those_of_the_rows_left(
+    name: str, emit: Emit, seeds: range
+) -> None:
+    windows, model = ASSIGNERS[name]
+    for seed in seeds:
+        rng = random.Random(seed)
+        changes, lateness = history(rng), rng.choice([3, 1000])
+        table, late, kept = windowed(
+            windows, RETRACTABLE, changes, rng, emit=emit, lateness=lateness, changing=True
+        )
+        right = of_changes(changes, model, lateness)
+        assert table == keyed_by_instants(RETRACTABLE, right.rows), f"seed {seed}"
+        if emit != "final":
+            assert [(row.get_row_kind(), shown(row)) for row in late] == [
+                (k, shown(row)) for k, row in right.late
+            ], f"seed {seed}"
+        assert not kept, f"seed {seed}: after draining, {kept} are left"
+
+
+class Marked(NamedTuple):
+    """A row with its kind, as the model of windows takes it."""
+
+    k: str
+    at: int
+    change: Change
+
+
+def of_changes(
+    changes: list[Change], model: Callable[..., models.Windowed], lateness: int
+) -> models.Windowed:
+    """The rows that the changes of each window leave."""
+    marked = [Marked(row.k, row.at, (kind, row)) for kind, row in changes]
+    every = model(marked, bound=BOUND, lateness=lateness)
+    rows = {window: left([one.change for one in given]) for window, given in every.rows.items()}
+    return models.Windowed(rows, [one.change for one in every.late])
