@@ -258,7 +258,7 @@ def aggregate_with(
         field: name or position of the field whose values it is given, those that are not null; without, whole rows.
 
     Raises:
-        ConfigurationError: it is no ``AggregateFunction``, or a type is none.
+        ConfigurationError: the function is not an ``AggregateFunction``, or a type is not one.
     """
     if not isinstance(function, AggregateFunction):
         raise ConfigurationError(f"aggregate_with takes an AggregateFunction, not {function!r}")

@@ -62,8 +62,8 @@ class ValueByOther(Accumulator):
     Values are pairs of the event time and of both fields: ``(at, (value, by))``.
 
     Example:
-        >>> best = ValueByOther("max", BIGINT, DOUBLE, what="max_by('n', 'x')")
-        >>> best.get_result(best.add((5, (7, 2.5)), best.add((8, (3, 2.5)), best.create_accumulator())))
+        >>> best = ValueByOther("max", BIGINT, BIGINT, what="max_by('n', 'x')")
+        >>> best.get_result(best.add((5, (7, 2)), best.add((8, (3, 2)), best.create_accumulator())))
         7
     """
 

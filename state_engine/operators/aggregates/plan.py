@@ -103,6 +103,7 @@ def plan(
 
     Example:
         >>> from state_engine.core.types.type_parsing import to_type
+        >>> from state_engine.operators.aggregates.declarations import avg, count
         >>> payments = to_type("user string, amount bigint", parameter="payments")
         >>> made = plan({"n": count(), "mean": avg("amount")}, payments, retract=True)
         >>> [str(result.type) for result in made.results], made.state
