@@ -38,7 +38,7 @@ EVERYWHERE = pytest.mark.parametrize(
 
 def sums() -> Contents:
     assert isinstance(COLUMNS, StructType)
-    return WindowAccumulators(plan({"s": sum_("v"), "n": count()}, COLUMNS, changing=False))
+    return WindowAccumulators(plan({"s": sum_("v"), "n": count()}, COLUMNS))
 
 
 def counted(windows: Counted) -> CountWindows:
