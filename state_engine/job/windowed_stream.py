@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
@@ -29,7 +29,7 @@ from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.declarations import Aggregate
 from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.keyed_rows import KeyedRows
-from state_engine.operators.ranking import Ranking
+from state_engine.operators.ranking import Ranking, form_of
 from state_engine.operators.windows.contents import Accumulated, Contents, ReducedRows, WholeRows
 from state_engine.operators.windows.flink_names import Trigger, triggered
 from state_engine.operators.windows.window_process import CalledFunction, FunctionOfWindows
@@ -40,7 +40,12 @@ from state_engine.sources.output_type import OutputType
 if TYPE_CHECKING:
     from state_engine.job.streams import DataStream
 
-ContentsOf = Callable[[OutputType], Contents]
+
+class Keeps(NamedTuple):
+    """What is kept of rows: its form, and what makes it for rows of some kind."""
+
+    form: str
+    of: Callable[[OutputType], Contents]
 
 
 @guarded_class
@@ -114,8 +119,11 @@ class WindowedStream:
                 "output_type, and not both. No such column can be called aggregate_function, window_function, "
                 "accumulator_type, output_type or uid"
             )
-        contents = self._accumulated(aggregate_function, accumulator_type)
-        return self._computed("aggregate", contents, window_function, output_type, uid)
+        keeps = self._accumulated(aggregate_function, accumulator_type)
+        if window_function is not None:
+            return self._called("aggregate", keeps, window_function, output_type, uid)
+        self._check_output_type("aggregate", output_type)
+        return self._passed_on(keeps, output_type, uid)
 
     def reduce(
         self,
@@ -143,16 +151,14 @@ class WindowedStream:
         """
         function = ReduceFunction.of(reduce_function, what="reduce of a window")
 
-        def contents(kind: OutputType) -> Contents:
-            return ReducedRows(function, element_type(kind))
-
+        keeps = Keeps(ReducedRows.form, lambda kind: ReducedRows(function, element_type(kind)))
         if window_function is not None:
-            return self._called("reduce", contents, window_function, output_type, uid)
+            return self._called("reduce", keeps, window_function, output_type, uid)
         if output_type is not None:
             raise ConfigurationError(
                 "reduce of a window gives rows of its stream: output_type is that of a window_function; leave it out"
             )
-        return self._windowing.operator(lambda kind: (contents(kind), Emitter()), uid=uid)
+        return self._passed_on(keeps, None, uid)
 
     def process(
         self,
@@ -174,7 +180,7 @@ class WindowedStream:
         Raises:
             ConfigurationError: its outputs would have to be taken back; or the type is missing.
         """
-        return self._called("process", _whole_rows, process_window_function, output_type, uid)
+        return self._called("process", _WHOLE_ROWS, process_window_function, output_type, uid)
 
     def apply(
         self,
@@ -184,7 +190,7 @@ class WindowedStream:
         uid: str | None = None,
     ) -> DataStream:
         """The same for a ``WindowFunction``, which has no context."""
-        return self._called("apply", _whole_rows, window_function, output_type, uid)
+        return self._called("apply", _WHOLE_ROWS, window_function, output_type, uid)
 
     def top_n(
         self,
@@ -235,7 +241,8 @@ class WindowedStream:
             return TopRows(rows, ranking, rank=rank), windowing.bounded_rows(kind)
 
         gives = partial(ranked_columns_of_windows, windowing, rank=rank)
-        return windowing.operator(parts, gives=gives, uid=uid)
+        form = form_of(n, by, ascending=ascending, ties=ties)
+        return windowing.operator(parts, form=form, shown=False, gives=gives, uid=uid)
 
     # -- PyFlink's settings ----------------------------------------------------------------------------------------
 
@@ -283,29 +290,28 @@ class WindowedStream:
             between = windowing.columns_between(kind)
             return result_columns(aggregates, windowing.key, kind, retract=retract, between=between)
 
-        return windowing.operator(parts, gives=gives, uid=uid, accepts_changes=retract)
+        return windowing.operator(
+            parts, form=WindowAccumulators.form, gives=gives, uid=uid, accepts_changes=retract
+        )
 
-    def _accumulated(self, function: AggregateFunction, accumulator_type: TypeLike) -> ContentsOf:
-        kept = to_type(accumulator_type, parameter="accumulator_type of aggregate")
+    def _accumulated(self, function: AggregateFunction, accumulator_type: TypeLike) -> Keeps:
+        accumulated = Accumulated(
+            function, to_type(accumulator_type, parameter="accumulator_type of aggregate")
+        )
         if self._windowing.single_parts or defines_merge(function):
-            return lambda kind: Accumulated(function, kept)
-        return lambda kind: WholeRows(element_type(kind), Accumulated(function, kept))
+            return Keeps(Accumulated.form, lambda kind: accumulated)
+        return Keeps(WholeRows.form, lambda kind: WholeRows(element_type(kind), accumulated))
 
-    def _computed(
-        self, method: str, contents: ContentsOf, function: Any, output_type: TypeLike, uid: str | None
-    ) -> DataStream:
-        """What comes of the one element of each window."""
-        if function is not None:
-            return self._called(method, contents, function, output_type, uid)
-        self._check_output_type(method, output_type)
+    def _passed_on(self, keeps: Keeps, output_type: TypeLike, uid: str | None) -> DataStream:
+        """The one element of each window as it is."""
         return self._windowing.operator(
-            lambda kind: (contents(kind), Emitter()), output_type=output_type, uid=uid
+            lambda kind: (keeps.of(kind), Emitter()), form=keeps.form, output_type=output_type, uid=uid
         )
 
     def _called(
         self,
         method: str,
-        contents: ContentsOf,
+        keeps: Keeps,
         function: FunctionOfWindows,
         output_type: TypeLike,
         uid: str | None,
@@ -324,9 +330,9 @@ class WindowedStream:
         merging = self._windowing.merge
 
         def parts(kind: OutputType) -> tuple[Contents, Emitter]:
-            return contents(kind), CalledFunction(function, merging=merging)
+            return keeps.of(kind), CalledFunction(function, merging=merging)
 
-        return self._windowing.operator(parts, output_type=output_type, uid=uid)
+        return self._windowing.operator(parts, form=keeps.form, output_type=output_type, uid=uid)
 
     def _check_output_type(self, method: str, output_type: TypeLike) -> None:
         if output_type is None:
@@ -340,5 +346,4 @@ class AllWindowedStream(WindowedStream):
     _FUNCTIONS = (ProcessAllWindowFunction, AllWindowFunction)
 
 
-def _whole_rows(kind: OutputType) -> Contents:
-    return WholeRows(element_type(kind))
+_WHOLE_ROWS = Keeps(WholeRows.form, lambda kind: WholeRows(element_type(kind)))

@@ -111,6 +111,8 @@ class Windowing:
         self,
         parts: Parts,
         *,
+        form: str,
+        shown: bool = True,
         uid: str | None,
         gives: Callable[[OutputType], OutputType] | None = None,
         output_type: TypeLike = None,
@@ -120,6 +122,8 @@ class Windowing:
 
         Args:
             accepts_changes: whether rows can be taken back.
+            form: what is kept, see ``Contents``.
+            shown: whether a table of windows shows what is kept.
             gives: what comes out for rows of some kind; without, and without ``output_type``, such rows.
         """
         windows, settings = self.windows, self.settings
@@ -141,16 +145,16 @@ class Windowing:
         function: TypedByInput
         if isinstance(windows, Counted):
             function = TypedByInput(made, gives=gives)
-            function.shape = windows.shape
+            function.shape = windows.shape + form
         else:
             function = TimedByInput(
                 made,
                 gives=gives,
                 holds_back_ms=None if settings.clock else settings.lateness_ms + isinstance(windows, Session),
-                shape=windows.shape,
+                shape=windows.shape + form,
                 accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
-                shows=self._shown(),
+                shows=self._shown() if shown else None,
                 late_to=settings.late_to,
             )
         declared = declared_type(self.rows.parent, type_in_code)

@@ -52,6 +52,7 @@ class Ranking:
             raise ConfigurationError(
                 f"TopN needs columns to compare rows of one key by, not {in_key} of the key"
             )
+        self.form = form_of(n, self._by, ascending=ascending, ties=ties)
         self._encode = [key_order(kind).encode for kind in rows.in_order(self._by, what="by").types]
 
     def place(self, row: Any) -> bytes:
@@ -76,3 +77,16 @@ class Ranking:
         for at, place in enumerate(places):
             ranks.append(ranks[-1] if self.ties and at and place == places[at - 1] else at + 1)
         return ranks
+
+
+def form_of(n: int, by: str | Sequence[str], *, ascending: bool, ties: bool) -> str:
+    """What a list keeps, as text: another list would lack rows.
+
+    Example:
+        >>> form_of(3, "points", ascending=False, ties=True)
+        ', top 3 by points descending with ties'
+    """
+    columns = by if isinstance(by, str) else ", ".join(by)
+    return (
+        f", top {n} by {columns} {'ascending' if ascending else 'descending'}{' with ties' if ties else ''}"
+    )

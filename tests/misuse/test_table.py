@@ -513,6 +513,7 @@ A row is refused whose time has no calendar, or whose window has no bounds, and 
   operators/windows/test_vectors::test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other
 State of other windows is refused before a row is read
   operators/windows/test_windows_in_jobs::test_another_size_is_refused_and_another_lateness_is_not
+  operators/windows/test_uses_in_jobs::test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all
   microbatch/test_shapes::test_another_shape_is_refused_before_a_row_is_read
 An event time of its own needs a stream with event time
   microbatch/test_output_times::test_an_own_event_time_needs_a_stream_with_event_time

@@ -187,6 +187,14 @@ def test_rows_equal_to_the_last_one_are_kept_with_ties(keep_all: bool) -> None:
         ["-U b:3 #2", "+U d:5 #1", "-D c:3 #2"],
         ["-U a:5 #1", "+U e:7 #1", "-U d:5 #1", "+U a:5 #2", "+I d:5 #2"],
     ]
+    top = TopN(NAMES, 3, by="score", key=["id"], ties=True, keep_all=keep_all)
+    assert listed(top, scores(("a", 5), ("a", 5), ("e", 7)))[-1] == [
+        "-U a:5 #1",
+        "+U e:7 #1",
+        "-U a:5 #1",  # the same row in the same place, with another rank
+        "+U a:5 #2",
+        "+I a:5 #2",
+    ]
 
 
 def test_changes_are_accepted_only_where_all_rows_are_kept() -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(__file__).parent / "programs"
-CHANGED_LINES = {
-    "    env = StreamExecutionEnvironment.get_execution_environment()": '    env = StatefulJob("ported")',
+CHANGED = {
+    "StreamExecutionEnvironment.get_execution_environment()": 'StatefulJob("ported")',
+    ".execute_and_collect()": ".execute_and_collect(drain=True)",
 }
-"""What is changed besides the imports: a line of PyFlink's, and that of here."""
+"""Changes besides the imports, a line each: PyFlink's text, and that of here. In Flink windows end with the input."""
 
 
 def program(name: str) -> str:
@@ -23,8 +24,9 @@ def ported(name: str) -> str:
     text = re.sub(
         r"^from pyflink[\w.]* import", "from state_engine import", program(name), flags=re.MULTILINE
     )
-    lines = [CHANGED_LINES.get(line, line) for line in text.splitlines()]
-    return "\n".join(lines).replace("StreamExecutionEnvironment", "StatefulJob") + "\n"
+    for before, after in CHANGED.items():
+        text = text.replace(before, after)
+    return text.replace("StreamExecutionEnvironment", "StatefulJob")
 
 
 def names_of(name: str) -> dict[str, Any]:

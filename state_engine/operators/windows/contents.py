@@ -30,9 +30,11 @@ class Contents:
     Attributes:
         kept_type: of the entry of a part.
         takes_back: whether rows may be updated and deleted.
+        form: what is kept, as text behind the shape of the windows; empty of aggregates, which may come and go.
     """
 
     takes_back = False
+    form = ""
 
     def __init__(self, **fields: TypeInformation) -> None:
         self.kept_type = StructType([ROWS, *fields], [BIGINT, *fields.values()])
@@ -75,6 +77,8 @@ class Contents:
 class ReducedRows(Contents):
     """The reduction of the rows, which ``reduce`` makes of any two."""
 
+    form = ", reduction"
+
     def __init__(self, function: ReduceFunction, value_type: TypeInformation) -> None:
         super().__init__(reduced=value_type)
         self._function = function
@@ -100,6 +104,8 @@ class ReducedRows(Contents):
 
 class Accumulated(Contents):
     """The accumulator of an ``AggregateFunction``, which merges those of several parts."""
+
+    form = ", accumulator"
 
     def __init__(self, function: AggregateFunction, accumulator_type: TypeInformation) -> None:
         super().__init__(accumulator=accumulator_type)
@@ -140,6 +146,8 @@ class WholeRows(Contents):
     Args:
         folded: makes one element of all rows of a window; without, they are the elements.
     """
+
+    form = ", rows"
 
     def __init__(self, row_type: TypeInformation, folded: Accumulated | None = None) -> None:
         super().__init__()

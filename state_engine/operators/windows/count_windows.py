@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import gcd
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
@@ -72,8 +71,11 @@ class Counted:
         return f"count {self.size} growing" if self.grows else f"count {self.size} every {self.every}"
 
     def part_of(self, number: int) -> int:
-        """The first row of the part of a window with a row; rows are numbered from 0."""
-        return 0 if self.grows else number - number % gcd(self.size, self.every)
+        """The first row of the part of a window with a row; rows are numbered from 0.
+
+        A part is as long as a slide. The last part of a window that is just full has no row behind it yet.
+        """
+        return 0 if self.grows else number - number % self.every
 
     def full_at(self, number: int) -> tuple[int, int] | None:
         """First row and end of the window that a row makes full."""
@@ -137,8 +139,4 @@ class CountWindows(WindowOperator):
         self._emitter.cleared(ctx, window)
         while (first := self._parts.first_entry()) is not None and self._windows.goes(first[0]) <= end:
             self._parts.remove(first[0])
-            self._contents.dropped(first[0], self._windows.part_of(first[0]) + self._part_size)
-
-    @property
-    def _part_size(self) -> int:
-        return gcd(self._windows.size, self._windows.every)
+            self._contents.dropped(first[0], first[0] + self._windows.every)

@@ -173,7 +173,7 @@ class WindowOperator(KeyedProcessFunction):
     """What windows of a size and sessions have in common: when a window is shown and closed, and late rows."""
 
     def __init__(self, shape: str, contents: Contents, emitter: Emitter, settings: WindowSettings) -> None:
-        self.shape, self._settings = shape, settings
+        self.shape, self._settings = shape + contents.form, settings
         self._contents, self._emitter = contents, emitter
         self.accepts_changes = contents.takes_back
         self.emits_changes, self.late_to = settings.has_kinds, settings.late_to

@@ -35,6 +35,7 @@ class TopRows(Contents):
     def __init__(self, rows: KeyedRows, ranking: Ranking, *, rank: bool) -> None:
         super().__init__()
         self._rows, self._ranking, self._shows_rank = rows, ranking, rank
+        self.form = ranking.form
         place = to_type(f"window_start bigint, {RANK} bigint", parameter="place in a list")
         kept = StructType(["at", "row"], [BIGINT, rows.kept])
         self._descriptor = SortedMapStateDescriptor(TOP, place, kept)

@@ -74,6 +74,13 @@ class MergedTotal(Total):
         return acc_a
 
 
+class Accumulator(MergedTotal):
+    """Gives the list itself, which the next row changes."""
+
+    def get_result(self, accumulator: list[int]) -> Any:
+        return accumulator
+
+
 class Greatest(ReduceFunction):
     """The row with the greatest ``v``, of several the earliest."""
 
@@ -103,6 +110,7 @@ USES: dict[str, tuple[Callable[[Any], Contents], Callable[[], Any], Callable[[li
     "apply": (lambda windows: WholeRows(ROW), Applied, by_time),
     "reduce": (lambda windows: ReducedRows(Greatest(), ROW), Applied, greatest),
     "aggregate": (lambda windows: Accumulated(MergedTotal(), ACCUMULATOR), Applied, totals),
+    "accumulator": (lambda windows: Accumulated(Accumulator(), ACCUMULATOR), Applied, totals),
     "aggregate without merge": (
         lambda windows: (
             Accumulated(Total(), ACCUMULATOR)
@@ -159,7 +167,7 @@ def put(shown: Expected, outputs: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["tumbling", "sliding", "session"])
-@pytest.mark.parametrize("use", ["reduce", "aggregate"])
+@pytest.mark.parametrize("use", ["reduce", "aggregate", "accumulator"])
 @pytest.mark.parametrize("emit", ["changes", "running"])
 def test_reductions_and_accumulators_are_taken_back_exactly(name: str, use: str, emit: Any) -> None:
     """Also where the function changes what it is given; the newest results are those of the model."""

@@ -48,7 +48,7 @@ from state_engine import (
     count,
     sum_,
 )
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.testing import CollectSink, run_in_memory
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_windows_in_jobs import (
@@ -232,6 +232,62 @@ def test_late_rows_in_firings_come_as_more_inserts_and_to_their_output() -> None
         run.process(drain=True)
         assert [(plain(row[1]), row[3]) for row in run.sink("n")] == [(0, 1), (0, 2), (20, 1), (30, 1)]
         assert [plain(row[2]) for row in run.sink("late")] == [4]
+
+
+ASIDE = OutputTag("aside", "k string, v bigint")
+
+
+class Aside(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Iterable[Any]) -> Iterable[Any]:
+        yield ASIDE, (key, len(list(elements)))
+
+
+def test_side_outputs_of_a_function_have_the_time_of_the_window() -> None:
+    job = StatefulJob("aside")
+    aside = source_of(job).key_by("k").window(Tumbling(10), lateness=10).process(Aside(), RESULT, uid="first")
+    hours = aside.get_side_output(ASIDE).key_by("k").window(Tumbling(10)).aggregate(s=sum_("v"), uid="second")
+    hours.sink("out", CollectSink())
+    with run_in_memory(job) as run:
+        run.process({"rows": rows_of(GIVEN)})
+        run.process(drain=True)
+        shown = sorted(plain(tuple(row)) for row in run.sink("out"))
+    assert shown == [("a", 0, 10, 3), ("a", 10, 20, 1), ("a", 30, 40, 1), ("b", 0, 10, 1), ("b", 10, 20, 2)]
+
+
+OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "rows were not kept": (
+        lambda windowed: windowed.aggregate(n=count(), uid="it"),
+        lambda windowed: windowed.process(Listed(), RESULT, uid="it"),
+    ),
+    "another reduction": (
+        lambda windowed: windowed.aggregate(n=count(), uid="it"),
+        lambda windowed: windowed.reduce(most, uid="it"),
+    ),
+    "a longer list": (
+        lambda windowed: windowed.top_n(1, by="v", uid="it"),
+        lambda windowed: windowed.top_n(2, by="v", uid="it"),
+    ),
+    "the other end": (
+        lambda windowed: windowed.top_n(1, by="v", uid="it"),
+        lambda windowed: windowed.top_n(1, by="v", ascending=True, uid="it"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("windows", [Tumbling(10), CountTumblingWindowAssigner.of(5)], ids=["time", "count"])
+def test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all(name: str, windows: Any) -> None:
+    def job(build: Callable[[Any], Any]) -> StatefulJob:
+        made = StatefulJob("changed")
+        build(source_of(made).key_by("k").window(windows)).sink("out", CollectSink())
+        return made
+
+    before, after = OTHERS[name]
+    with run_in_memory(job(before)) as run:
+        run.process({"rows": rows_of(GIVEN[:2])})
+        run.restart(job(after))
+        with pytest.raises(StateMigrationError, match=r"would misread it.*another uid"):
+            run.process({"rows": rows_of(GIVEN[2:])})
 
 
 # -- PyFlink's names ---------------------------------------------------------------------------------------------------

@@ -76,6 +76,25 @@ def test_the_list_of_each_window_is_that_of_the_model(
         assert left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
 
 
+@pytest.mark.parametrize("name", ASSIGNERS)
+def test_lists_do_not_depend_on_the_order_of_arrival(name: str) -> None:
+    """Each row is displaced by up to and exactly the out-of-orderness, so none is late; many are equal in ``v``."""
+    windows, _ = ASSIGNERS[name]
+    for seed in range(10):
+        rng = random.Random(seed)
+        rows = [Event(rng.choice("ab"), rng.randint(1, 3), 0.0, at) for at in range(60)]
+        lists = []
+        for order in range(3):
+            rng = random.Random(order)
+            displaced = sorted(
+                rows, key=lambda row: (row.at + rng.choice([0, BOUND // 2, BOUND]), rng.random())
+            )
+            run = KeyedHarness(function_of(windows, 2), **options())
+            lists.append(sorted([*run.process(displaced), *run.drain()]))
+            assert run.side_output(LATE) == []
+        assert lists[0] == lists[1] == lists[2], f"seed {seed}"
+
+
 @pytest.mark.parametrize("parallelism", [1, 2, 7])
 @pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
 def test_the_two_least_of_each_window(backend: Any, parallelism: int) -> None:
