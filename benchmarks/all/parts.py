@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import large_state, micro_batches, start
 from benchmarks.comparison import OnStep, Plan
 from benchmarks.figures import Comparison, Fact, Figures, Timed
-from benchmarks.parts import catch_up, new_keys, operations, reference, running_aggregate
+from benchmarks.parts import catch_up, new_keys, operations, reference, running_aggregate, windows
 
 EDGE = 50
 """Of a thousand micro-batches, as many of the last are compared with as many of the first."""
@@ -138,6 +138,35 @@ PARTS: dict[str, Part] = {
             "verify_events": 8_000,
             "verify_keys": 200,
             "flinks": (),
+        },
+    ),
+    "W": Part(
+        "windows and sessions",
+        12,
+        windows.measure,
+        {
+            "events": 10_000_000,
+            "keys": 100_000,
+            "session_keys": 100_000,
+            "batches": 10,
+            "rounds": 1,
+            "element_events": 500_000,
+            "verify_events": 20_000,
+            "verify_keys": 500,
+            "open_sessions": {10_000: 1_000, 1_000_000: 1_000},
+            "open_rounds": 12,
+        },
+        {
+            "events": 6_000,
+            "keys": 50,
+            "session_keys": 50,
+            "batches": 2,
+            "rounds": 1,
+            "element_events": 3_000,
+            "verify_events": 2_000,
+            "verify_keys": 40,
+            "open_sessions": {50: 10, 200: 10},
+            "open_rounds": 3,
         },
     ),
     "D": Part(

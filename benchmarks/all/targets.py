@@ -10,6 +10,7 @@ from benchmarks import micro_batches
 from benchmarks.figures import Figures
 from benchmarks.large_state import keys_name, timers_name
 from benchmarks.parts.catch_up import BASELINE, THIS
+from benchmarks.parts.windows import open_name
 
 Figure = Callable[[Mapping[str, Figures]], float | None]
 """One number of the figures of all parts; None where it was not measured."""
@@ -110,6 +111,7 @@ def rate(part: str, comparison: str, name: str) -> Figure:
 _ELEMENTS = (
     "Two subtasks of 500,000 events take 0.9 s of processor time each, half of it in calls for each element."
 )
+_WINDOWS = "Each entry of an open window is read, folded and written, with its timer; see the steps of a micro-batch."
 _COPIES = (
     "Each of 128 files is looked at and its local copy searched, 0.2 to 1.5 ms a file; the first micro-batches after a "
     "compaction decode the whole base."
@@ -196,6 +198,38 @@ TARGETS = (
         "≤",
         1.5,
         floor="A worker holds its share of a micro-batch and of the state that it touches.",
+    ),
+    Target(
+        "W",
+        "windows: `statelake_per_element` ÷ `statelake`",
+        ratio("W", "hours", "statelake_per_element", "statelake"),
+        "≥",
+        20,
+        floor=_WINDOWS,
+    ),
+    Target(
+        "W",
+        "windows: Spark's `groupBy(window)` ÷ `statelake`",
+        ratio("W", "hours", "spark", "statelake"),
+        "≥",
+        2,
+        floor=_WINDOWS,
+    ),
+    Target(
+        "W",
+        "sessions: Spark's `session_window` ÷ `statelake`",
+        ratio("W", "sessions", "spark", "statelake"),
+        "≥",
+        2,
+        floor=_WINDOWS,
+    ),
+    Target(
+        "W",
+        "1,000 rows: on 1,000,000 open sessions ÷ on 10,000",
+        ratio("W", "open", open_name(1_000_000), open_name(10_000)),
+        "≤",
+        1.5,
+        floor=_COPIES,
     ),
     Target(
         "D",

@@ -20,7 +20,7 @@ from benchmarks.contenders.contender import Contender, Taken
 from benchmarks.workload import EVENT_SCHEMA, FILES, PARALLELISM, WINDOW, Results, hand_over
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_OPTIONS = {
+OPTIONS = {
     "spark.sql.shuffle.partitions": str(PARALLELISM),
     "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -102,7 +102,7 @@ class TransformWithState(Contender):
     ) -> None:
         self._spark, self._input, self._checkpoint = spark, directory / "input", directory / "checkpoint"
         self._input.mkdir(parents=True, exist_ok=once)
-        for key, value in _OPTIONS.items():
+        for key, value in OPTIONS.items():
             spark.conf.set(key, value)
         events = (
             spark.readStream.schema(EVENT_SCHEMA)

@@ -24,6 +24,7 @@ from benchmarks.figures import Comparison, Fact, Figures, Spread, Timed
 from benchmarks.large_state import keys_name, timers_name
 from benchmarks.micro_batches import FIRST, LAST
 from benchmarks.parts import catch_up
+from benchmarks.parts.windows import open_name
 
 MACHINE = Machine(2, 23.5, "a processor", {"Spark": "4.2.0", "commit": "abc"})
 
@@ -47,6 +48,11 @@ def everything() -> dict[str, Figures]:
             {"full": compared(statelake=3, flink_sql_totals=6, flink_sql_files=8)},
             {"memory_first": Fact("first", 200, "MB"), "memory_last": Fact("last", 300, "MB")},
         ),
+        "W": Figures({
+            "hours": compared(statelake=1, statelake_per_element=20, spark=2),
+            "sessions": compared(statelake=1, statelake_per_element=20, spark=2),
+            "open": compared(**{open_name(10_000): 1, open_name(1_000_000): 1.5}),
+        }),
         "D": Figures({"sizes": compared(**{few: 1, many: 2}), "warm": compared(**{warm: 0.35})}),
         "T": Figures({"sizes": compared(**pending)}),
         "M": Figures(facts={"one": Fact("one", 80), "every": Fact("every", 8)}),

@@ -31,7 +31,7 @@ from state_engine.operators.aggregates.accumulators import (
     SumDoubles,
     SumNumbers,
 )
-from state_engine.operators.aggregates.exact_columns import running_sums
+from state_engine.operators.aggregates.exact_columns import merged_sums, running_sums
 from state_engine.operators.aggregates.segments import Column, Segments
 
 _SAFE = 2.0**62
@@ -41,6 +41,10 @@ _EXACT_DOUBLES = 2**53
 Running = Callable[[pa.Array, pa.Array, Segments], tuple[pa.Array, pa.Array]]
 """From the values, key by key, and the accumulators that keys begin with, none of them null, to those that they end
 with and the results after each row, key by key."""
+
+
+Merge = Callable[[pa.Array, Segments], pa.Array]
+"""From accumulators, key by key, none of them null, to one for each key that has the values of all of them."""
 
 
 _SUMS_OF_NUMBERS = (SumNumbers, AverageOfIntegers, AverageOfDecimals)
@@ -61,6 +65,46 @@ def running_form(accumulator: Accumulator, value_type: TypeInformation) -> Runni
     if type(accumulator) is Extreme and type(value_type) in (IntegerType, FloatType, DateType, TimestampType):
         return lambda *given: _extreme(accumulator, *given)
     return None
+
+
+def merging_form(accumulator: Accumulator, value_type: TypeInformation) -> Merge | None:
+    """The form of ``merge`` over columns; None for an accumulator without a running form."""
+    if running_form(accumulator, value_type) is None:
+        return None
+    if isinstance(accumulator, CountValues):
+        return lambda kept, segments: pa.array(segments.sums(_numbers(kept)))
+    if isinstance(accumulator, SumDoubles):
+        return _merged_doubles
+    if isinstance(accumulator, SumNumbers):
+        return lambda *given: _merged_numbers(accumulator, *given)
+    assert isinstance(accumulator, Extreme)
+    return lambda *given: _merged_extremes(accumulator, *given)
+
+
+def _merged_numbers(accumulator: SumNumbers, kept: pa.Array, segments: Segments) -> pa.Array:
+    kind, totals = accumulator.accumulator_type.arrow, _whole(kept.field("total"))
+    if segments.largest(totals) >= _SAFE:
+        raise PerElement
+    values = segments.sums(_numbers(kept.field("values")))
+    merged = [_as(kind.field("total").type, segments.sums(totals)), pa.array(values)]
+    return pa.StructArray.from_arrays(merged, fields=list(kind))
+
+
+def _merged_doubles(kept: pa.Array, segments: Segments) -> pa.Array:
+    numbers = [pa.array(segments.sums(_numbers(kept.field(place)))) for place in (1, 2, 3, 4)]
+    parts = merged_sums(kept.field(0), segments)
+    return pa.StructArray.from_arrays([parts, *numbers], fields=list(kept.type))
+
+
+def _merged_extremes(accumulator: Extreme, kept: pa.Array, segments: Segments) -> pa.Array:
+    number = len(segments.starts)
+    none = pa.StructArray.from_arrays(
+        [pa.nulls(number, kept.type.field("value").type), pa.array(np.zeros(number, np.int64))],
+        fields=list(kept.type),
+    )
+    best = _extreme(accumulator, kept.field("value"), none, segments)[0]
+    nans = pa.array(segments.sums(_numbers(kept.field("nans"))))
+    return pa.StructArray.from_arrays([best.field("value"), nans], fields=list(kept.type))
 
 
 def _count(values: pa.Array, kept: pa.Array, segments: Segments) -> tuple[pa.Array, pa.Array]:

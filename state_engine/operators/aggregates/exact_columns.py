@@ -142,6 +142,22 @@ def running_sums(values: Column, segments: Segments, start: pa.Array) -> tuple[C
     return units.rounded(sums), units.parts([limb[segments.ends] for limb in sums])
 
 
+def merged_sums(kept: pa.Array, segments: Segments) -> pa.Array:
+    """The exact sums of several keys together, as parts; ``kept`` has parts for each row of the segments.
+
+    Raises:
+        PerElement: the doubles are too far apart.
+    """
+    parts = kept.flatten().to_numpy(zero_copy_only=False)
+    keys = np.repeat(segments.keys, kept.value_lengths().fill_null(0).to_numpy())
+    units, sums = ExactUnits(parts), []
+    for limb in units.addends[0]:
+        total = np.zeros(len(segments.starts), np.int64)
+        np.add.at(total, keys, limb)
+        sums.append(total)
+    return units.parts(sums)
+
+
 def _whole(column: Column) -> tuple[Column, Column]:
     """Finite doubles as odd whole numbers and the exponents of the powers of two that they are multiplied with."""
     bits = np.ascontiguousarray(column, np.float64).view(np.int64)

@@ -29,7 +29,7 @@ class Segments:
         self.order = stable_order(keys)
         self.keys = keys[self.order]
         self.starts = np.flatnonzero(np.r_[len(keys) > 0, self.keys[1:] != self.keys[:-1]][: len(keys)])
-        self.ends = np.r_[self.starts[1:], len(keys)] - 1
+        self.ends = np.r_[self.starts[1:], len(keys)][: len(self.starts)] - 1
         self._place = np.empty(len(keys), np.int64)
         self._place[self.order] = np.arange(len(keys))
 
@@ -44,6 +44,10 @@ class Segments:
         sums = np.cumsum(values, dtype=np.int64)
         base = start - sums[self.starts] + values[self.starts]
         return cast(Column, sums + base[self.keys])
+
+    def sums(self, values: Column) -> Column:
+        """The sum of whole numbers of each key."""
+        return cast(Column, np.add.reduceat(values, self.starts)) if len(values) else values
 
     def largest(self, values: Column) -> float:
         """The largest sum of the magnitudes of a key's values; rounded."""

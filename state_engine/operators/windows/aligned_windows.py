@@ -16,6 +16,7 @@ from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.retraction import takes_back
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
+from state_engine.operators.windows.column_windows import ColumnWindows
 from state_engine.operators.windows.contents import Contents, Kept
 from state_engine.operators.windows.window_results import (
     Emitter,
@@ -60,6 +61,13 @@ class AlignedWindows(WindowOperator):
         self.holds_back_ms = None if settings.clock else settings.lateness_ms
         name = WINDOWS if isinstance(windows, Tumbling) else SLICES
         self._descriptor = SortedMapStateDescriptor(name, BIGINT, contents.kept_type)
+
+    def vectorized(self) -> ColumnWindows | None:
+        """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        plan = self.plan_over_columns()
+        if plan is None or type(self) is not AlignedWindows:
+            return None
+        return ColumnWindows(self._windows, plan, self._settings, self._descriptor)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)

@@ -12,11 +12,21 @@ from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.time.local_times import zone_of
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
-from state_engine.operators.windows.calendar import DAY_MS, CalendarGrid, ClockGrid, FixedGrid, Grid, moved
+from state_engine.operators.windows.calendar import (
+    DAY_MS,
+    CalendarGrid,
+    ClockGrid,
+    FixedGrid,
+    Grid,
+    Longs,
+    moved,
+)
 from state_engine.operators.windows.window_sizes import Size, is_of_calendar, size_of
 
 _LEAST_OF_A_CLOCK_MS = 60_000
@@ -183,6 +193,10 @@ class Tumbling(_Aligned):
         """The start of the part of a window with a row; the rows of a part have the same windows."""
         return self._cells.floor(at_ms)
 
+    def slices_of(self, at_ms: Longs) -> Longs:
+        """``slice_of`` of many rows."""
+        return self._cells.floors(at_ms)
+
     def slice_end_of(self, at_ms: int) -> int:
         """The end of that part."""
         return self._cells.after(at_ms)
@@ -256,6 +270,10 @@ class Sliding(_Aligned):
         """The start of the part of a window with a row; the rows of a part have the same windows."""
         return self._slices.floor(at_ms)
 
+    def slices_of(self, at_ms: Longs) -> Longs:
+        """``slice_of`` of many rows."""
+        return self._slices.floors(at_ms)
+
     def slice_end_of(self, at_ms: int) -> int:
         """The end of that part."""
         return self._slices.after(at_ms)
@@ -327,6 +345,10 @@ class Cumulating(_Aligned):
     def slice_of(self, at_ms: int) -> int:
         """The start of the part of a window with a row; the rows of a part have the same windows."""
         return max(self._slices.floor(at_ms), self._whole.floor(at_ms))
+
+    def slices_of(self, at_ms: Longs) -> Longs:
+        """``slice_of`` of many rows."""
+        return np.maximum(self._slices.floors(at_ms), self._whole.floors(at_ms))
 
     def slice_end_of(self, at_ms: int) -> int:
         """The end of that part."""

@@ -10,8 +10,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 from zoneinfo import ZoneInfo
+
+import numpy as np
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.time.local_times import instants, local_time
@@ -21,6 +23,7 @@ _MONDAY = date(1969, 12, 29).toordinal()
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _KEPT_DAYS = 64
 Unit = Literal["day", "week", "month"]
+Longs = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class Grid(Protocol):
@@ -31,6 +34,9 @@ class Grid(Protocol):
 
     def after(self, at_ms: int) -> int:
         """The first one behind a time."""
+
+    def floors(self, at_ms: Longs) -> Longs:
+        """``floor`` of many times."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,10 @@ class FixedGrid:
     def after(self, at_ms: int) -> int:
         return self.floor(at_ms) + self.step_ms
 
+    def floors(self, at_ms: Longs) -> Longs:
+        floors: Longs = at_ms - (at_ms - self.offset_ms) % self.step_ms
+        return floors
+
 
 @dataclass(frozen=True)
 class _LocalGrid:
@@ -68,6 +78,15 @@ class _LocalGrid:
     def after(self, at_ms: int) -> int:
         near = self._near(at_ms)
         return near[bisect_right(near, at_ms)]
+
+    def floors(self, at_ms: Longs) -> Longs:
+        ordered, place = np.sort(at_ms), 0
+        starts = list[int]()
+        while place < len(ordered):  # once for each instant that is asked for
+            starts.append(self.floor(int(ordered[place])))
+            place = int(np.searchsorted(ordered, self.after(int(ordered[place]))))
+        floors: Longs = np.array(starts, np.int64)[np.searchsorted(starts, at_ms, side="right") - 1]
+        return floors
 
     def _near(self, at_ms: int) -> tuple[int, ...]:
         try:

@@ -18,6 +18,7 @@ from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.every_type import StructType
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.windows.assigners import Session, TimeWindow
+from state_engine.operators.windows.column_sessions import ColumnSessions
 from state_engine.operators.windows.contents import Contents, Kept
 from state_engine.operators.windows.window_results import (
     Emitter,
@@ -62,6 +63,14 @@ class SessionWindows(WindowOperator):
         self._gap_ms = None if callable(windows.gap) else to_milliseconds(windows.gap)
         # a result is shown at the end of the session, one millisecond behind its event time
         self.holds_back_ms = None if settings.clock else settings.lateness_ms + 1
+
+    def vectorized(self) -> ColumnSessions | None:
+        """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        plan = self.plan_over_columns()
+        if plan is None or self._gap_ms is None or type(self) is not SessionWindows:
+            return None
+        descriptors = self._sessions_descriptor, self._closed_descriptor
+        return ColumnSessions(self._gap_ms, plan, self._settings, *descriptors)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)

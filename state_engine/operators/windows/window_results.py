@@ -17,6 +17,7 @@ from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.time.local_times import EPOCH
 from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
+from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators
 from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.key_values import key_values
@@ -98,6 +99,7 @@ class WindowAccumulators(Contents):
 
     def __init__(self, plan: AggregatePlan, *, takes_back: bool = False) -> None:
         super().__init__(**{step.name: step.accumulator.accumulator_type for step in plan.steps})
+        self.plan = plan
         self._rows, self.takes_back = GroupAccumulators(plan, in_windows=True), takes_back
 
     def open(self, runtime_context: RuntimeContext) -> None:
@@ -158,6 +160,11 @@ class RowsWithBounds(Emitter):
     def __init__(self, *, record_key: bool | None = False) -> None:
         self._record_key = record_key
 
+    @property
+    def shows_key(self) -> bool:
+        """Whether rows have the columns of the key."""
+        return self._record_key is not None
+
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
         record = self._record_key
         key = () if record is None else key_values(ctx.get_current_key(), record=record)
@@ -188,6 +195,15 @@ class WindowOperator(KeyedProcessFunction):
     def close(self) -> None:
         self._contents.close()
         self._emitter.close()
+
+    def plan_over_columns(self) -> PlanOverColumns | None:
+        """The declared aggregates over columns; None where something else is computed, or results come out again."""
+        contents, emitter, settings = self._contents, self._emitter, self._settings
+        plain = type(contents) is WindowAccumulators and type(emitter) is RowsWithBounds and emitter.shows_key
+        if not plain or contents.takes_back or settings.clock or not settings.shows_once:
+            return None
+        assert isinstance(contents, WindowAccumulators)
+        return PlanOverColumns.of(contents.plan)
 
     # -- rows ------------------------------------------------------------------------------------------------------
 

@@ -15,12 +15,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from state_engine import DeltaSource, EmbeddedRocksDBStateBackend, StatefulJob, count, sum_
-from state_engine.core.errors import InternalError
+from state_engine.core.errors import InternalError, ValueTypeError
 from state_engine.core.functions.vectorized_functions import PerElement
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates import keyed_aggregates
 from state_engine.operators.aggregates.accumulators import BIGINT, SumNumbers
-from state_engine.operators.aggregates.column_accumulators import running_form
+from state_engine.operators.aggregates.column_accumulators import merging_form, running_form
 from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
 from state_engine.operators.aggregates.declarations import Aggregate, avg, max_, min_
 from state_engine.operators.aggregates.exact_columns import running_sums
@@ -96,6 +96,35 @@ def test_columns_give_what_elements_give(
             assert repr(sorted(by_columns.state("aggregates").items())) == repr(
                 sorted(one_by_one.state("aggregates").items())
             )
+
+
+@given(st.data())
+def test_columns_merge_accumulators_as_merge_does(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(VALUES)))
+    values, kinds = VALUES[kind]
+    name = data.draw(st.sampled_from(kinds))
+    columns: Any = to_type(f"k string, v {kind}", parameter="rows")
+    (step,) = plan({"one": ALL[name]("v")}, columns, merge=True).steps
+    merge, accumulator = merging_form(step.accumulator, step.value_type), step.accumulator
+    assert merge is not None
+    parts = data.draw(st.lists(st.tuples(st.integers(0, 2), st.lists(values, max_size=3)), min_size=1))
+    keys = sorted({key for key, _ in parts})
+    made, merged = [], dict[int, Any]()
+    try:
+        for key, of_part in parts:
+            made.append(accumulator.create_accumulator())
+            for value in of_part:
+                made[-1] = accumulator.add(value, made[-1])
+            merged[key] = accumulator.merge(merged[key], made[-1]) if key in merged else made[-1]
+        expected = accumulator.accumulator_type.to_arrow([merged[key] for key in keys], storage=False)
+    except ValueTypeError:  # a sum that does not fit
+        assume(False)
+    segments = Segments(np.array([keys.index(key) for key, _ in parts]))
+    kept = segments.taken(accumulator.accumulator_type.to_arrow(made, storage=False))
+    try:
+        assert merge(kept, segments).to_pylist() == expected.to_pylist()
+    except PerElement:
+        assume(False)
 
 
 DOUBLES = [

@@ -1,0 +1,106 @@
+"""Windows over columns give what they give per element: outputs, late rows, state and timers, batch by batch.
+
+A run per element stands beside one whose batches go through columns and elements in turn, on the same state.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from state_engine.core.errors import InternalError
+from state_engine.core.functions.vectorized_functions import PerElement, vectorized_form
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.testing import KeyedHarness
+from tests.operators.windows.models import Event
+from tests.operators.windows.test_windows import ASSIGNERS, LATE, operator, options, stream
+
+OUTPUT = (
+    "key string, window_start timestamp, window_end timestamp, n bigint, s bigint, m double, lo bigint, hi bigint, "
+    "x double"
+)
+TYPES: dict[str, Any] = {
+    "key_type": str,
+    "input_type": "k string, v bigint, x double, at bigint",
+    "output_type": OUTPUT,
+}
+NAMES = [name for name in ASSIGNERS if name != "computed"]
+FEW, MORE = range(3), range(3, 25)
+
+
+def state_of(harness: KeyedHarness) -> dict[str, Any]:
+    """Entries of all states, those of timers too, without keys that have none."""
+    entries = harness.snapshot().keyed.entries
+    left = {name: {k: v for k, v in of.items() if v != {}} for name, of in entries.items()}
+    return {name: of for name, of in left.items() if of}
+
+
+def without_timers(state: dict[str, Any], name: str) -> dict[str, Any]:
+    """Timers of sessions are sufficient over columns, and not the same."""
+    return {of: entries for of, entries in state.items() if name != "session" or of != TIMERS}
+
+
+class Mixed:
+    """Goes on per element or over columns, batch by batch; counts how often columns had to leave a batch."""
+
+    def __init__(self, make: Any, rng: random.Random, columns: float = 1.0) -> None:
+        self.make, self.rng, self.columns = make, rng, columns
+        self.stored: Any = None
+        self.late: list[Any] = []
+        self.runs: Counter[str] = Counter()
+
+    def process(self, rows: list[Event], **given: Any) -> list[Any]:
+        if self.rng.random() < self.columns:
+            try:
+                outputs = self._run(vectorized_form(self.make()), rows, **given)
+                self.runs["columns"] += 1
+                return outputs
+            except InternalError as error:
+                if not isinstance(error.__cause__, PerElement):
+                    raise
+        self.runs["elements"] += 1
+        return self._run(self.make(), rows, **given)
+
+    def _run(self, function: Any, rows: list[Event], **given: Any) -> list[Any]:
+        assert function is not None
+        chosen = {**options(self.rng.choice([1, 2, 7])), **TYPES}
+        if self.stored is None:
+            harness = KeyedHarness(function, **chosen)
+        else:
+            harness = KeyedHarness.restored(function, self.stored, **chosen)
+        outputs = harness.process(rows, **given)
+        self.stored, self.state = harness.snapshot(), state_of(harness)
+        self.late += harness.side_output(LATE)
+        self.times = harness.output_timestamps
+        return outputs
+
+
+@pytest.mark.internal_errors
+@pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
+@pytest.mark.parametrize("lateness", [0, 3, 20])
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_and_elements_in_turn_give_what_elements_give(name: str, lateness: int, seeds: range) -> None:
+    windows, _ = ASSIGNERS[name]
+    over_columns = 0
+    for seed in seeds:
+        rng, rows, at = random.Random(seed), stream(seed, 40), 0
+
+        def made() -> Any:
+            return operator(windows, lateness=lateness)
+
+        elements = KeyedHarness(made(), **options(), **TYPES)
+        mixed = Mixed(made, rng, columns=0.5 if seed % 2 else 1.0)
+        while at <= len(rows):
+            size = rng.choice([1, 3, 10, 40])
+            batch, at = rows[at : at + size], at + size
+            drain = at > len(rows)
+            assert mixed.process(batch, drain=drain) == elements.process(batch, drain=drain), seed
+            assert mixed.times == elements.output_timestamps, seed
+            assert mixed.late == elements.side_output(LATE), seed
+            assert without_timers(mixed.state, name) == without_timers(state_of(elements), name), seed
+        assert mixed.state == {}
+        over_columns += mixed.runs["columns"]
+    assert over_columns > len(seeds)
