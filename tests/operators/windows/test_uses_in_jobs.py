@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ from tests.operators.windows.models import Event
 from tests.operators.windows.test_windows_in_jobs import (
     LATE,
     ROW,
+    changing,
     keyed_of,
     ms,
     rows_of,
@@ -234,6 +236,27 @@ def test_late_rows_in_firings_come_as_more_inserts_and_to_their_output() -> None
         assert [plain(row[2]) for row in run.sink("late")] == [4]
 
 
+@dataclass(frozen=True)
+class Sale:
+    shop: str
+    cents: int
+
+
+def test_elements_are_what_the_stream_has() -> None:
+    """Bare values and dataclasses are reduced, and are handed to a function, as they are."""
+    job = StatefulJob("elements")
+    numbers = job.from_collection([1, 2, 3, 4, 5, 6], Types.LONG(), name="numbers")
+    by_rest = numbers.key_by(lambda number: number % 2, Types.LONG())
+    by_rest.count_window(2).reduce(lambda a, b: a + b, uid="sums").sink("sums", CollectSink())
+    sales = job.from_collection([Sale("a", 3), Sale("b", 9), Sale("a", 5)], Sale, name="sales")
+    best = sales.key_by("shop").count_window(2).reduce(lambda a, b: a if a.cents > b.cents else b, uid="best")
+    best.map(lambda sale: sale.cents, Types.LONG(), uid="cents").sink("best", CollectSink())
+    with run_in_memory(job) as run:
+        run.process(drain=True)
+        assert sorted(run.sink("sums")) == [4, 6]
+        assert run.sink("best") == [5]
+
+
 ASIDE = OutputTag("aside", "k string, v bigint")
 
 
@@ -379,6 +402,18 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "running results of a function": (
         lambda: keyed_of().window(Tumbling(5), emit="running").reduce(most, Listed(), RESULT),
         "outputs of a function cannot be taken back; use emit='final'",
+    ),
+    "a function of rows that change": (
+        lambda: changing().window(Tumbling(5)).process(Listed(), RESULT),
+        "takes inserts only, and its stream holds updates and deletes",
+    ),
+    "a reduction of rows that change": (
+        lambda: changing().window(Tumbling(5)).reduce(most),
+        "takes inserts only, and its stream holds updates and deletes",
+    ),
+    "a count window of rows that change": (
+        lambda: changing().count_window(5).aggregate(n=count()),
+        "takes inserts only, and its stream holds updates and deletes",
     ),
     "another function": (
         lambda: keyed_of().window(Tumbling(5)).process(OnCount(), RESULT),
