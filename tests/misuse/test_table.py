@@ -524,6 +524,11 @@ What it returns has the columns, numbers and types that are declared
   core/operator/test_vectorized_operator::test_a_value_that_does_not_fit_fails_the_batch_and_says_where
 A row that it refuses has no output
   misuse/test_vectorized::test_an_output_of_a_refused_row_is_refused
+Its maps, timers, kinds and times fit what it declares and what is there
+  misuse/test_vectorized::test_maps_timers_and_places_that_do_not_fit_are_refused
+  misuse/test_vectorized::test_timers_and_event_times_need_what_they_stand_on
+  misuse/test_vectorized::test_a_timer_of_processing_time_that_is_due_is_refused
+  misuse/test_vectorized::test_a_kind_that_there_is_not_is_refused
 Columns of its stream do not have the names of its numbers
   misuse/test_vectorized::test_columns_of_the_stream_with_the_names_of_numbers_are_refused
 It works on keyed streams of inserts
