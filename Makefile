@@ -17,7 +17,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-long test-faults test-stores test-kafka test-cluster test-matrix test-core test-ui screenshots check docs ui bench bench-all profile dist clean
+.PHONY: help setup demo test test-all test-long test-faults test-stores test-kafka test-flink test-cluster test-matrix test-core test-ui screenshots check docs ui bench bench-all profile dist clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ demo: $(READY) ## feed a year of real flights through two stateful jobs by mater
 	$(BIN)/python -m orchestration.demo
 
 # Tests of other targets.
-ELSEWHERE := faults or ui or servers or kafka or cluster
+ELSEWHERE := faults or ui or servers or kafka or cluster or flink
 
 test: $(VENV)/.s3 ## test the core, the protocol, jobs in memory, and each promise on Spark (3 minutes)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not (more or long or $(ELSEWHERE))" $$($(BIN)/python -m tests.promises)
@@ -47,6 +47,9 @@ test-stores: $(VENV)/.s3 $(VENV)/.servers $(VENV)/.azurite ## put whole jobs, ma
 
 test-kafka: $(VENV)/.kafka ## put jobs between topics of a real Kafka broker, and kill driver, executor and broker
 	$(BIN)/python -m pytest tests/kafka -m "not long"
+
+test-flink: $(READY) .venv-flink/.ready ## compare windows with those of Flink itself, which an environment of its own has
+	$(BIN)/python -m pytest tests/flink
 
 test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with the root in a store and every kind of sink
 	$(BIN)/python -m pytest tests/cluster
