@@ -449,6 +449,79 @@ def key_groups(c: Canvas) -> None:
     c.text(560, 187, "parallelism 4", colour=GREY, anchor="start", size=12)
 
 
+@picture(760, 300)
+def windows(c: Canvas) -> None:
+    rows = (110, 150, 230, 330, 350, 520, 560)
+    hours = (80, 240, 400, 560)
+    c.axis(60, [(x, f"{9 + n}:00") for n, x in enumerate(hours)], what="event time")
+    for x in rows:
+        c.dot(x, 60)
+    c.text(40, 24, "rows of one key", colour=GREY, anchor="start", size=12)
+    for x in hours[:-1]:
+        c.box(x, 100, 158, 24, 'Tumbling("1 h")' if x == 80 else "", fill="#e9f6f0", edge=GREEN)
+    for number in range(3):
+        c.box(80 + 80 * number, 140 + 28 * number, 238, 24, _SLIDING if not number else "")
+    c.box(80, 236, 158, 18, "", fill="#fdf3e4", edge=ORANGE)
+    c.box(80, 258, 318, 18, 'Cumulating("3 h", every="1 h")', fill="#fdf3e4", edge=ORANGE)
+    c.box(80, 280, 478, 18, "", fill="#fdf3e4", edge=ORANGE)
+
+
+_SLIDING = 'Sliding("90 min", every="30 min")'
+
+
+@picture(760, 260)
+def sessions(c: Canvas) -> None:
+    def session(y: float, *rows: int, new: int | None = None) -> None:
+        c.box(min(rows), y - 15, max(rows) - min(rows) + 110, 30, "", fill="#e9f6f0", edge=GREEN)
+        for x in rows:
+            c.dot(x, y, colour=ORANGE if x == new else BLUE)
+
+    for y in (50, 120, 190):
+        c.line(40, y, 736, y)
+    c.text(
+        40, 24, 'Session("30 min"): a row begins a session that lasts half an hour', anchor="start", size=12
+    )
+    session(50, 120, 170)
+    session(50, 400, 460)
+    c.text(225, 84, "a gap behind its last row", colour=GREEN, size=12)
+    session(120, 120, 170, 250, new=250)
+    session(120, 400, 460)
+    c.text(250, 152, "a row makes it longer, late or not", colour=ORANGE, size=12)
+    session(190, 120, 170, 250, 330, 400, 460, new=330)
+    c.text(
+        330,
+        222,
+        "a row that reaches both joins them: the result has one session where two were",
+        colour=ORANGE,
+        size=12,
+    )
+    c.axis(245, [], what="event time")
+
+
+@picture(760, 230)
+def late_windows(c: Canvas) -> None:
+    c.axis(90, [(80, "9:00"), (300, "10:00"), (470, "10:30"), (640, "11:00")], what="watermark")
+    c.box(80, 40, 220, 26, "the hour from nine takes rows", fill="#e9f6f0", edge=GREEN)
+    c.box(300, 40, 170, 26, "and late rows", fill="#fdf3e4", edge=ORANGE)
+    c.box(470, 40, 200, 26, "too late: late_to", fill="white", edge=RED)
+    c.line(300, 66, 300, 90, colour=GREEN, dashed=True)
+    c.line(470, 66, 470, 90, colour=RED, dashed=True)
+    c.text(385, 30, 'lateness="30 min"', colour=ORANGE, size=12)
+    c.text(60, 150, "final", anchor="end")
+    c.text(60, 180, "changes", anchor="end")
+    c.text(60, 210, "running", anchor="end")
+    for y in (146, 176, 206):
+        c.line(80, y, 670, y, colour=PALE)
+    for x, y, label in (
+        (470, 146, "n=3"), (300, 176, "n=2"), (390, 176, "n=3"), (130, 206, "n=1"), (220, 206, "n=2"), (390, 206, "n=3"),
+    ):  # fmt: skip
+        c.dot(x, y, colour=GREEN)
+        c.text(x + 12, y + 4, label, anchor="start", size=12)
+    for x in (130, 220, 390):
+        c.dot(x, 90)
+    c.text(400, 124, "a late row", colour=BLUE, size=12)
+
+
 if __name__ == "__main__":
     for each in PICTURES:
         file_of(each).write_text(drawn(each))
