@@ -512,11 +512,11 @@ def late_windows(c: Canvas) -> None:
     c.text(60, 210, "running", anchor="end")
     for y in (146, 176, 206):
         c.line(80, y, 670, y, colour=PALE)
-    for x, y, label in (
-        (470, 146, "n=3"), (300, 176, "n=2"), (390, 176, "n=3"), (130, 206, "n=1"), (220, 206, "n=2"), (390, 206, "n=3"),
-    ):  # fmt: skip
-        c.dot(x, y, colour=GREEN)
-        c.text(x + 12, y + 4, label, anchor="start", size=12)
+    results = {146: {470: 3}, 176: {300: 2, 390: 3}, 206: {130: 1, 220: 2, 390: 3}}
+    for y, shown in results.items():
+        for x, number in shown.items():
+            c.dot(x, y, colour=GREEN)
+            c.text(x + 12, y + 4, f"n={number}", anchor="start", size=12)
     for x in (130, 220, 390):
         c.dot(x, 90)
     c.text(400, 124, "a late row", colour=BLUE, size=12)
