@@ -10,12 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.durations import Span
 from state_engine.job.changing_streams import is_changing, sequence_of_feeds
 from state_engine.job.graph import OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.lists_of_rows import check_rows, ranked_columns
 from state_engine.job.stream import Stream
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.time_to_live import idle_time
+from state_engine.job.typed_by_input import TypedByInput, forgetting
 from state_engine.job.windowed_stream import WindowedStream
 from state_engine.job.windowing import Assigner, WindowTime, windowing
 from state_engine.machine.defects import guarded_class
@@ -94,6 +96,7 @@ class TableFunctions(Stream):
         tracked: Sequence[str] | None = None,
         sequence: str | Sequence[str] | None = None,
         merge_equal: bool = True,
+        ttl: Span | StateTtlConfig | None = None,
         uid: str | None = None,
     ) -> DataStream:
         """Keep all versions of each key, with the time from which and until which each was valid (SCD 2).
@@ -109,6 +112,8 @@ class TableFunctions(Stream):
             sequence: columns that order the rows of one key and time, the greatest counts: then any order of arrival
                 gives the same versions. By default that of the ``ChangeFormat`` of the stream's sources.
             merge_equal: False makes every row a version.
+            ttl: forget a key, with all of its versions, so long behind its last row. A published table then loses them.
+                By default the state grows with the rows, for ever.
             uid: identity of the operator and of its state.
 
         Raises:
@@ -120,7 +125,7 @@ class TableFunctions(Stream):
             accepts_changes=Scd2.accepts_changes,
             shows=Scd2.shows,
         )
-        return self._table_function(made, "scd2", uid)
+        return self._table_function(made, "scd2", uid, ttl)
 
     def top_n(
         self,
@@ -130,6 +135,7 @@ class TableFunctions(Stream):
         ascending: bool = False,
         ties: bool = False,
         rank: bool = True,
+        ttl: Span | StateTtlConfig | None = None,
         uid: str | None = None,
     ) -> DataStream:
         """Keep the greatest rows of each key by rank, in the map state ``top``.
@@ -144,6 +150,8 @@ class TableFunctions(Stream):
             ascending: the least rows instead of the greatest.
             ties: also keep all rows that are equal to the n-th.
             rank: False puts rows out without rank: those that come into the list, and that leave it.
+            ttl: forget a key so long behind its last row: its list is deleted, also in a published table. By default
+                there are ``n`` rows for each key, for ever.
             uid: identity of the operator and of its state.
 
         Raises:
@@ -157,9 +165,12 @@ class TableFunctions(Stream):
             emits_changes=True,
             shows=TopN.shows,
         )
-        return self._table_function(made, "top_n", uid)
+        return self._table_function(made, "top_n", uid, ttl)
 
-    def _table_function(self, made: TypedByInput, method: str, uid: str | None) -> DataStream:
+    def _table_function(
+        self, made: TypedByInput, method: str, uid: str | None, ttl: Span | StateTtlConfig | None
+    ) -> DataStream:
+        made = forgetting(made, idle_time(self._node, ttl, method=method))
         declared = declared_type(self._node, type_in_code)
         if declared is not None:
             made.gives(declared)

@@ -23,6 +23,7 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.sink_function import SinkFunction
 from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction
 from state_engine.core.state.descriptors import MapStateDescriptor
+from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.time.watermark_strategy import WatermarkStrategy
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
@@ -56,9 +57,11 @@ from state_engine.job.library import TableFunctions
 from state_engine.job.stream import column_names, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.time_policies import timestamps_behind, warn_of_outages
-from state_engine.job.typed_by_input import TypedByInput, element_type
+from state_engine.job.time_to_live import idle_time
+from state_engine.job.typed_by_input import TypedByInput, element_type, forgetting
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.idle_keys import ForgetsIdleKeys
 from state_engine.operators.last_rows import ROW
 from state_engine.operators.rolling import (
     MapWithState,
@@ -412,12 +415,18 @@ class KeyedStream(TableFunctions, DataStream):
         output_type: TypeLike,
         *,
         emit: Emit = "rows",
+        ttl: Span | StateTtlConfig | None = None,
         uid: str | None = None,
     ) -> DataStream: ...
 
     @overload
     def aggregate(
-        self, *, emit: Emit | Aggregate = "rows", uid: str | None = None, **aggregates: Aggregate
+        self,
+        *,
+        emit: Emit | Aggregate = "rows",
+        ttl: Span | StateTtlConfig | Aggregate | None = None,
+        uid: str | None = None,
+        **aggregates: Aggregate,
     ) -> DataStream: ...
 
     def aggregate(
@@ -427,6 +436,7 @@ class KeyedStream(TableFunctions, DataStream):
         output_type: TypeLike | Aggregate | None = None,
         *,
         emit: Emit | Aggregate = "rows",
+        ttl: Span | StateTtlConfig | Aggregate | None = None,
         uid: str | None = None,
         **aggregates: Aggregate,
     ) -> DataStream:
@@ -445,32 +455,50 @@ class KeyedStream(TableFunctions, DataStream):
             emit: ``rows`` makes each result an insert, an event of its own. ``changes`` lets each result of a key take
                 the one before back: for a keyed sink, or to rank or aggregate the newest results. On a stream that
                 changes they always do.
+            ttl: forget a key so long behind its last row, by the clock of micro-batches, or by event time with a
+                ``StateTtlConfig`` that says so. Its next row is the first one again. With ``changes`` a delete of its
+                result comes out. By default there are accumulators of each key, for ever.
             aggregates: ``count``, ``sum_``, ``first`` and so on, by the names of their columns.
 
         Raises:
             ConfigurationError: there are both or neither; or an aggregate does not fit the columns of the stream.
         """
         of_function = (function, accumulator_type, output_type)
-        misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid, emit))
+        misnamed = any(isinstance(one, Aggregate) for one in (*of_function, uid, emit, ttl))
         if not misnamed:
             check_choice(emit, get_args(Emit), what="emit of aggregate")
         emits_changes = is_changing(self._node) or emit == "changes"
         if aggregates and of_function == (None, None, None) and not misnamed:
-            return self._aggregate(aggregates, uid, emits_changes=emits_changes)
-        if aggregates or misnamed or function is None or isinstance(function, Aggregate):
+            assert not isinstance(ttl, Aggregate)
+            return self._aggregate(aggregates, uid, ttl, emits_changes=emits_changes)
+        if (
+            aggregates
+            or misnamed
+            or function is None
+            or isinstance(function, Aggregate)
+            or isinstance(ttl, Aggregate)
+        ):
             raise ConfigurationError(
                 "aggregate takes an AggregateFunction with accumulator_type and output_type, or aggregates by the name "
                 "of the column that each becomes, as in aggregate(n=count(), total=sum_('amount')), and not both. No "
-                "such column can be called function, accumulator_type, output_type, emit or uid"
+                "such column can be called function, accumulator_type, output_type, emit, ttl or uid"
             )
-        made = RunningAggregate(function, accumulator_type, emits_changes=emits_changes)
+        running = RunningAggregate(function, accumulator_type, emits_changes=emits_changes)
+        idle = idle_time(self._node, ttl, method="aggregate")
+        made = running if idle is None else ForgetsIdleKeys(running, idle)
         return self._add((self._input(),), made, method="aggregate", uid=uid, output_type=output_type)
 
     def _aggregate(
-        self, aggregates: Mapping[str, Aggregate], uid: str | None, *, emits_changes: bool
+        self,
+        aggregates: Mapping[str, Aggregate],
+        uid: str | None,
+        ttl: Span | StateTtlConfig | None,
+        *,
+        emits_changes: bool,
     ) -> DataStream:
         origins = origins_of_changes(self._node)
-        made = declared_aggregates(aggregates, self._key, origins=origins, emits_changes=emits_changes)
+        running = declared_aggregates(aggregates, self._key, origins=origins, emits_changes=emits_changes)
+        made = forgetting(running, idle_time(self._node, ttl, method="aggregate"))
         declared = declared_type(self._node)
         if declared is not None:
             made.gives(declared)  # what does not fit is refused here and now

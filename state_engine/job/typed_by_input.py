@@ -11,6 +11,7 @@ from state_engine.core.function import Function
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.types.type_information import TypeInformation
+from state_engine.operators.idle_keys import ForgetsIdleKeys, ForgettableFunction, IdleTime
 from state_engine.sources.output_type import OutputType
 
 
@@ -62,7 +63,7 @@ class TimedByInput(TypedByInput):
         *,
         gives: Callable[[OutputType], OutputType] | None = None,
         holds_back_ms: int | None,
-        shape: str,
+        shape: str | None,
         accepts_changes: bool = False,
         emits_changes: bool = False,
         shows: tuple[str, str] | None = None,
@@ -75,6 +76,29 @@ class TimedByInput(TypedByInput):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
         """Of the function, once it is made."""
+
+
+def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
+    """The same, forgetting keys without rows for so long; None keeps them for ever."""
+    if idle is None:
+        return made
+
+    def bound(kind: OutputType) -> KeyedProcessFunction:
+        function = made.bound(kind)
+        assert isinstance(function, ForgettableFunction)
+        return ForgetsIdleKeys(function, idle)
+
+    forgets = TimedByInput(
+        bound,
+        gives=None if made.keeps_type else made.gives,
+        holds_back_ms=None,
+        shape=None,
+        accepts_changes=made.accepts_changes,
+        emits_changes=made.emits_changes,
+        shows=made.shows,
+    )
+    forgets.gives_running_results = made.gives_running_results
+    return forgets
 
 
 def function_for(function: Function, kind: OutputType | None) -> Function | None:

@@ -16,6 +16,7 @@ from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.row import Row, RowKind, row_of_kind
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.key_values import key_values
 
 GONE = frozenset({RowKind.UPDATE_BEFORE, RowKind.DELETE})
 """Kinds of rows that a table no longer has."""
@@ -40,7 +41,9 @@ class KeyedRows:
             raise ConfigurationError(f"{operator} needs rows with named columns, not elements of type {kind}")
         self._operator = operator
         self.columns = StructType(kind.names, kind.types, "row", aliases=kind.aliases)
-        left_out = set(self.named(apart))
+        names_apart = self.named(apart)
+        left_out = set(names_apart)
+        self._apart_at = [kind.names.index(name) for name in names_apart]
         if not left_out < set(kind.names):
             raise ConfigurationError(
                 f"{operator}: a row has no column besides {sorted(left_out)}: give it one that can change"
@@ -84,7 +87,17 @@ class KeyedRows:
         kept: Row = self.kept.normalise([parts[at] for at in self._kept_at])
         return kept
 
-    def whole_of(self, kept: Row, of_key: Row) -> tuple[Any, ...]:
+    def of_key(self, key: Any) -> list[Any]:
+        """A row of which the columns of the key are known; they are all that is kept apart."""
+        row: list[Any] = [None] * len(self.columns.names)
+        if self._apart_at:
+            for at, value in zip(
+                self._apart_at, key_values(key, record=len(self._apart_at) > 1), strict=True
+            ):
+                row[at] = value
+        return row
+
+    def whole_of(self, kept: Row, of_key: Sequence[Any]) -> tuple[Any, ...]:
         """All columns of a row that the state keeps some of, with those of the key from another row of it."""
         parts = list(of_key)
         for at, value in zip(self._kept_at, kept, strict=True):

@@ -69,6 +69,10 @@ class ResultOfKey(KeyedProcessFunction):
             return [(RowKind.DELETE, before)]
         return [(RowKind.UPDATE_BEFORE, before), (RowKind.UPDATE_AFTER, after)]
 
+    def gone(self, before: Any) -> Iterable[Any]:
+        """What comes out where a key is forgotten; see ``ForgettableFunction``."""
+        return [] if before is NO_RESULT else [(RowKind.DELETE, before)]
+
 
 class RetainedRows:
     """How many rows a key has, in a state of its own beside that of a function."""
@@ -87,6 +91,10 @@ class RetainedRows:
             self._state.update(1)
         elif (rows := self._state.value()) is not None:  # else nobody counted the rows before
             self._state.update(rows + 1)
+
+    def clear(self) -> None:
+        """Count from the beginning."""
+        self._state.clear()
 
     def taken_back(self, value: Any, *, kept: bool) -> bool:
         """Count a row less.

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction, defines_retract
 from state_engine.core.state.descriptors import AggregatingStateDescriptor, ValueStateDescriptor
 from state_engine.core.types.type_information import TypeLike
+from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.retraction import (
     NO_RESULT,
     ResultOfKey,
@@ -117,7 +119,7 @@ class RollingReduce(ResultOfKey):
         return self.result(before, self._state.value())
 
 
-class RunningAggregate(ResultOfKey):
+class RunningAggregate(ResultOfKey, ForgettableFunction):
     """Emits, for every element, the aggregation of all elements of its key so far.
 
     Args:
@@ -126,6 +128,7 @@ class RunningAggregate(ResultOfKey):
     """
 
     sees_time = False
+    takes_back_known_rows = True
 
     def __init__(
         self,
@@ -168,6 +171,15 @@ class RunningAggregate(ResultOfKey):
             self._state.clear()
             return self.result(before, NO_RESULT)
         return self.result(before, self._state.get())
+
+    def forget(self, ctx: KeyedContext) -> Iterable[Any]:
+        """Clear what is kept of the key; with kinds, a delete of its result."""
+        kept = self._state.get_internal() is not None
+        before = self._state.get() if kept and self.emits_changes else NO_RESULT
+        self._state.clear()
+        if self.accepts_changes:
+            self._rows.clear()
+        return self.gone(before)
 
 
 RollingKind = Literal["sum", "min", "max", "min_by", "max_by"]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from state_engine.core.argument_checks import checked_function
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.keys.ordering import key_order
@@ -21,6 +22,7 @@ from state_engine.core.state.sorted_map_state import SortedMapState
 from state_engine.core.types.every_type import BooleanType, StructType
 from state_engine.core.types.row import Row, RowKind, row_class
 from state_engine.core.types.type_information import TypeLike
+from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.keyed_rows import GONE, KeyedRows, same
 
 VERSIONS, UNSHOWN, DELETED = "versions", "unshown", "deleted"
@@ -45,7 +47,7 @@ class Event(NamedTuple):
     shown: bool = False
 
 
-class Scd2(KeyedProcessFunction):
+class Scd2(ForgettableFunction):
     """Keeps every version of each key in the sorted map state ``versions``; emits nothing.
 
     The key of an entry is the time from which the version is valid. Its value has the columns ``valid_to`` (the time of
@@ -163,6 +165,14 @@ class Scd2(KeyedProcessFunction):
         if self._sequence:
             self._deleted = runtime_context.get_sorted_map_state(self._deleted_descriptor)
             self._sequence_place = key_order(self._sequence_type).encode
+
+    def forget(self, ctx: KeyedContext) -> Iterable[Any]:
+        """Clear all versions of the key."""
+        self._versions.clear()
+        self._unshown.clear()
+        if self._sequence:
+            self._deleted.clear()
+        return []
 
     def process_element(self, value: object, ctx: KeyedProcessFunction.Context) -> None:
         """Store the row or the end at its time, and correct what stands beside it."""

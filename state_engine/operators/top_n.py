@@ -13,12 +13,14 @@ from itertools import count, takewhile, zip_longest
 from typing import Any
 
 from state_engine.core.argument_checks import checked_function
+from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import MapStateDescriptor, SortedMapStateDescriptor
 from state_engine.core.types.every_type import ListType
 from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.type_information import TypeLike
+from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.keyed_rows import GONE, KeyedRows, same
 from state_engine.operators.ranking import RANK, Ranking
 
@@ -28,7 +30,7 @@ Shown = tuple[Row, int]
 """A row and its rank."""
 
 
-class TopN(KeyedProcessFunction):
+class TopN(ForgettableFunction):
     """Keeps the ``n`` greatest rows of each key in the map state ``top``, by rank, beginning with 1.
 
     Of rows that are equal in ``by``, the first in the total order has the better rank. An element writes the ranks that
@@ -114,6 +116,13 @@ class TopN(KeyedProcessFunction):
             after.insert(bisect_right(after, place, key=self._ranking.place), kept)
         return self._show(row, shown, self._in_list(after))
 
+    def forget(self, ctx: KeyedContext) -> Iterable[Any]:
+        """Clear what is kept of the key; the deletes of its list."""
+        gone = self._show(self._rows.of_key(ctx.get_current_key()), self._shown(), [])
+        if self._keep_all:
+            self._all.clear()
+        return gone
+
     def _is_behind(self, place: bytes) -> bool:
         """Whether a row stands behind the last one in a list that is full."""
         last = self._top.get(self._ranking.n)
@@ -143,7 +152,7 @@ class TopN(KeyedProcessFunction):
         else:
             self._all.remove(place)
 
-    def _show(self, of_key: Row, before: list[Row], after: list[Row]) -> list[Any]:
+    def _show(self, of_key: Sequence[Any], before: list[Row], after: list[Row]) -> list[Any]:
         """Write the ranks that differ; the changes."""
         for at, (old, new) in enumerate(zip_longest(before, after), 1):
             if new is None:

@@ -251,7 +251,7 @@ def test_what_cannot_take_rows_back_is_refused_on_a_stream_that_changes(
     assert wire(by_owner(changing=False)) is not None
 
 
-NAMES = "No such column can be called function, accumulator_type, output_type, emit or uid"
+NAMES = "No such column can be called function, accumulator_type, output_type, emit, ttl or uid"
 WRONG: dict[str, tuple[Callable[[Any], Any], str]] = {
     "nothing": (lambda s: s.aggregate(uid="u"), "takes an AggregateFunction with accumulator_type and output_type"),
     "both": (lambda s: s.aggregate(SUM, n=count()), r"by the name of the column that each becomes.* and not both"),

@@ -537,6 +537,8 @@ A harness of it knows the types
   misuse/test_vectorized::test_a_harness_must_know_the_types
 A sum that does not fit its type is an error of the element
   operators/aggregates/test_keyed_aggregates::test_a_sum_that_does_not_fit_is_refused_and_changes_nothing
+A time to live of keys is a span, and of a clock that the stream has
+  operators/test_idle_keys::test_what_is_no_time_to_live_of_keys_is_refused
 An update or a delete of what was never added is refused, and changes nothing
   operators/aggregates/test_keyed_aggregates::test_what_was_never_added_is_refused_and_changes_nothing
   operators/aggregates/test_new_aggregates::test_a_value_that_was_never_added_is_refused_and_changes_nothing

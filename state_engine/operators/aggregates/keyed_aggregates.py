@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators, Kept
 from state_engine.operators.aggregates.plan import AggregatePlan
+from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.key_values import key_values
 from state_engine.operators.retraction import NO_RESULT, ResultOfKey, takes_back
 
 
-class KeyedAggregates(ResultOfKey):
+class KeyedAggregates(ResultOfKey, ForgettableFunction):
     """Emits, for every element, the key and the aggregates of its rows so far.
 
     Args:
@@ -28,6 +30,7 @@ class KeyedAggregates(ResultOfKey):
     """
 
     accepts_changes = True
+    takes_back_known_rows = True
 
     def __init__(self, plan: AggregatePlan, *, record_key: bool = False, emits_changes: bool = False) -> None:
         self._plan, self._record_key, self.emits_changes = plan, record_key, emits_changes
@@ -55,6 +58,16 @@ class KeyedAggregates(ResultOfKey):
         self._state.update(after)
         return self.result(before, NO_RESULT if after is None else self._output(ctx, after))
 
-    def _output(self, ctx: KeyedProcessFunction.Context, kept: Kept) -> tuple[Any, ...]:
+    def forget(self, ctx: KeyedContext) -> Iterable[Any]:
+        """Clear what is kept of the key; with kinds, a delete of its result."""
+        kept = self._state.value()
+        if kept is None:
+            return []
+        before = self._output(ctx, kept) if self.emits_changes else NO_RESULT
+        self._state.clear()
+        self._rows.forget(None)
+        return self.gone(before)
+
+    def _output(self, ctx: KeyedContext, kept: Kept) -> tuple[Any, ...]:
         key = key_values(ctx.get_current_key(), record=self._record_key)
         return (*key, *self._rows.results(kept))
