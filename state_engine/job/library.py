@@ -112,7 +112,7 @@ class TableFunctions(Stream):
             sequence: columns that order the rows of one key and time, the greatest counts: then any order of arrival
                 gives the same versions. By default that of the ``ChangeFormat`` of the stream's sources.
             merge_equal: False makes every row a version.
-            ttl: forget a key, with all of its versions, so long behind its last row. A published table then loses them.
+            ttl: forget a key, with all of its versions, this time after its last row. A published table loses them.
                 By default the state grows with the rows, for ever.
             uid: identity of the operator and of its state.
 
@@ -150,7 +150,7 @@ class TableFunctions(Stream):
             ascending: the least rows instead of the greatest.
             ties: also keep all rows that are equal to the n-th.
             rank: False puts rows out without rank: those that come into the list, and that leave it.
-            ttl: forget a key so long behind its last row: its list is deleted, also in a published table. By default
+            ttl: forget a key this time after its last row. Its list is deleted, also in a published table. By default
                 there are ``n`` rows for each key, for ever.
             uid: identity of the operator and of its state.
 

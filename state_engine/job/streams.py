@@ -455,9 +455,9 @@ class KeyedStream(TableFunctions, DataStream):
             emit: ``rows`` makes each result an insert, an event of its own. ``changes`` lets each result of a key take
                 the one before back: for a keyed sink, or to rank or aggregate the newest results. On a stream that
                 changes they always do.
-            ttl: forget a key so long behind its last row, by the clock of micro-batches, or by event time with a
-                ``StateTtlConfig`` that says so. Its next row is the first one again. With ``changes`` a delete of its
-                result comes out. By default there are accumulators of each key, for ever.
+            ttl: forget a key this time after its last row, by the clock of micro-batches, or by event time, as a
+                ``StateTtlConfig`` has it. The next row of the key is the first one again. With ``changes``, a delete of
+                its result comes out. By default the accumulators of each key stay for ever.
             aggregates: ``count``, ``sum_``, ``first`` and so on, by the names of their columns.
 
         Raises:

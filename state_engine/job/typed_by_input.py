@@ -79,7 +79,7 @@ class TimedByInput(TypedByInput):
 
 
 def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
-    """The same, forgetting keys without rows for so long; None keeps them for ever."""
+    """The same, forgetting keys that are idle for some time; None keeps them for ever."""
     if idle is None:
         return made
 

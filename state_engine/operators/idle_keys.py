@@ -1,4 +1,4 @@
-"""``ForgetsIdleKeys``: a function that forgets a key which had no row for so long.
+"""``ForgetsIdleKeys``: a function that forgets keys some time after their last row.
 
 What a function keeps of a key goes as a whole, at a time that does not depend on how rows are cut into micro-batches: a
 timer is set for it. With a time to live of its states instead, the entries of a map would go one by one, and nothing
@@ -27,7 +27,7 @@ LAST_ROW = "last_row"
 
 @dataclass(frozen=True)
 class IdleTime:
-    """How long a key is kept behind its last row.
+    """The time that a key is kept after its last row.
 
     Attributes:
         by_event_time: whether the event time of rows and the watermark count, and not the recorded clock.
@@ -67,7 +67,7 @@ class ForgettableFunction(KeyedProcessFunction):
     """A function that can forget a key.
 
     Attributes:
-        takes_back_known_rows: whether it refuses to take back a row of a key of which it keeps nothing.
+        takes_back_known_rows: whether it refuses to take back a row when it keeps nothing of the key.
     """
 
     takes_back_known_rows = False

@@ -70,7 +70,7 @@ class ResultOfKey(KeyedProcessFunction):
         return [(RowKind.UPDATE_BEFORE, before), (RowKind.UPDATE_AFTER, after)]
 
     def gone(self, before: Any) -> Iterable[Any]:
-        """What comes out where a key is forgotten; see ``ForgettableFunction``."""
+        """The outputs when a key is forgotten; see ``ForgettableFunction``."""
         return [] if before is NO_RESULT else [(RowKind.DELETE, before)]
 
 

@@ -48,7 +48,7 @@ class Total(AggregateFunction):
 
 
 MAKERS: dict[str, Callable[[Any], DataStream]] = {
-    "aggregate": lambda keyed: keyed.aggregate(n=count(), total=sum_("cents"), uid="made"),
+    "aggregate": lambda keyed: keyed.aggregate(n=count(), cents=sum_("cents"), uid="made"),
     "function": lambda keyed: keyed.aggregate(Total(), int, "cents bigint", uid="made"),
     "reduce": lambda keyed: keyed.reduce(lambda a, b: a, uid="made"),
     "sum": lambda keyed: keyed.sum("cents", uid="made"),

@@ -40,7 +40,7 @@ class Aggregate:
         field: name or position of the field whose values it is of; None for rows.
         by: the field that says which value is the least or greatest.
         most: how many values are collected at most; None for all.
-        population: whether values are all that there are, and not a sample.
+        population: whether the values are a population. Otherwise they are a sample.
         of_function: what ``aggregate_with`` was given.
     """
 

@@ -24,8 +24,8 @@ from state_engine.operators.aggregates.group_states import Group, GroupState, Sh
 class CountDistinct(CountOrderedValues):
     """How many different values there are, and how many are NaN.
 
-    It is given a value only where it was not there before, or where none of it is left; of NaN, each one. What two
-    accumulators have in common is known to ``DifferentValues`` alone, so it merges them.
+    It is given a value only where it was not there before, or where none of it is left; of NaN, each one. Only
+    ``DifferentValues`` knows the common values of two accumulators, so it merges them.
     """
 
     def add(self, value: Any, accumulator: tuple[int, int]) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class FunctionAccumulator(Accumulator):
         return (self._function.merge(_own(acc_a), _own(acc_b)),)
 
     def has_values(self, accumulator: Wrapped) -> bool:
-        """Of a function nobody knows."""
+        """See the base. Only the function could tell."""
         return False
 
     def get_result(self, accumulator: Wrapped) -> Any:

@@ -84,7 +84,7 @@ class GroupState:
         return True
 
     def merged(self, accumulator: Accumulator, whole: Any, span: Span) -> Any:
-        """What an accumulator has merged of some groups, once it is known what they have in common."""
+        """The merged accumulator of some groups, corrected by their common values."""
         return whole
 
     def shown(self, what: Shown, kept: Any, span: Span) -> Any:

@@ -1,4 +1,4 @@
-"""``Moments``: number, sum and sum of squares of values, exactly; what ``stddev`` and ``variance`` are shown from.
+"""``Moments``: number, sum and sum of squares of values, exactly, for ``stddev`` and ``variance``.
 
 Both sums are kept as the parts of ``exact_sum``. Squares of very small and very large doubles do not fit a double
 exactly, so there are three sums of squares, each of values of its own range, scaled by a power of two. Whole numbers
