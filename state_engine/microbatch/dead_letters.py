@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
 from state_engine.core.checkpoints.dead_letters import LETTERS, letter_files
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, MissingFilesError
 from state_engine.core.types.row import RowKind
 from state_engine.job.changing_streams import is_changing
 from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode, declared_columns
@@ -184,13 +184,23 @@ def letters_of(
     for checkpoint_id, file in letter_files(path):
         if file.path not in active:
             continue
-        table = open_recorded(join(uri, file.path), file, of="dead letters").read()
+        table = _read(join(uri, file.path), file)
         for at, row in enumerate(table.to_pylist()):
             number = number_of[checkpoint_id] = number_of.get(checkpoint_id, 0) + 1
             letters.append(
                 _letter(checkpoint_id, number, file.path, at, row, sent=(file.path, at) in sent, job=job)
             )
     return letters
+
+
+def _read(path: str, file: DataFile) -> pa.Table:
+    try:
+        return open_recorded(path, file, of="dead letters").read()
+    except FileNotFoundError:
+        raise MissingFilesError(
+            f"dead letters: {path} is gone: somebody deleted it. Put the file back from a backup, or restore a "
+            "checkpoint from before it was written"
+        ) from None
 
 
 def _letter(

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from state_engine.core.checkpoints.checkpoint import ROW_TYPE, CheckpointRow, DataFile
-from state_engine.core.errors import DamagedFileError, RootError
+from state_engine.core.errors import DamagedFileError, MissingFilesError, RootError
 from state_engine.storage.row_digest import DIGEST, is_intact, row_digest
 from state_engine.storage.stores.files import WrittenFile, join
 from state_engine.storage.stores.in_threads import in_threads
@@ -39,11 +39,16 @@ def write_rows(rows: pa.Table, uri: str, name: str, *, write: Write) -> DataFile
 
 
 def read_rows(uri: str, name: str) -> pa.Table:
-    """The rows of one file."""
-    match = _FOOTER.search(name)
-    return read_parquet(
-        join(uri, name), footer=int(match[1], 16) if match else None, of="rows of checkpoints"
-    )
+    """The rows of one file. Raises MissingFilesError."""
+    match, path = _FOOTER.search(name), join(uri, name)
+    try:
+        return read_parquet(path, footer=int(match[1], 16) if match else None, of="rows of checkpoints")
+    except FileNotFoundError:
+        raise MissingFilesError(
+            f"rows of checkpoints: {path} is gone: somebody deleted it, or a power cut took it. Nothing was done. "
+            "`statelake doctor --repair` leaves the newest one out, where no sink shows it; otherwise put the file "
+            "back from a backup of the root, or restore a savepoint into another root"
+        ) from None
 
 
 def read_tables(uri: str, names: Iterable[str]) -> list[pa.Table]:

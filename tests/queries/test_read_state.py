@@ -113,7 +113,9 @@ def test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch(
         site.engine().read_state("tiny", "sums", "total")
     for policy in ("fail", "dead_letter"):
         site.put({"k": list("abcd"), "v": [1, 2, 3, 4]}, "1")
-        with pytest.raises(MissingFilesError, match=f"{message}.*[Rr]estore a.* or a savepoint"):
+        with pytest.raises(
+            MissingFilesError, match=f"{message}.*[Rr]estore a.* or a savepoint into another root"
+        ):
             site.engine().run(site.job(on_error=policy))
     assert len(site.engine().checkpoints("tiny")) == 1
     assert len(site.outputs()) == 4

@@ -231,6 +231,23 @@ def test_what_may_lose_something_is_no_way_to_read(there: str, wanted: str) -> N
     assert gives(kinds[0], kinds[0])
 
 
+@pytest.mark.parametrize("schema", ["id bigint", None])
+def test_a_file_without_columns_is_one_letter_and_the_others_are_read(
+    tmp_path: Path, spark: SparkSession, schema: str | None
+) -> None:
+    feed = tmp_path / "feed"
+    feed.mkdir()
+    pq.write_table(pa.table({}), feed / "0.parquet")
+    pq.write_table(pa.table({"id": [1]}), feed / "1.parquet")
+    with pytest.raises(BadFileError, match=r"0\.parquet: it has no columns: .*on_bad_file='dead_letter'"):
+        FileSource(str(feed), schema=schema).plan(spark, [])
+    source = FileSource(str(feed), schema=schema, on_bad_file="dead_letter")
+    run = SourceRun(spark, tmp_path, source, on_error="dead_letter")
+    run.run()
+    assert run.ids() == [1]
+    assert "it has no columns" in run.engine.list_dead_letters(run.job)[0].error
+
+
 def test_a_file_of_another_type_is_one_letter_and_the_others_are_read(
     tmp_path: Path, spark: SparkSession
 ) -> None:

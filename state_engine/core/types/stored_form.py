@@ -51,7 +51,7 @@ def conform(array: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | 
         return pa.nulls(len(array), kind)
     raise StateMigrationError(
         f"a stored column is {ddl_text(array.type)} where {ddl_text(kind)} was recorded: "
-        "something else wrote this file. Restore an older checkpoint or a savepoint"
+        "something else wrote this file. Restore an older checkpoint, or a savepoint into another root"
     )
 
 

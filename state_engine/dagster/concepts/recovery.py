@@ -116,7 +116,7 @@ def _verified(run: OperationRun) -> dict[str, Any]:
     if problems:
         raise MissingFilesError(
             f"job '{run.job.name}': the head {history.path[-1].checkpoint_id} is not whole: {summary_of(problems)}. "
-            "Restore an older checkpoint or a savepoint"
+            "Restore an older checkpoint, or a savepoint into another root"
         )
     run.log(f"{counted(files.looked_at, 'file is', 'files are')} as recorded, all outputs are published")
     return {"verified_files": files.looked_at}

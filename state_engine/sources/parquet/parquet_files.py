@@ -55,6 +55,12 @@ def _footer(uri: str, size: int, mtime_ms: int) -> Footer:
     with _parquet(uri, last) as file:
         if int.from_bytes(last[-8:-4], "little") > file.metadata.serialized_size:  # behind it is a signature
             raise pa.ArrowInvalid("columns are encrypted")
+        if not file.metadata.num_columns:  # Spark cannot read it
+            raise BadFileError(
+                f"{uri}: it has no columns: write it again with its columns, remove it, or set "
+                "on_bad_file='dead_letter' on its FileSource",
+                uri,
+            )
         _check_places(file.metadata, uri, size)
         return Footer(int(file.metadata.num_rows), columns_of(file))
 
@@ -66,7 +72,7 @@ def _check_places(metadata: pq.FileMetaData, uri: str, size: int) -> None:
     """
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        for place in {0, group.num_columns - 1} - {-1}:
+        for place in {0, group.num_columns - 1}:
             column = group.column(place)
             start = column.dictionary_page_offset or column.data_page_offset
             if start < 4 or start + column.total_compressed_size > size:

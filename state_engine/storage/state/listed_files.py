@@ -210,7 +210,7 @@ def open_state_file(listed: ListedFile, *, coded: Sequence[str] = ()) -> OpenPar
     if file.metadata.num_rows != listed.rows:
         raise MissingFilesError(
             f"{listed.uri} has {counted(file.metadata.num_rows, 'row')}, its checkpoint recorded {listed.rows:,}: "
-            "it was changed by something else. Restore an older checkpoint or a savepoint"
+            "it was changed by something else. Restore an older checkpoint, or a savepoint into another root"
         )
     return file
 
@@ -228,7 +228,7 @@ def _missing(listed: ListedFile) -> Iterator[None]:
     except FileNotFoundError:
         raise MissingFilesError(
             f"{listed.uri} is listed by a checkpoint and does not exist: somebody deleted it. "
-            "Restore an older checkpoint or a savepoint"
+            "Restore an older checkpoint, or a savepoint into another root"
         ) from None
 
 

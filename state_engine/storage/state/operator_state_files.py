@@ -233,5 +233,5 @@ class _Reader:
 
 def _missing(what: str) -> MissingFilesError:
     return MissingFilesError(
-        f"{what}: somebody deleted or changed it. Restore an older checkpoint or a savepoint"
+        f"{what}: somebody deleted or changed it. Restore an older checkpoint, or a savepoint into another root"
     )

@@ -245,7 +245,7 @@ def damaged(uri: str, why: str, *, of: str = "") -> DamagedFileError:
     return DamagedFileError(
         f"{of + ': ' if of else ''}{uri} is damaged: {why}. A bit flipped on the disk, or something rewrote the file; "
         "nothing of it was used. Put the file back from a backup, or restore a checkpoint that does not need it (one "
-        "before it was written, or after a compaction since), or a savepoint"
+        "before it was written, or after a compaction since), or a savepoint into another root"
     )
 
 
