@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Numbers = np.ndarray[Any, Any]
+_TABLE, _TABLE_ROWS = 8, 2**16
+"""Numbers up to so many times the rows, or up to so many, are counted in a table."""
 
 
 def entry_codes(columns: Sequence[pa.Array]) -> Numbers:
@@ -33,9 +35,18 @@ def entry_codes(columns: Sequence[pa.Array]) -> Numbers:
         if size == 1:
             codes, size = part, kinds
         elif kinds > 1:
-            _, codes = np.unique(codes * kinds + part, return_inverse=True)
-            size = int(codes.max()) + 1 if len(codes) else 0
+            codes, size = _numbered(codes * kinds + part, size * kinds)
     return codes
+
+
+def _numbered(codes: Numbers, end: int) -> tuple[Numbers, int]:
+    """Numbers from 0 to ``end`` as ranks among those that are there, and how many these are."""
+    if end > max(_TABLE_ROWS, _TABLE * len(codes)):
+        different, ranks = np.unique(codes, return_inverse=True)
+        return ranks, len(different)
+    there = np.zeros(end, bool)  # in a fifth of the time of numpy.unique, which sorts
+    there[codes] = True
+    return (np.cumsum(there) - 1)[codes], int(np.count_nonzero(there))
 
 
 def last_rows(codes: Numbers, rows: Numbers | None = None) -> Numbers:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.vectorized_functions import KEY, TIME
 from state_engine.core.keys.entry_codes import entry_codes, last_rows, leaves
+from state_engine.core.stable_order import stable_order
 from state_engine.core.state.descriptors import (
     MapStateDescriptor,
     SortedMapStateDescriptor,
@@ -19,6 +20,7 @@ from state_engine.core.state.descriptors import (
 )
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
 from state_engine.core.types.every_type import PickledType
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 
 Numbers = np.ndarray[Any, Any]
 
@@ -62,15 +64,26 @@ class MapEntries:
 
     def in_order(self, descriptor: MapStateDescriptor) -> MapEntries:
         """Those of a key together; of a sorted map by map key."""
-        columns = [pa.array(self.keys)]
-        if isinstance(descriptor, SortedMapStateDescriptor):
-            columns += leaves(self.map_keys)
+        order = self._order(by_map_key=isinstance(descriptor, SortedMapStateDescriptor))
+        if (np.diff(order) == 1).all():
+            return self
+        rows = pa.array(order)
+        return MapEntries(self.keys[order], self.map_keys.take(rows), self.values.take(rows))
+
+    def _order(self, *, by_map_key: bool) -> Numbers:
+        if not by_map_key:
+            return stable_order(self.keys)
+        if len(self.keys) and pa.types.is_integer(self.map_keys.type) and not self.map_keys.null_count:
+            map_keys = self.map_keys.to_numpy()
+            least = int(map_keys.min())
+            span = int(map_keys.max()) - least + 1
+            if (int(self.keys.max()) + 1) * span <= MAX_TIMESTAMP:  # one number says both; each is there once
+                order: Numbers = np.argsort(self.keys * span + (map_keys - least))
+                return order
+        columns = [pa.array(self.keys), *leaves(self.map_keys)]
         names = [str(at) for at in range(len(columns))]
         by = [(name, "ascending") for name in names]
-        if len(columns) == 1 and not (np.diff(self.keys) < 0).any():
-            return self
-        order = pc.sort_indices(pa.table(columns, names=names), sort_keys=by)  # is stable
-        return MapEntries(self.keys[order.to_numpy()], self.map_keys.take(order), self.values.take(order))
+        return pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
 
 
 @dataclass(frozen=True)
