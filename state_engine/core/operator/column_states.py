@@ -83,7 +83,8 @@ class MapEntries:
         columns = [pa.array(self.keys), *leaves(self.map_keys)]
         names = [str(at) for at in range(len(columns))]
         by = [(name, "ascending") for name in names]
-        return pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
+        sorted_rows: Numbers = pc.sort_indices(pa.table(columns, names=names), sort_keys=by).to_numpy()
+        return sorted_rows
 
 
 @dataclass(frozen=True)
