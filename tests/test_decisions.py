@@ -2,17 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import tomllib
 from collections import Counter
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from docs.decisions.index import HERE, INDEX, index
+from state_engine import (
+    Cumulating,
+    KeyedStream,
+    Session,
+    Sliding,
+    Tumbling,
+    WindowedStream,
+    avg,
+    collect_list,
+    collect_set,
+    count,
+    count_distinct,
+    first,
+    last,
+    max_,
+    max_by,
+    min_,
+    min_by,
+    stddev,
+    sum_,
+    variance,
+)
 from state_engine.monitoring.job_status import State
 
 REPOSITORY = Path(__file__).parents[1]
@@ -113,6 +136,24 @@ def test_the_states_of_health_are_all_there() -> None:
 
 def test_a_term_that_another_one_points_to_has_an_entry() -> None:
     assert set(re.findall(r"see \*([^*]+)\*", GLOSSARY.read_text())) <= set(TERMS)
+
+
+OPERATORS: list[Any] = [
+    Tumbling, Sliding, Cumulating, Session, KeyedStream.window, KeyedStream.count_window, KeyedStream.scd2,
+    KeyedStream.top_n, KeyedStream.aggregate, WindowedStream.top_n, count, sum_, avg, min_, max_, count_distinct, first,
+    last, min_by, max_by, collect_list, collect_set, stddev, variance,
+]  # fmt: skip
+OBJECTS = {"self", "windows", "n", "field", "aggregates", "function", "accumulator_type", "output_type"}
+"""What a call is about, which needs no word."""
+
+
+def test_parameters_of_operators_are_explained_once_and_all_of_them() -> None:
+    section = GLOSSARY.read_text().partition("## Parameters of operators")[2]
+    rows = re.findall(r"^\| (`.+?) \|", section, re.MULTILINE)
+    explained = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert len(set(explained)) == len(explained)
+    parameters = {name for one in OPERATORS for name in inspect.signature(one).parameters} - OBJECTS
+    assert set(explained) == parameters
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "CONTRIBUTING.md"])
