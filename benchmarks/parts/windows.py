@@ -257,7 +257,9 @@ def _on_open_sessions(spark: SparkSession, number: int, rows: int, rounds: int) 
         made, seconds = job(directory, Session("30 min")), []
 
         def add(file: int, keys: np.ndarray[Any, Any]) -> None:
-            instants = pa.array(np.full(len(keys), (START_MS + file) * 1000)).cast(pa.timestamp("us", "UTC"))
+            # sessions begin within 20 minutes, and end at different times
+            at = START_MS + (keys * _STRIDE % (GAP_MS * 2 // 3) if file == 0 else GAP_MS * 2 // 3 + file)
+            instants = pa.array(np.broadcast_to(at, len(keys)) * 1000).cast(pa.timestamp("us", "UTC"))
             table = pa.table({"k": keys, "v": keys % 1000, "at": instants})
             pq.write_table(table, directory / "input" / f"{file:05}.parquet")
 

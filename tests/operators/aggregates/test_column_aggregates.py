@@ -19,7 +19,7 @@ from state_engine.core.errors import InternalError, ValueTypeError
 from state_engine.core.functions.vectorized_functions import PerElement
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates import keyed_aggregates
-from state_engine.operators.aggregates.accumulators import BIGINT, SumNumbers
+from state_engine.operators.aggregates.accumulators import BIGINT, DOUBLE, Extreme, SumNumbers
 from state_engine.operators.aggregates.column_accumulators import merging_form, running_form
 from state_engine.operators.aggregates.column_aggregates import VectorizedAggregates
 from state_engine.operators.aggregates.declarations import Aggregate, avg, max_, min_
@@ -96,6 +96,15 @@ def test_columns_give_what_elements_give(
             assert repr(sorted(by_columns.state("aggregates").items())) == repr(
                 sorted(one_by_one.state("aggregates").items())
             )
+
+
+def test_columns_merge_how_often_a_value_is_nan() -> None:
+    greatest = Extreme("max", DOUBLE, what="max")
+    parts = [(1.0, 1), (None, 2)]
+    kept = greatest.accumulator_type.to_arrow(parts, storage=False)
+    merge = merging_form(greatest, DOUBLE)
+    assert merge is not None
+    assert merge(kept, Segments(np.array([0, 0]))).to_pylist() == [{"value": 1.0, "nans": 3}]
 
 
 @given(st.data())
