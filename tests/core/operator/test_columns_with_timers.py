@@ -240,3 +240,13 @@ def test_a_job_has_the_same_outputs_order_and_state_with_either_form(seed: int) 
             assert other is not None
             assert one.next_timers_ms == other.next_timers_ms
             assert one.entries == other.entries
+
+
+@pytest.mark.parametrize("function", [Hours, HoursOverColumns])
+def test_the_first_timer_may_be_one_of_a_key_that_no_row_touches(function: Any) -> None:
+    with run_in_memory(job(function(), 1)) as run:
+        for key, at_ms in (("b", 0), ("a", 11)):
+            run.process({"rows": [(key, 1, EPOCH + timedelta(milliseconds=at_ms))]})
+        operator = run.checkpoints()[-1].operator("hours")
+        assert operator is not None
+        assert operator.next_timers_ms == {"event": 9}
