@@ -143,15 +143,16 @@ class Windowing:
             return AlignedWindows(windows, contents, emitter, settings)
 
         function: TypedByInput
+        shape = windows.shape + settings.form + form
         if isinstance(windows, Counted):
             function = TypedByInput(made, gives=gives)
-            function.shape = windows.shape + form
+            function.shape = shape
         else:
             function = TimedByInput(
                 made,
                 gives=gives,
                 holds_back_ms=None if settings.clock else settings.lateness_ms + isinstance(windows, Session),
-                shape=windows.shape + form,
+                shape=shape,
                 accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
                 shows=self._shown() if shown else None,

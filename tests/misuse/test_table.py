@@ -60,6 +60,8 @@ A stored position with a number that its source does not have is refused, with a
   sources/test_wrong_positions::test_a_partition_that_its_topic_does_not_have_is_refused
 Advice of the messages of operations helps
   misuse/test_advice_of_operations::test_the_advice_of_a_message_helps
+Advice about damaged files and tables helps
+  misuse/test_advice_of_damage::test_the_advice_of_an_error_about_damage_helps
 Advice about an argument that does not fit is taken
   misuse/test_constructors::test_the_advice_about_an_argument_is_taken
 A column that no reader of files gets back is refused before the batch
@@ -512,7 +514,7 @@ A row is refused whose time has no calendar, or whose window has no bounds, and 
   operators/windows/test_assigners::test_a_time_without_a_calendar_is_refused_with_a_way_out
   operators/windows/test_vectors::test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other
 State of other windows is refused before a row is read
-  operators/windows/test_windows_in_jobs::test_another_size_is_refused_and_another_lateness_is_not
+  operators/windows/test_windows_in_jobs::test_what_would_misread_open_windows_is_refused
   operators/windows/test_uses_in_jobs::test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all
   microbatch/test_shapes::test_another_shape_is_refused_before_a_row_is_read
 An event time of its own needs a stream with event time

@@ -7,7 +7,6 @@ Flink's ``WindowOperator`` and, for what is kept, the slices of its ``SlicingWin
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import takewhile
 from typing import Any
 
 from state_engine.core.functions.process_functions import KeyedProcessFunction
@@ -110,7 +109,7 @@ class AlignedWindows(WindowOperator):
         results: Rows = []
         late = self._settings.lateness_ms
         if self._settings.emit != "running":
-            for window in self._shown_at(timestamp):
+            for window in self._windows_at(timestamp, late if self._settings.shows_once else 0):
                 results += self._shown_rows(ctx, window) or []
         if self._emitter.clears:
             for window in self._windows_at(timestamp, late):
@@ -130,15 +129,6 @@ class AlignedWindows(WindowOperator):
     def _goes(self, part: int) -> int:
         """The watermark at which the last window with a part is closed."""
         return self._closes(self._windows.windows_of(part)[-1])
-
-    def _shown_at(self, timestamp: int) -> list[TimeWindow]:
-        if not self._settings.shows_once:
-            return self._windows_at(timestamp, 0)
-        if not isinstance(self._windows, Tumbling):
-            return self._windows_at(timestamp, self._settings.lateness_ms)
-        # what is still there was not shown: the lateness may have been a longer one
-        windows = (self._windows.windows_of(part)[0] for part in self._parts)
-        return list(takewhile(lambda window: self._closes(window) <= timestamp, windows))
 
     def _windows_at(self, timestamp: int, delay_ms: int) -> list[TimeWindow]:
         """The windows that were complete so much before a time, with rows or without."""

@@ -83,8 +83,6 @@ class ColumnSessions(StandsForElements):
         first_due = np.full(state.num_rows, MAX_TIMESTAMP)
         np.minimum.at(first_due, ctx.due[KEY].to_numpy(), ctx.due[TIME].to_numpy())
         ended = closes <= ctx.end_watermark_ms
-        if (ended & merged.has_stored & (first_due[merged.keys] > closes)).any():
-            raise PerElement  # its timer is not at its end: the lateness was another one
         kept = self._kept(given, stored, merged)
         return VectorizedResult(
             outputs=WindowColumns(

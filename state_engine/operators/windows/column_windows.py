@@ -78,24 +78,20 @@ class ColumnWindows(StandsForElements):
         late = given.late(~accepted, self._settings.late_to)
         self._too_late.inc(int(len(accepted) - accepted.sum()))
         given, part_of = given.those(accepted), part_of[accepted]
-        assert ctx.due is not None
-        first_due = np.full(state.num_rows, MAX_TIMESTAMP)
-        np.minimum.at(first_due, ctx.due[KEY].to_numpy(), ctx.due[TIME].to_numpy())
-        goes = parts.following[part_of_stored] == MAX_TIMESTAMP
-        if (goes & (parts.closed[part_of_stored] < first_due[stored[KEY].to_numpy()])).any():
-            raise PerElement  # its timer is not at its end: the lateness was another one
         entries = Entries.of(given, part_of, stored, part_of_stored, starts, self._plan)
         timers = entries.timers(parts, given.watermarks, state.num_rows)
         return VectorizedResult(
-            outputs=self._fired(entries, parts, state, first_due),
+            outputs=self._fired(entries, parts, state, ctx.due),
             maps={name: entries.changes(parts)},
             timers=timers,
             side=late,
         )
 
-    def _fired(self, entries: Entries, parts: Parts, state: pa.Table, first_due: Column) -> pa.Table:
+    def _fired(self, entries: Entries, parts: Parts, state: pa.Table, due: pa.Table) -> pa.Table:
         """The results of windows that are closed now; the timers of a key say which are closed already."""
         keys, part, kept, stored = entries.all_of(parts.reached > MIN_TIMESTAMP)
+        first_due = np.full(state.num_rows, MAX_TIMESTAMP)
+        np.minimum.at(first_due, due[KEY].to_numpy(), due[TIME].to_numpy())
         rows, window = parts.ended_windows(part)
         now = ~stored[rows] | (parts.window_closes[window] >= first_due[keys[rows]])
         rows, window = rows[now], window[now]

@@ -109,7 +109,7 @@ class SessionWindows(WindowOperator):
         """The sessions that are shown now; closed ones go, and those that have grown wait for their new end."""
         results: Rows = []
         for session, kept in self._open().items():
-            if self._is_shown_at(session, timestamp):
+            if self._settings.emit != "running" and self._shows(session) == timestamp:
                 results += self._rows(ctx, session, kept)
             if self._closes(session) <= timestamp:
                 self._close(ctx, session)
@@ -117,13 +117,6 @@ class SessionWindows(WindowOperator):
                 self._wait(ctx, session, timestamp)
         self._forget(timestamp)
         return results
-
-    def _is_shown_at(self, session: TimeWindow, timestamp: int) -> bool:
-        if (
-            self._settings.shows_once
-        ):  # where it is still there, it was not: the lateness may have been longer
-            return self._shows(session) <= timestamp
-        return self._settings.emit != "running" and self._shows(session) == timestamp
 
     # -- which sessions --------------------------------------------------------------------------------------------
 

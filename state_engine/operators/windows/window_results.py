@@ -79,6 +79,11 @@ class WindowSettings:
             )
 
     @property
+    def form(self) -> str:
+        """What says which results came out already, as text behind the shape of the windows. Decision 0116."""
+        return f" {'firings' if self.firings else self.emit} lateness {self.lateness_ms}"
+
+    @property
     def has_kinds(self) -> bool:
         """Whether results are taken back."""
         return self.emit != "final"
@@ -180,7 +185,7 @@ class WindowOperator(KeyedProcessFunction):
     """What windows of a size and sessions have in common: when a window is shown and closed, and late rows."""
 
     def __init__(self, shape: str, contents: Contents, emitter: Emitter, settings: WindowSettings) -> None:
-        self.shape, self._settings = shape + contents.form, settings
+        self.shape, self._settings = shape + settings.form + contents.form, settings
         self._contents, self._emitter = contents, emitter
         self.accepts_changes = contents.takes_back
         self.emits_changes, self.late_to = settings.has_kinds, settings.late_to

@@ -104,32 +104,3 @@ def test_columns_and_elements_in_turn_give_what_elements_give(name: str, latenes
         assert mixed.state == {}
         over_columns += mixed.runs["columns"]
     assert over_columns > len(seeds)
-
-
-@pytest.mark.internal_errors
-@pytest.mark.parametrize("columns", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["tumbling", "session"])
-@pytest.mark.parametrize("later", [0, 5, 35])
-def test_another_lateness_loses_no_window(name: str, columns: float, later: int) -> None:
-    windows, _ = ASSIGNERS[name]
-    lateness = [20]
-    mixed = Mixed(lambda: operator(windows, lateness=lateness[0]), random.Random(1), columns)
-    rows = [Event(key, 1, 0.1, at) for key, at in (("a", 0), ("b", 12), ("a", 30), ("b", 31), ("a", 36))]
-    results = mixed.process(rows)
-    lateness[0] = later
-    for at in (45, 60, 90):
-        results += mixed.process([Event("c", 1, 0.1, at)])
-    results += mixed.process([], drain=True)
-    assert sum(row.n for row in results) == len(rows) + 3
-    assert mixed.state == {}
-
-
-@pytest.mark.internal_errors
-@pytest.mark.parametrize("columns", [0.0, 1.0])
-@pytest.mark.parametrize(("at", "is_late"), [(3, True), (4, True), (5, False)])
-def test_a_row_at_the_end_of_a_closed_session_is_too_late(columns: float, at: int, is_late: bool) -> None:
-    mixed = Mixed(lambda: operator(ASSIGNERS["session"][0]), random.Random(1), columns)
-    mixed.process([Event("a", 1, 0.1, 0), Event("b", 1, 0.1, 10)])  # the watermark is 5: [0, 4) is closed
-    mixed.process([Event("a", 1, 0.1, at)])
-    assert [row.at for row in mixed.late] == ([at] if is_late else [])
-    assert mixed.runs == {"columns" if columns else "elements": 2}

@@ -79,10 +79,13 @@ def expected_of(windowed: models.Windowed) -> dict[Any, Any]:
     return {window: (n, s, hi) for window, (n, s, _, _, hi, _) in windowed.table.items()}
 
 
-def windows_job(windows: Any, *, lateness: int = 0, parallelism: int = 1, **time: Any) -> StatefulJob:
+def windows_job(
+    windows: Any, *, lateness: int = 0, emit: Any = "final", parallelism: int = 1, **time: Any
+) -> StatefulJob:
     job = StatefulJob("windows", parallelism=parallelism)
     keyed = source_of(job, **time).key_by("k")
-    made = keyed.window(windows, lateness=lateness, late_to=LATE).aggregate(uid="windows", **AGGREGATES)
+    windowed = keyed.window(windows, lateness=lateness, late_to=LATE, emit=emit)
+    made = windowed.aggregate(uid="windows", **AGGREGATES)
     made.sink("windows", CollectSink())
     made.get_side_output(LATE).sink("late", CollectSink())
     return job
@@ -156,18 +159,40 @@ def test_the_clock_ends_the_last_session_of_a_quiet_stream() -> None:
         assert table_of(run.process(clock=40 * 60_000)["windows"]) == {("a", 0, 1_800_000): (1, 1, 1)}
 
 
-def test_another_size_is_refused_and_another_lateness_is_not() -> None:
-    with run_in_memory(windows_job(Tumbling(10))) as run:
+@pytest.mark.parametrize(
+    ("before", "after", "shapes"),
+    [
+        (
+            windows_job(Tumbling(10)),
+            windows_job(Tumbling(20)),
+            r"'tumbling 10 \+0 UTC final lateness 0', and 'tumbling 20 ",
+        ),
+        (
+            windows_job(Tumbling(10)),
+            windows_job(Tumbling(10), lateness=5),
+            "final lateness 0', and .*final lateness 5'",
+        ),
+        (
+            windows_job(Sliding(10, every=5), lateness=5),
+            windows_job(Sliding(10, every=5)),
+            "final lateness 5', and .*final lateness 0'",
+        ),
+        (
+            windows_job(Session(6), lateness=5),
+            windows_job(Session(6), lateness=5, emit="changes"),
+            "session 6 final lateness 5', and 'session 6 changes lateness 5'",
+        ),
+    ],
+    ids=["size", "longer lateness", "shorter lateness", "emission"],
+)
+def test_what_would_misread_open_windows_is_refused(
+    before: StatefulJob, after: StatefulJob, shapes: str
+) -> None:
+    with run_in_memory(before) as run:
         run.process({"rows": [("a", 1, EPOCH)]})
-        run.restart(windows_job(Tumbling(20)))
-        message = (
-            r"was written by 'tumbling 10 \+0 UTC', and 'tumbling 20 \+0 UTC' would misread it.*another uid"
-        )
-        with pytest.raises(StateMigrationError, match=message):
+        run.restart(after)
+        with pytest.raises(StateMigrationError, match=f"was written by .*{shapes}.*another uid"):
             run.process({"rows": [("a", 1, EPOCH)]})
-        run.restart(windows_job(Tumbling(10), lateness=5))
-        run.process({"rows": [("a", 2, EPOCH)]})
-        assert table_of(run.process(drain=True)["windows"]) == {("a", 0, 10): (2, 3, 2)}
 
 
 def test_late_rows_are_inserts_where_results_change() -> None:
