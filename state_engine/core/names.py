@@ -46,7 +46,7 @@ def check_text_name(name: object, *, what: str) -> str:
         >>> check_text_name("text state", what="state")
         'text state'
     """
-    if isinstance(name, str) and 0 < len(name) <= LONGEST_TEXT and _is_unicode(name):
+    if isinstance(name, str) and 0 < len(name) <= LONGEST_TEXT and is_unicode(name):
         return name
     article = "an" if what[0] in "aeiou" else "a"
     raise InvalidNameError(
@@ -94,7 +94,7 @@ def stored_name(name: str, *, longest: int = _LONGEST) -> str:
     return f"{prefix}__{hashlib.sha256(name.encode()).hexdigest()[:_DIGITS]}"
 
 
-def _is_unicode(name: str) -> bool:
+def is_unicode(name: str) -> bool:
     """Whether it can be written as UTF-8; half of a surrogate pair cannot."""
     try:
         name.encode()

@@ -7,7 +7,7 @@ have a state of their own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.functions.runtime_context import RuntimeContext
@@ -20,6 +20,7 @@ from state_engine.operators.aggregates.plan import ROWS
 
 ELEMENTS = "elements"
 """Name of the state with the rows of windows that a function sees whole."""
+F = TypeVar("F", ReduceFunction, AggregateFunction)
 Kept = tuple[Any, ...]
 """The entry of a part: the number of its rows, and what else is kept of them."""
 
@@ -74,20 +75,27 @@ class Contents:
         raise NotImplementedError
 
 
-class ReducedRows(Contents):
-    """The reduction of the rows, which ``reduce`` makes of any two."""
+class _Computed(Contents, Generic[F]):
+    """What a function of the user makes of the rows, as one value."""
 
-    form = ", reduction"
-
-    def __init__(self, function: ReduceFunction, value_type: TypeInformation) -> None:
-        super().__init__(reduced=value_type)
-        self._function = function
+    def __init__(self, function: F, **kept: TypeInformation) -> None:
+        super().__init__(**kept)
+        self._function: F = function
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._function.open(runtime_context)
 
     def close(self) -> None:
         self._function.close()
+
+
+class ReducedRows(_Computed[ReduceFunction]):
+    """The reduction of the rows, which ``reduce`` makes of any two."""
+
+    form = ", reduction"
+
+    def __init__(self, function: ReduceFunction, value_type: TypeInformation) -> None:
+        super().__init__(function, reduced=value_type)
 
     def added(self, kept: Kept | None, row: Any, part: int, at: int) -> Kept:
         return (1, row) if kept is None else self._together(kept, (1, row))
@@ -102,20 +110,13 @@ class ReducedRows(Contents):
         return [kept[1]]
 
 
-class Accumulated(Contents):
+class Accumulated(_Computed[AggregateFunction]):
     """The accumulator of an ``AggregateFunction``, which merges those of several parts."""
 
     form = ", accumulator"
 
     def __init__(self, function: AggregateFunction, accumulator_type: TypeInformation) -> None:
-        super().__init__(accumulator=accumulator_type)
-        self._function = function
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self._function.open(runtime_context)
-
-    def close(self) -> None:
-        self._function.close()
+        super().__init__(function, accumulator=accumulator_type)
 
     def added(self, kept: Kept | None, row: Any, part: int, at: int) -> Kept:
         rows, accumulator = (0, self._function.create_accumulator()) if kept is None else kept

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.errors import ValueTypeError
+from state_engine.core.names import is_unicode
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.every_type import DictType, ListType, StructType, TypeInformation
 from state_engine.sources.text.date_patterns import ZONE, DatePattern, microseconds, zone_of
@@ -265,7 +266,7 @@ def given_names(
 def _refuse_near(there: Sequence[str], absent: Sequence[str], what: str, inside: str) -> None:
     """Refuse names that look like declared ones that are not there, and such as nobody can read."""
     for name in there:
-        if not _is_unicode(name):
+        if not is_unicode(name):
             raise ValueTypeError(
                 f"{what} has a column {name!r}, whose name is not UTF-8, and none '{inside}{absent[0]}': set the "
                 "option encoding"
@@ -285,14 +286,6 @@ def _refuse_near(there: Sequence[str], absent: Sequence[str], what: str, inside:
             f"{what} has a column {near!a}, which differs from {inside + name!a} only in the characters "
             "that its letters are made of: rename it there, or declare it as it is"
         )
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unmarked(name: str) -> str:
@@ -372,7 +365,7 @@ def _map(value: Mapping[str, Any], key: Reader, each: Reader) -> dict[Any, Any]:
 
 
 def _text(text: str) -> str:
-    if not _is_unicode(text):
+    if not is_unicode(text):
         raise _refuse(text.encode("utf-8", "backslashreplace").decode(), "it is not UTF-8")
     return text
 
