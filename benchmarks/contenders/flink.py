@@ -158,6 +158,19 @@ def _places(peer: _Peer, events: int, keys: int) -> Iterator[list[str]]:
         yield [name, _parquet_jars()]
 
 
+def run_windows(job: str, directory: Path) -> float:
+    """Seconds of windows of SQL over the files in ``input`` of a directory; results go to its ``results``.
+
+    Args:
+        job: ``hours`` or ``sessions``. Files have ``k``, ``v`` and ``ms``.
+
+    Raises:
+        FlinkError: as of ``measure``.
+    """
+    peer = _Peer(job, "hashmap", f"Flink's {job}", (0.0, 0.0))
+    return float(_program(peer, "time", 0, 0, [str(directory), _parquet_jars()])["seconds"])
+
+
 def _parquet_jars() -> str:
     """URIs of what Flink reads and writes Parquet with: its own jar, and the Hadoop that PySpark brings."""
     hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
@@ -166,6 +179,11 @@ def _parquet_jars() -> str:
 
 def _run(peer: _Peer, what: str, events: int, keys: int) -> dict[str, Any]:
     """What the program printed: its seconds, or its rows."""
+    with _places(peer, events, keys) as places:
+        return _program(peer, what, events, keys, places)
+
+
+def _program(peer: _Peer, what: str, events: int, keys: int, places: Sequence[str]) -> dict[str, Any]:
     java = find_java_home(environ=os.environ, explicit=None)
     numbers = map(str, (events, keys, WINDOW, PARALLELISM))
     command = [str(_PYTHON), str(_PROGRAM), peer.job, peer.backend, what, *numbers]
@@ -173,10 +191,9 @@ def _run(peer: _Peer, what: str, events: int, keys: int) -> dict[str, Any]:
     # Flink starts its workers with the first `python` on the path.
     environment |= {"JAVA_HOME": str(java.path), "PATH": f"{_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
     try:
-        with _places(peer, events, keys) as places:
-            run = subprocess.run(
-                [*command, *places], env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
-            )
+        run = subprocess.run(
+            [*command, *places], env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
+        )
     except subprocess.TimeoutExpired:
         raise FlinkError(f"{peer.what}: {events:,} events took more than {_TIMEOUT_S} s") from None
     if run.returncode:

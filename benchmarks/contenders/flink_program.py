@@ -5,7 +5,7 @@ Needs PyFlink, which cannot share an environment with PySpark: ``benchmarks.cont
 Python of ``.venv-flink``. It must import nothing else of this project.
 
 Usage: flink_program.py pyflink|averages|totals hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM
-       flink_program.py files hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM DIRECTORY JARS
+       flink_program.py files|hours|sessions hashmap|rocksdb time|results EVENTS KEYS WINDOW PARALLELISM DIRECTORY JARS
 """
 
 import json
@@ -158,7 +158,57 @@ class RunningTotals:
             return [[row[0], row[1], row[2]] for row in rows]
 
 
+class Windows:
+    """Count and sum of the events of each key and window, in Java: Parquet files in and out.
+
+    Args:
+        function: of the window, and its size: ``TUMBLE`` with a descriptor, ``SESSION`` with a partition, too.
+        directory, jars: as of ``RunningTotals``.
+    """
+
+    def __init__(
+        self,
+        function: str,
+        backend: str,
+        events: int,
+        keys: int,
+        window: int,
+        parallelism: int,
+        directory: str,
+        jars: str,
+    ) -> None:
+        options = configuration(backend, parallelism)
+        for name, value in {
+            "pipeline.jars": jars,
+            "execution.checkpointing.interval": "2 s",
+            "execution.checkpointing.dir": f"file://{directory}/checkpoints",
+            "table.local-time-zone": "UTC",
+        }.items():
+            options.set_string(name, value)
+        settings = EnvironmentSettings.new_instance().with_configuration(options)
+        self.tables = TableEnvironment.create(settings.in_streaming_mode().build())
+        files = "WITH ('connector' = 'filesystem', 'format' = 'parquet', 'path' = 'file://"
+        self.tables.execute_sql(
+            "CREATE TABLE events (k BIGINT, v BIGINT, ms BIGINT, t AS TO_TIMESTAMP_LTZ(ms, 3), "
+            f"WATERMARK FOR t AS t - INTERVAL '1' DAY) {files}{directory}/input')"
+        )
+        self.tables.execute_sql(
+            "CREATE TABLE results (k BIGINT, window_start TIMESTAMP(3), window_end TIMESTAMP(3), n BIGINT, "
+            f"total BIGINT) {files}{directory}/results')"
+        )
+        self.query = (
+            "INSERT INTO results SELECT k, window_start, window_end, COUNT(*), SUM(v) "
+            f"FROM TABLE({function}) GROUP BY k, window_start, window_end"
+        )
+
+    def run(self) -> None:
+        """Run to the end of the files."""
+        self.tables.execute_sql(self.query).wait()
+
+
 JOBS: dict[str, Callable[..., Any]] = {
+    "hours": partial(Windows, "TUMBLE(TABLE events, DESCRIPTOR(t), INTERVAL '1' HOUR)"),
+    "sessions": partial(Windows, "SESSION(TABLE events PARTITION BY k, DESCRIPTOR(t), INTERVAL '30' MINUTE)"),
     "pyflink": PyFlink,
     "averages": partial(GroupAggregate, "AVG"),
     "totals": partial(GroupAggregate, "SUM"),

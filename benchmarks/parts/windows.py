@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.comparison import OnStep, spark_application
+from benchmarks.contenders import flink
 from benchmarks.contenders.transform_with_state import OPTIONS
 from benchmarks.figures import Comparison, Figures, Timed
 from benchmarks.unequal import check_rows
@@ -38,6 +40,7 @@ from state_engine.operators.windows.window_results import RowsWithBounds, Window
 
 SCHEMA = "k bigint, v bigint, at timestamp"
 RESULT = "k bigint, window_start timestamp, window_end timestamp, n bigint, total bigint"
+FLINK = "flink_sql"
 HOUR_MS, DAY_MS = 3_600_000, 86_400_000
 GAP_MS = 30 * 60_000
 START_MS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -133,6 +136,33 @@ def run_spark(spark: SparkSession, directory: Path, windows: Any) -> float:
     return time.perf_counter() - started
 
 
+def run_flink(spark: SparkSession, directory: Path, windows: Any) -> float:
+    """Seconds of Flink's SQL over the same events, with its start; its state is on the heap.
+
+    They are in one file, because Flink reads several in any order, and many would be late. Their times are
+    milliseconds. Windows that end with the input come out, too; they are none of the results here.
+    """
+    given = directory / "flink"
+    (given / "input").mkdir(parents=True)
+    rows = pa.concat_tables(pq.read_table(file) for file in sorted((directory / "input").iterdir()))
+    ms = pc.divide(rows["at"].cast(pa.int64()), 1000)
+    pq.write_table(rows.drop_columns("at").append_column("ms", ms), given / "input" / "events.parquet")
+    return flink.run_windows("sessions" if isinstance(windows, Session) else "hours", given)
+
+
+def results_of_flink(directory: Path) -> pa.Table:
+    """The results of windows that ended a day before the newest event, as ``expected`` has them."""
+    rows = ds.dataset(
+        directory / "flink" / "results", format="parquet", exclude_invalid_files=True
+    ).to_table()
+    newest = pc.max(pq.read_table(directory / "flink" / "input" / "events.parquet")["ms"]).as_py()
+    columns = {"k": rows["k"]}
+    for name in ("start", "end"):
+        columns[name] = pc.divide(rows[f"window_{name}"].cast(pa.timestamp("us")).cast(pa.int64()), 1000)
+    table = pa.table(columns | {"n": rows["n"], "total": rows["total"]})
+    return table.filter(pc.less_equal(table["end"], newest - DAY_MS))
+
+
 def expected(table: pa.Table, *, sessions: bool) -> pa.Table:
     """The windows of events that have ended a day before the newest of them: key, start, end, count and sum."""
     at = table["at"].cast(pa.int64()).to_numpy() // 1000
@@ -164,7 +194,7 @@ def results_of(spark: SparkSession, directory: Path) -> pa.Table:
 def check(spark: SparkSession, name: str, directory: Path, wanted: pa.Table) -> None:
     """Raises UnequalResultsError where the results are not those that are wanted."""
     columns = ["k", "start", "end", "n", "total"]
-    actual = results_of(spark, directory)
+    actual = results_of_flink(directory) if name == FLINK else results_of(spark, directory)
     if actual.num_rows > 200_000:  # too many for Python: their number and sums of all columns
         sums = [(*(pc.sum(table[c]).as_py() for c in columns), table.num_rows) for table in (actual, wanted)]
         check_rows(name, "sums of results", Counter([sums[0]]), Counter([sums[1]]))
@@ -178,6 +208,7 @@ _ENGINES: Mapping[str, Callable[..., float]] = {
     "statelake": run_statelake,
     "statelake_per_element": partial(run_statelake, per_element=True),
     "spark": run_spark,
+    FLINK: run_flink,
 }
 
 
@@ -209,12 +240,13 @@ def measure(
         for name, windows in _WINDOWS.items():
             one = partial(_round, spark, windows)
             of_keys = session_keys if name == "sessions" else keys
-            for engine in _ENGINES:
+            engines = [engine for engine in _ENGINES if engine != FLINK or flink.available()]
+            for engine in engines:
                 one(engine, verify_events, verify_keys, 3)
                 done(f"equal: {name} of {engine}")
-            seconds: dict[str, list[float]] = {engine: [] for engine in _ENGINES}
+            seconds: dict[str, list[float]] = {engine: [] for engine in engines}
             for number in range(rounds):
-                for engine in _ENGINES:
+                for engine in engines:
                     if engine == "statelake_per_element":
                         taken = one(engine, element_events, of_keys, batches) * events / element_events
                     else:
