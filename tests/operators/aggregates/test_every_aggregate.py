@@ -41,9 +41,14 @@ GONE = (BEFORE, DELETE)
 LATE = OutputTag("late", ROWS)
 BOUND = 4
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-FEW, MORE = range(2), range(2, 14)
 SEEDS = pytest.mark.parametrize(
-    "seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"]
+    "seeds",
+    [
+        range(1),
+        pytest.param(range(1, 3), marks=pytest.mark.more),
+        pytest.param(range(3, 14), marks=pytest.mark.long),
+    ],
+    ids=["few", "more", "many"],
 )
 Change = tuple[RowKind, Reading]
 

@@ -33,7 +33,7 @@ from state_engine.operators.windows.window_process import CalledFunction
 from state_engine.operators.windows.window_results import Emitter, WindowSettings
 from state_engine.testing import KeyedHarness
 from tests.operators.windows.models import Event, Windowed
-from tests.operators.windows.test_windows import ASSIGNERS, BOUND, FEW, LATE, MORE, options, stream
+from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, SEEDS, options, stream
 
 ROW = to_type("k string, v bigint, x double, at bigint", parameter="rows")
 Expected = dict[tuple[str, int, int], Any]
@@ -128,7 +128,7 @@ def operator(windows: Any, contents: Contents, emitter: Emitter, settings: Windo
     return kind(windows, contents, emitter, settings)
 
 
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
+@SEEDS
 @pytest.mark.parametrize("lateness", [0, 7])
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("name", ASSIGNERS)

@@ -17,7 +17,7 @@ from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_functions_of_windows import operator
-from tests.operators.windows.test_windows import ASSIGNERS, BOUND, FEW, LATE, MORE, ms, options, stream
+from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, SEEDS, ms, options, stream
 
 NAN = float("nan")
 
@@ -44,7 +44,7 @@ def expected_of(rows: list[Event], n: int, *, ascending: bool, ties: bool) -> li
     return [(rank, *row[1:]) for rank, row in zip(ranks, kept, strict=True)]
 
 
-@pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
+@SEEDS
 @pytest.mark.parametrize("ties", [False, True], ids=["numbers", "ties"])
 @pytest.mark.parametrize("ascending", [False, True], ids=["greatest", "least"])
 @pytest.mark.parametrize("name", ASSIGNERS)

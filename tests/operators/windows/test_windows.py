@@ -102,6 +102,16 @@ ASSIGNERS: dict[str, tuple[Any, Model]] = {
     "computed": (Session(computed), lambda rows, **by: models.sessions(rows, computed, **by)),
 }
 FEW, MORE = range(2), range(2, 18)
+SEEDS = pytest.mark.parametrize(
+    "seeds",
+    [
+        range(1),
+        pytest.param(range(1, 4), marks=pytest.mark.more),
+        pytest.param(range(4, 18), marks=pytest.mark.long),
+    ],
+    ids=["few", "more", "many"],
+)
+"""Of the tests of what windows are used for; windows themselves have more in the first two rings."""
 
 
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
