@@ -139,7 +139,7 @@ def test_no_page_is_read_as_something_else(file: WrittenFile) -> None:
         path_of(file).write_bytes(content)
     assert len(messages) > 120
     form = re.compile(
-        r"checkpoint 7, operator 'sums': file:.*/b\.parquet is damaged: it cannot be read .*savepoint"
+        r"checkpoint 7, operator 'sums': file:.*/b\.parquet is damaged: it cannot be read .*savepoint into another root"
     )
     assert [m for m in messages if not form.fullmatch(m)] == []
 
