@@ -228,8 +228,8 @@ def test_json_files_and_tables_of_texts_on_spark(spark: SparkSession, tmp_path: 
     assert (report.batches[0].rows_refused, sunk(tmp_path / "sink")) == (2, shown_totals(changes))
     errors = sorted(letter.error for letter in engine.list_dead_letters(job))
     assert errors == [
-        "SourceError: it is not JSON: Expecting value: line 1 column 1 (char 0). If it is part of an object or array of "
-        "several lines, set the option multiLine to true",
+        "SourceError: it is not JSON: Expecting value: line 1 column 1 (char 0). If it is part of an object or "
+        "array of several lines, set the option multiLine to true",
         "SourceError: unknown operation 'x'",
     ]
 

@@ -35,21 +35,13 @@ from state_engine.operators.windows.window_results import (
 from state_engine.testing import KeyedHarness
 from tests.operators.aggregates.readings import ALL, RETRACTABLE, ROWS, Reading, expected, plain, reading
 from tests.operators.windows import models
+from tests.operators.windows.test_windows import SEEDS
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 GONE = (BEFORE, DELETE)
 LATE = OutputTag("late", ROWS)
 BOUND = 4
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-SEEDS = pytest.mark.parametrize(
-    "seeds",
-    [
-        range(1),
-        pytest.param(range(1, 3), marks=pytest.mark.more),
-        pytest.param(range(3, 14), marks=pytest.mark.long),
-    ],
-    ids=["few", "more", "many"],
-)
 Change = tuple[RowKind, Reading]
 
 

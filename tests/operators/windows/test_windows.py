@@ -111,7 +111,7 @@ SEEDS = pytest.mark.parametrize(
     ],
     ids=["few", "more", "many"],
 )
-"""Of the tests of what windows are used for; windows themselves have more in the first two rings."""
+"""Of the tests of aggregates and of what windows are used for; windows themselves have more in the first two rings."""
 
 
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
