@@ -236,6 +236,11 @@ def upstream(*ends: Node) -> Iterator[Node]:
             waiting.extend(parents(node))
 
 
+def has_event_time(node: Node) -> bool:
+    """Whether a source of a stream has event time."""
+    return any(isinstance(one, SourceNode) and one.timed for one in upstream(node))
+
+
 def stream_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
     """The sources and operators whose rows a stream consists of."""
     if isinstance(node, SourceNode | OperatorNode | SideOutputNode):

@@ -20,9 +20,9 @@ from state_engine.job.graph import (
     OperatorInput,
     SourceNode,
     declared_type,
+    has_event_time,
     stream_ends,
     type_in_code,
-    upstream,
 )
 from state_engine.job.typed_by_input import TimedByInput, TypedByInput
 from state_engine.operators.aggregates.accumulators import BIGINT
@@ -217,7 +217,7 @@ class Windowing:
     def _check_time(self) -> None:
         """Refuse a stream without event time, and one whose late rows are gone before a window could take them."""
         node = self.rows.parent
-        if not any(isinstance(one, SourceNode) and one.timed for one in upstream(node)):
+        if not has_event_time(node):
             raise ConfigurationError(
                 f"window({self.windows!r}) needs event time, and none of the sources of the stream has it: give "
                 "source(event_time=…), or assign_timestamps_and_watermarks(…); or use the clock, time='clock'"
