@@ -86,7 +86,7 @@ class Counted:
 
     def goes(self, part: int) -> int:
         """The end of the last window with a part."""
-        return part - part % self.every + self.size
+        return part + self.size
 
     def window(self, start: int) -> CountWindow | GlobalWindow:
         """A window by its first row."""
