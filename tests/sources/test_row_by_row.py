@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,13 @@ class Step:
     function: Callable[[DataFrame], DataFrame]
     order_by: tuple[str, ...] | None = None
     output_type: OutputType | None = None
+
+
+@pytest.fixture(autouse=True)
+def no_view_is_left(spark: SparkSession) -> Iterator[None]:
+    """Other tests of this session list the views that they find."""
+    yield
+    spark.catalog.dropTempView("of_the_stream")
 
 
 @pytest.fixture(scope="module")
