@@ -240,7 +240,10 @@ def test_slices_are_no_table_of_windows() -> None:
 # -- on Spark ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["declared", "shown by files"])
+@pytest.mark.parametrize(
+    "declared",
+    [pytest.param(True, id="declared"), pytest.param(False, id="shown by files", marks=pytest.mark.more)],
+)
 def test_the_same_on_spark_also_where_timers_fire_without_a_row(
     spark: SparkSession, tmp_path: Path, limits: SetLimits, declared: bool
 ) -> None:
