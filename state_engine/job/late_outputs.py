@@ -11,12 +11,35 @@ from collections.abc import Iterable, Sequence
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
-from state_engine.job.graph import OperatorNode, SourceNode, stream_ends, upstream
+from state_engine.job.graph import Node, OperatorNode, SourceNode, has_event_time, stream_ends, upstream
 
 
 def late_outputs(operator: OperatorNode) -> dict[str, OutputTag]:
     """The tags that late elements of an operator's sources go to, by source; without sources whose elements stay."""
     return {source.name: source.late_to for source in _read(operator) if source.late_to is not None}
+
+
+def check_event_time(node: Node, *, what: str, lateness_ms: int, otherwise: str = "") -> None:
+    """Refuse a stream without event time, and one whose late rows are gone before an operator could take them.
+
+    Args:
+        what: the operator, as it is written.
+        otherwise: what else to do without event time, as text behind the message.
+
+    Raises:
+        ConfigurationError: the stream is of one of these kinds.
+    """
+    if not has_event_time(node):
+        raise ConfigurationError(
+            f"{what} needs event time, and none of the sources of the stream has it: give source(event_time=…), or "
+            f"assign_timestamps_and_watermarks(…){otherwise}"
+        )
+    ends = [end for end in stream_ends(node) if isinstance(end, SourceNode) and end.late_to is not None]
+    if ends and lateness_ms:
+        raise ConfigurationError(
+            f"source '{ends[0].name}' diverts late rows before {what} could take them: move late_to from the source to "
+            f"{what.partition('(')[0]}(…, late_to=…), or leave lateness out"
+        )
 
 
 def check_late_outputs(job: str, sources: Iterable[SourceNode], operators: Sequence[OperatorNode]) -> None:

@@ -18,12 +18,10 @@ from state_engine.job.changing_streams import from_origins, origins_of_changes
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import (
     OperatorInput,
-    SourceNode,
     declared_type,
-    has_event_time,
-    stream_ends,
     type_in_code,
 )
+from state_engine.job.late_outputs import check_event_time
 from state_engine.job.typed_by_input import TimedByInput, TypedByInput
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
@@ -72,7 +70,12 @@ class Windowing:
         if isinstance(self.windows, Counted | GlobalWindows):
             self._check_no_time()
         elif not self.settings.clock:
-            self._check_time()
+            check_event_time(
+                self.rows.parent,
+                what=f"window({self.windows!r})",
+                lateness_ms=self.settings.lateness_ms,
+                otherwise="; or use the clock, time='clock'",
+            )
         self._check_changes()
 
     @property
@@ -212,21 +215,6 @@ class Windowing:
             raise ConfigurationError(
                 f"{what}{from_origins(origins)}: by the clock a row that is taken back is in another window than it "
                 "was. Use windows of event time"
-            )
-
-    def _check_time(self) -> None:
-        """Refuse a stream without event time, and one whose late rows are gone before a window could take them."""
-        node = self.rows.parent
-        if not has_event_time(node):
-            raise ConfigurationError(
-                f"window({self.windows!r}) needs event time, and none of the sources of the stream has it: give "
-                "source(event_time=…), or assign_timestamps_and_watermarks(…); or use the clock, time='clock'"
-            )
-        ends = [end for end in stream_ends(node) if isinstance(end, SourceNode) and end.late_to is not None]
-        if ends and self.settings.lateness_ms:
-            raise ConfigurationError(
-                f"source '{ends[0].name}' diverts late rows before window({self.windows!r}) could take them: move "
-                "late_to from the source to window(…, late_to=…), or leave lateness out"
             )
 
 

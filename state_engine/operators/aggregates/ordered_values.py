@@ -7,16 +7,16 @@ None of them can take a row back.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
 from state_engine.core.keys.ordering import key_order
 from state_engine.core.types.every_type import StructType, TypeInformation
-from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.operators.aggregates.accumulators import BIGINT, Accumulator, CountValues, End, is_nan
 from state_engine.operators.aggregates.group_states import Group, GroupState, Shown, Span
+from state_engine.operators.places import PLACE, number_behind
 
 Placed = tuple[int | None, Any]
 """A value and the event time of its row."""
@@ -108,7 +108,7 @@ class Elements(GroupState):
     """
 
     def __init__(self, name: str, value_type: TypeInformation, most: int | None, *, in_windows: bool) -> None:
-        super().__init__(name, StructType(["at", "n"], [BIGINT, BIGINT]), value_type, in_windows=in_windows)
+        super().__init__(name, PLACE, value_type, in_windows=in_windows)
         self._most = most
 
     def add(self, group: Group, value: Any, at: int | None) -> None:
@@ -128,12 +128,7 @@ class Elements(GroupState):
     def _put(self, group: Group, at: int | None, value: Any) -> None:
         """Store a value behind those of its time."""
         time = (*self.prefix(group), at)
-        newest = self.entries.last_entry()
-        if newest is None or newest[0][:-1] != time:
-            newest = next(
-                iter(deque(self.entries.sub_items((*time, 0), (*time, MAX_TIMESTAMP)), maxlen=1)), None
-            )
-        self.entries.put((*time, 0 if newest is None else newest[0][-1] + 1), value)
+        self.entries.put((*time, number_behind(self.entries, time)), value)
 
 
 def _time(at: int | None) -> int:

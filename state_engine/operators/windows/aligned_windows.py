@@ -14,6 +14,7 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.lateness import plus
 from state_engine.operators.retraction import takes_back
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
 from state_engine.operators.windows.column_windows import ColumnWindows
@@ -24,7 +25,6 @@ from state_engine.operators.windows.window_results import (
     WindowOperator,
     WindowSettings,
     check_bounds,
-    plus,
 )
 
 WINDOWS, SLICES = "windows", "slices"
@@ -78,7 +78,7 @@ class AlignedWindows(WindowOperator):
         at, watermark = self._time_of(ctx), self._now(ctx)
         windows = [window for window in self._windows.windows_of(at) if self._closes(window) > watermark]
         if not windows:
-            return self._late(value, ctx)
+            return self._late.outputs(value, ctx)
         check_bounds(TimeWindow(windows[0].start, windows[-1].end))
         shown = [
             window

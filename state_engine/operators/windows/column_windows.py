@@ -29,6 +29,7 @@ from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
+from state_engine.operators.lateness import TOO_LATE, plus
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
 from state_engine.operators.windows.window_columns import (
     TimedRows,
@@ -37,7 +38,7 @@ from state_engine.operators.windows.window_columns import (
     distinct,
     prefix_largest,
 )
-from state_engine.operators.windows.window_results import TOO_LATE, WindowSettings, plus
+from state_engine.operators.windows.window_results import WindowSettings
 
 
 class ColumnWindows(StandsForElements):

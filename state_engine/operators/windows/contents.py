@@ -14,9 +14,9 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.aggregate_functions import AggregateFunction, ReduceFunction
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.every_type import StructType, TypeInformation
-from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.aggregates.plan import ROWS
+from state_engine.operators.places import PLACE
 
 ELEMENTS = "elements"
 """Name of the state with the rows of windows that a function sees whole."""
@@ -152,8 +152,7 @@ class WholeRows(Contents):
 
     def __init__(self, row_type: TypeInformation, folded: Accumulated | None = None) -> None:
         super().__init__()
-        place = to_type("at bigint, n bigint", parameter="place of an element")
-        self._descriptor, self._folded = SortedMapStateDescriptor(ELEMENTS, place, row_type), folded
+        self._descriptor, self._folded = SortedMapStateDescriptor(ELEMENTS, PLACE, row_type), folded
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._rows = runtime_context.get_sorted_map_state(self._descriptor)

@@ -17,6 +17,7 @@ from state_engine.core.state.descriptors import SortedMapStateDescriptor, ValueS
 from state_engine.core.types.durations import to_milliseconds
 from state_engine.core.types.every_type import StructType
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.lateness import plus
 from state_engine.operators.windows.assigners import Session, TimeWindow
 from state_engine.operators.windows.column_sessions import ColumnSessions
 from state_engine.operators.windows.contents import Contents, Kept
@@ -26,7 +27,6 @@ from state_engine.operators.windows.window_results import (
     WindowOperator,
     WindowSettings,
     check_bounds,
-    plus,
 )
 
 SESSIONS, CLOSED = "sessions", "closed"
@@ -83,7 +83,7 @@ class SessionWindows(WindowOperator):
         own = self._windows.window_of(value, at)
         touched = self._touched(own)
         if self._is_too_late(own, touched, watermark):
-            return self._late(value, ctx)
+            return self._late.outputs(value, ctx)
         whole = own
         for session in touched:
             whole = whole.cover(session)

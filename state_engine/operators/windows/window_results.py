@@ -16,11 +16,11 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.time.local_times import EPOCH
 from state_engine.core.types.row import RowKind
-from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators
 from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.key_values import key_values
+from state_engine.operators.lateness import Lateness, LateRows, plus, time_of
 from state_engine.operators.windows.assigners import TimeWindow
 from state_engine.operators.windows.contents import Contents, Kept
 
@@ -30,9 +30,6 @@ Emit = Literal["final", "changes", "running"]
 ``final``: once, when no row can change them. ``changes``: when the window ends, and again for each row that
 comes later. ``running``: for each row. The last two are changes of a table by key and window.
 """
-
-TOO_LATE = "too_late"
-"""Name of the metric that counts the rows which come too late for all of their windows."""
 
 
 @dataclass(frozen=True)
@@ -58,10 +55,7 @@ class WindowSettings:
 
     def __post_init__(self) -> None:
         check_choice(self.emit, get_args(Emit), what="emit")
-        if self.lateness_ms < 0:
-            raise ConfigurationError(f"lateness must be 0 or more, not {self.lateness_ms} ms")
-        if self.late_to is not None and not isinstance(self.late_to, OutputTag):
-            raise ConfigurationError(f"late_to must be an OutputTag, not {self.late_to!r}")
+        Lateness(self.lateness_ms, self.late_to)
         if self.clock and (self.lateness_ms or self.late_to is not None):
             raise ConfigurationError(
                 "windows of the clock have no late rows: a row is in the window of the moment at which it comes. Leave "
@@ -189,11 +183,12 @@ class WindowOperator(KeyedProcessFunction):
         self._contents, self._emitter = contents, emitter
         self.accepts_changes = contents.takes_back
         self.emits_changes, self.late_to = settings.has_kinds, settings.late_to
+        self._late = LateRows(settings.late_to)
         # when the watermark is at a time all rows of it have come; by the clock, more of them may come in a micro-batch
         self._behind_ms = int(settings.clock)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
+        self._late.open(runtime_context)
         self._contents.open(runtime_context)
         self._emitter.open(runtime_context)
 
@@ -211,14 +206,6 @@ class WindowOperator(KeyedProcessFunction):
         return PlanOverColumns.of(contents.plan)
 
     # -- rows ------------------------------------------------------------------------------------------------------
-
-    def _late(self, value: Any, ctx: KeyedContext) -> Rows:
-        """The output for a row that no window takes, which counts; it keeps its kind."""
-        self._too_late.inc()
-        if self._settings.late_to is None:
-            return []
-        kind = ctx.row_kind()
-        return [(self._settings.late_to, value if kind is RowKind.INSERT else (kind, value))]
 
     def _rows(self, ctx: KeyedContext, window: TimeWindow, kept: Kept) -> Rows:
         """The outputs of a window, whose event time is its last millisecond; by the clock they have no other one."""
@@ -278,21 +265,6 @@ def timed(output: Any, at_ms: int) -> Any:
     if isinstance(output, tuple) and len(output) == 2 and isinstance(output[0], OutputTag):
         return output[0], timed(output[1], at_ms)
     return output if type(output) is Timestamped else Timestamped(output, at_ms)
-
-
-def time_of(ctx: KeyedContext) -> int:
-    """Event time of a row. Raises ValueTypeError where it has none."""
-    at_ms = ctx.timestamp()
-    if at_ms is None:
-        raise ValueTypeError(
-            "the row has no event time, so it is in no window: filter such rows, or give them one in a map before"
-        )
-    return at_ms
-
-
-def plus(at_ms: int, span_ms: int) -> int:
-    """A time so much later, and never behind the largest long."""
-    return min(at_ms + span_ms, MAX_TIMESTAMP)
 
 
 def check_bounds(window: TimeWindow) -> None:
