@@ -33,11 +33,11 @@ _FILLED = {_GENERATED, "delta.identity.start", "CURRENT_DEFAULT"}
 _NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 
 
-def plain_problems(facts: TableFacts, *, elements: bool = False) -> list[str]:
+def plain_problems(facts: TableFacts, *, judged: bool = False) -> list[str]:
     """What plain Parquet files are wrong for in a table; none where Kernel may add them.
 
     Args:
-        elements: also elements of lists and values of maps that must not be null.
+        judged: whether the rows of the files are held to ``column_rules``.
     """
     problems = []
     unknown = sorted(facts.features - _FEATURES)
@@ -48,16 +48,17 @@ def plain_problems(facts: TableFacts, *, elements: bool = False) -> list[str]:
     mapping = facts.properties.get("delta.columnMapping.mode", "none")
     if mapping != "none":
         problems.append(f"column mapping (delta.columnMapping.mode={mapping})")
-    return problems + rules_in(facts.schema, facts.properties, elements=elements)
+    return problems + rules_in(facts.schema, facts.properties, judged=judged)
 
 
-def rules_in(schema: dict[str, Any], properties: Mapping[str, str], *, elements: bool) -> list[str]:
+def rules_in(schema: dict[str, Any], properties: Mapping[str, str], *, judged: bool) -> list[str]:
     """The rules of a table for its rows, for messages; arguments as ``plain_problems``."""
     constraints = (key for key in properties if key.startswith("delta.constraints."))
     problems = [f"the constraint {key.removeprefix('delta.constraints.')}" for key in constraints]
-    problems += [f"NOT NULL column '{'.'.join(path)}'" for path in _not_null(schema, elements=elements)]
+    if not judged:
+        problems += [f"NOT NULL column '{'.'.join(path)}'" for path in _not_null(schema)]
     for column in schema["fields"]:
-        rules = [r for r in _COLUMN_RULES if r in column.get("metadata", {})]
+        rules = [r for r in _COLUMN_RULES if r in column.get("metadata", {}) and not (judged and r == _TEXT)]
         if rules:
             problems.append(f"column '{column['name']}' with {', '.join(rules)}")
     return problems
@@ -65,20 +66,26 @@ def rules_in(schema: dict[str, Any], properties: Mapping[str, str], *, elements:
 
 def row_rules(path: str, facts: TableFacts, offered: pa.Schema) -> list[RowRule]:
     """Rules of a table for the rows that it is offered, as far as Arrow can judge them."""
-    needed = _not_null(facts.schema, elements=True)
-    rules: list[RowRule] = [
-        NotNull(name, inside=tuple(inside)) for name, *inside in needed if name in offered.names
-    ]
-    for column in facts.schema["fields"]:
-        name, text = column["name"], column.get("metadata", {}).get(_TEXT)
-        if text and name in offered.names:
-            lengths, _ = _lengths(column["type"], text)
-            rules += [Longest(name, most, inside=inside) for inside, most in lengths]
+    rules = column_rules(facts.schema, offered)
     for name in facts.partition_columns:
         kind = offered.field(name).type if name in offered.names else None
         if kind is not None and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
             rules += [Without(name, "\0"), NotThese(name, ("", _NULL_PARTITION))]
             rules += [NameOfDirectory(name)] if is_local(path) and pa.types.is_string(kind) else []
+    return rules
+
+
+def column_rules(schema: dict[str, Any], offered: pa.Schema) -> list[RowRule]:
+    """What the columns of a table must not hold: null, and texts that are too long; also inside of them."""
+    needed = _not_null(schema, elements=True)
+    rules: list[RowRule] = [
+        NotNull(name, inside=tuple(inside)) for name, *inside in needed if name in offered.names
+    ]
+    for column in schema["fields"]:
+        name, text = column["name"], column.get("metadata", {}).get(_TEXT)
+        if text and name in offered.names:
+            lengths, _ = _lengths(column["type"], text)
+            rules += [Longest(name, most, inside=inside) for inside, most in lengths]
     return rules
 
 

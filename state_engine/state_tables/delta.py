@@ -32,8 +32,8 @@ from state_engine.core.errors import (
 )
 from state_engine.core.types.column_names import check_delta_names, check_distinct
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sinks.delta_tables import canonical, plain_problems, rules_in, short_schema
-from state_engine.sinks.row_rules import RowRule
+from state_engine.sinks.delta_tables import canonical, column_rules, plain_problems, rules_in, short_schema
+from state_engine.sinks.row_rules import RowRule, refused_rows
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.state_tables.base import (
     KeysInTable,
@@ -113,12 +113,13 @@ class DeltaStateTable(StateTable):
         check_distinct([field.name for field in columns], what=what, of="Delta")
 
     def row_rules(self, schema: pa.Schema, offered: Callable[[], pa.Table]) -> Sequence[RowRule]:
-        """None: a table with rules is refused, as plain files are written to it."""
+        """What its columns must not hold; a table with other rules is refused, as plain files are written to it."""
         newest = DeltaLog(self.place).newest() if self.adopt else None  # others are made without
-        if newest is not None:
-            rules = rules_in(json.loads(newest.schema), newest.properties, elements=True)
-            _refuse_problems(self.shown, rules, newest.properties)
-        return ()
+        if newest is None:
+            return ()
+        declared = json.loads(newest.schema)
+        _refuse_problems(self.shown, rules_in(declared, newest.properties, judged=True), newest.properties)
+        return column_rules(declared, schema)
 
     def options(self) -> dict[str, Any]:
         named = {"table": self.table} if self.table else {}
@@ -207,9 +208,10 @@ class DeltaStateTarget(TableTarget):
         if not (fits or is_ours):
             raise _other_columns(self.table, files.facts.schema, columns, is_ours=is_ours)
         gone = [remove_action(add) for add in files.adds] if fits else []
+        rules = column_rules(files.facts.schema, columns.schema) if fits else []
         self._commit(
             files,
-            [*gone, *self._new_files(rows, columns)],
+            [*gone, *self._new_files(rows, columns, rules)],
             transactions=_shows(self.table, to),
             properties=None if is_ours else {OWNER: self.table.app},
             schema=None if fits else columns.schema,
@@ -340,7 +342,8 @@ class DeltaStateTarget(TableTarget):
             actions, written_files = marked(files.uri, hits)
         else:
             actions, written_files = self._rewritten(files, columns, hits), []
-        actions += self._new_files(change.rows.to_batches(), columns)
+        rules = column_rules(files.facts.schema, columns.schema)
+        actions += self._new_files(change.rows.to_batches(), columns, rules)
         self._commit(files, actions, transactions=_shows(self.table, to), written_files=written_files)
 
     def _commit(
@@ -377,10 +380,14 @@ class DeltaStateTarget(TableTarget):
                 actions.append(self._new_file(rows, columns))
         return actions
 
-    def _new_files(self, rows: Iterable[pa.RecordBatch], columns: TableColumns) -> list[Action]:
-        return [self._new_file(part, columns) for part in parts_of(rows)]
+    def _new_files(
+        self, rows: Iterable[pa.RecordBatch], columns: TableColumns, rules: Sequence[RowRule] = ()
+    ) -> list[Action]:
+        return [self._new_file(part, columns, rules) for part in parts_of(rows)]
 
-    def _new_file(self, rows: pa.Table, columns: TableColumns) -> Action:
+    def _new_file(self, rows: pa.Table, columns: TableColumns, rules: Sequence[RowRule] = ()) -> Action:
+        for row, why in refused_rows(rules, rows).items():
+            raise _refused_row(self.table, rows.slice(row, 1).to_pylist()[0], why)
         name = f"part-{uuid4().hex}.parquet"
         stored = sorted_with_hashes(rows.cast(columns.schema), columns.key)
         file = write_parquet(stored, join(self.table.place, name))
@@ -520,7 +527,7 @@ def _is_ours(table: PublishedTable, facts: TableFacts) -> bool:
 
 def _check_rules(table: PublishedTable, facts: TableFacts) -> None:
     _refuse_problems(
-        f"table '{table.name}': {table.place}", plain_problems(facts, elements=True), facts.properties
+        f"table '{table.name}': {table.place}", plain_problems(facts, judged=True), facts.properties
     )
 
 
@@ -538,6 +545,13 @@ def _refuse_problems(what: str, problems: Sequence[str], properties: Mapping[str
             f"{what} cannot show a state because of {'; '.join(problems)}. Nothing was written. Take that back, or "
             "publish to a table without"
         )
+
+
+def _refused_row(table: PublishedTable, row: dict[str, Any], why: str) -> SinkError:
+    return SinkError(
+        f"table '{table.name}': {table.place} does not take the row {row}: {why}. Nothing was written. Drop that rule "
+        "of the table, or publish to a table without"
+    )
 
 
 def _has_columns(schema: Action, columns: TableColumns) -> bool:

@@ -404,6 +404,8 @@ A table that is gone cannot be accepted
 A Delta table of another root or job, and one with rules that plain files break, is refused
   state_tables/test_following::test_a_table_of_another_root_is_refused_or_adopted
   state_tables/test_following::test_tables_with_other_rules_are_refused
+A row that a Delta table of a published state does not take keeps the table behind
+  state_tables/test_following::test_what_columns_must_not_hold_is_judged_before_rows_are_written
 A checkpoint that does not know a published state is not followed, and policies fit the sink
   state_tables/test_following::test_a_checkpoint_that_does_not_know_the_state_is_no_empty_state
   state_tables/test_following::test_policies_fit_the_sink

@@ -427,22 +427,8 @@ def test_a_keyed_table_of_a_database(
         assert [b.rows_refused for b in engine.run(world.job(route)).batches] == [0]
 
 
-KEYED_DELTA = [
-    "not null",
-    "not null in a list",
-    "not null in a map",
-    "not null in records of a list",
-    "check",
-    "varchar",
-]
-"""Cases of ``DELTA`` whose tables show no last rows: plain files are written, which nothing judges."""
-
-
-@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
-@pytest.mark.parametrize("name", KEYED_DELTA)
-def test_a_delta_table_with_rules_is_refused_for_last_rows_before_the_commit(
-    spark: SparkSession, tmp_path: Path, name: str, on_error: str
-) -> None:
+def keyed_delta(spark: SparkSession, tmp_path: Path, name: str) -> World:
+    """A job that keeps the last rows by ``n`` in a Delta table of a case."""
     case, path = DELTA[name], f"{tmp_path}/out"
     if case.schema is not None:
         DeltaTable.create(path, case.schema)
@@ -451,8 +437,40 @@ def test_a_delta_table_with_rules_is_refused_for_last_rows_before_the_commit(
     if case.more:
         spark.sql(f"ALTER TABLE delta.`{path}` {case.more}")
     DeltaTable(path).alter.add_columns(DeltaField("n", PrimitiveType("long")))
-    kinds, key = {"n": pa.int64(), **case.kinds}, ["n"]
-    world = World(tmp_path, spark, replace(case, kinds=kinds), DeltaSink(path, key=key, adopt=True))
+    sink = DeltaSink(path, key=["n"], adopt=True)
+    return World(tmp_path, spark, replace(case, kinds={"n": pa.int64(), **case.kinds}), sink)
+
+
+def judged_by_arrow(name: str) -> bool:
+    return name.startswith(("not null", "varchar", "char"))
+
+
+@pytest.mark.parametrize("name", [name for name in DELTA if judged_by_arrow(name)])
+def test_a_keyed_delta_table(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    world, case = keyed_delta(spark, tmp_path, name), DELTA[name]
+    world.arrive("a", (1, *case.good), (2, *case.bad), (3, *case.good))
+    with world.engine as engine:
+        with pytest.raises(
+            UserFunctionError, match=f"operator 'sink_out'.*sink 'out', .*{case.says}"
+        ) as refused:
+            engine.run(world.job("source", "fail"))
+        assert '"n": 2' in str(refused.value)
+        assert engine.checkpoints("landing") == []
+        assert [b.rows_refused for b in engine.run(world.job("source")).batches] == [1]
+        world.arrive("b", (3, *case.good), (4, *case.good), (1, *case.bad))
+        assert [b.rows_refused for b in engine.run(world.job("source")).batches] == [1]
+        assert [one.operator for one in engine.list_dead_letters(world.job("source"))] == ["sink_out"] * 2
+    rows = spark.read.format("delta").load(f"{tmp_path}/out").select("n", *case.kinds).collect()
+    assert sorted(row.n for row in rows) == [1, 3, 4]
+    assert len({str(row[1:]) for row in rows}) == 1, "a refused row leaves the one before"
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+@pytest.mark.parametrize("name", ["check", "generated"])
+def test_a_delta_table_with_rules_in_sql_is_refused_for_last_rows_before_the_commit(
+    spark: SparkSession, tmp_path: Path, name: str, on_error: str
+) -> None:
+    world, case = keyed_delta(spark, tmp_path, name), DELTA[name]
     world.arrive("a", (1, *case.good), (2, *case.bad))
     with world.engine as engine:
         with pytest.raises(
@@ -460,9 +478,10 @@ def test_a_delta_table_with_rules_is_refused_for_last_rows_before_the_commit(
         ):
             engine.run(world.job("source", on_error))
         assert engine.checkpoints("landing") == []
-        (batch,) = engine.run(world.job("source", on_error, DeltaSink(f"{tmp_path}/new", key=key))).batches
+        elsewhere = DeltaSink(f"{tmp_path}/new", key=["n"])
+        (batch,) = engine.run(world.job("source", on_error, elsewhere)).batches
         assert (batch.rows_in, batch.rows_refused) == (2, 0)
-    assert spark.read.format("delta").load(path).count() == 0
+    assert spark.read.format("delta").load(f"{tmp_path}/out").count() == 0
 
 
 def test_a_check_of_a_few_rows_for_a_keyed_table_is_no_spark_job(

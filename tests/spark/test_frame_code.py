@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 from pyspark.sql import Row as SparkRow
 from pyspark.sql import SparkSession
@@ -183,7 +184,7 @@ def test_rows_of_code_of_a_job_are_of_their_declared_type(spark: SparkSession, b
 def test_rows_of_another_type_are_refused(spark: SparkSession, declared: str, row: Any, by: str) -> None:
     rows = [row] if by == "a list" else spark.sparkContext.parallelize([row], 1)
     with pytest.raises(
-        (ValueTypeError, PythonException), match="createDataFrame with rows declared struct<v:"
+        (ValueTypeError, PythonException, Py4JJavaError), match="createDataFrame with rows declared struct<v:"
     ):
         collected(spark, rows, declared)
 

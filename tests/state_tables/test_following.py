@@ -263,6 +263,38 @@ def test_tables_with_other_rules_are_refused(site: Site, properties: dict[str, s
         site.engine.run(site.job())
 
 
+def test_what_columns_must_not_hold_is_judged_before_rows_are_written(
+    tmp_path: Path, spark: SparkSession
+) -> None:
+    other, site = (
+        Site(
+            tmp_path / name,
+            [("a", 1, "x")],
+            StateEngine(tmp_path / name / "root", spark=spark),
+            random.Random(6),
+        )
+        for name in ("other", "site")
+    )
+    other.engine.run(other.job())
+    kinds = spark.read.format("delta").load(other.table("balance")).dtypes
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in kinds)
+    declared = columns.replace("`k` string", "`k` VARCHAR(3) NOT NULL")
+    assert declared != columns
+    spark.sql(f"CREATE TABLE delta.`{site.table('balance')}` ({declared}) USING delta")
+    job = site.job()
+    object.__setattr__(job.published["balance"].table, "adopt", True)
+    site.engine.run(job)
+    site.check()
+    site.rows += [("abcd", 1, "x")]
+    with pytest.raises(
+        SinkError, match=r"does not take the row .*'k': 'abcd'.*: it takes 3 characters.*Drop that rule"
+    ):
+        site.engine.run(site.job())
+    spark.sql(f"ALTER TABLE delta.`{site.table('balance')}` ALTER COLUMN k TYPE STRING")
+    site.engine.run(site.job())
+    site.check()
+
+
 def test_a_table_that_left_the_code_stops_following_and_says_so(
     site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
