@@ -28,7 +28,8 @@ class Function:
         holds_back_ms: by how much its outputs may be behind its watermark, in milliseconds: functions that read them
             have a watermark so much earlier, so none of them is late there. A constant of the function, not below 0;
             None for one that never holds it back.
-        shows: the state that ``publish`` shows as a table, and the column of its map keys; None where it is not one.
+        shows: the state that ``publish`` shows as a table, and the column of its map keys: None for a column of each of
+            their fields. None where there is no such table.
         late_to: the side output for elements that come too late for it, which it passes on as they came: it holds
             updates and deletes only where they do.
         sees_time: whether what it does may depend on event time or on the watermark, through its context or through
@@ -44,7 +45,7 @@ class Function:
     late_to: OutputTag | None = None
     sees_time: bool = True
     shape: str | None = None
-    shows: tuple[str, str] | None = None
+    shows: tuple[str, str | None] | None = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Called before the first element of a subtask's micro-batch: get state handles here."""

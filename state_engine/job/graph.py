@@ -193,7 +193,7 @@ class PublishedNode:
     operator: OperatorNode
     state: str
     table: StateTable
-    map_key: str = "map_key"
+    map_key: str | None = "map_key"
     sink_key: tuple[str, ...] = ()
 
     @property

@@ -71,23 +71,28 @@ class TableFunctions(Stream):
         made = windowing(self._add, rows, windows, lateness=lateness, late_to=late_to, emit=emit, time=time)
         return WindowedStream(made)
 
-    def count_window(self, size: int, slide: int | None = None) -> WindowedStream:
+    def count_window(
+        self, size: int, slide: int | None = None, *, ttl: Span | StateTtlConfig | None = None
+    ) -> WindowedStream:
         """Group every so many rows of each key: ``keyed.count_window(3).aggregate(total=sum_("cents"))``.
 
         A window comes out as its last row comes, in the total order of the rows; one that is not full never does. Its
-        ``window_id`` numbers the windows of a key, from 0. The number of rows of a key is kept for ever.
+        ``window_id`` numbers the windows of a key, from 0. The rows of a key are numbered for ever, unless ``ttl`` says
+        otherwise.
 
         Args:
             size: how many rows a window has.
             slide: how many rows lie between the starts of two windows, not above the size; by default as many. Rows
                 before the first full window do not fire, other than in Flink's Java API.
+            ttl: forget a key this time after its last row: its next row is the first one of window 0 again, and what
+                has come of a window that is not full is gone.
 
         Raises:
             ConfigurationError: a number is below 1, or the slide above the size.
         """
-        return WindowedStream(
-            windowing(self._add, OperatorInput(self._node, self._key), Counted(size, slide))
-        )
+        idle = idle_time(self._node, ttl, method="count_window")
+        rows = OperatorInput(self._node, self._key)
+        return WindowedStream(windowing(self._add, rows, Counted(size, slide), idle=idle))
 
     def scd2(
         self,

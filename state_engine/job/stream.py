@@ -106,7 +106,8 @@ class Stream:
     def publish(self, table: StateTable, *, name: str | None = None) -> Self:
         """Show the state that the operator keeps for a table, as ``publish_state`` does.
 
-        It is ``versions`` of ``scd2``, ``top`` of ``top_n``, ``windows`` of tumbling windows and ``sessions``.
+        It is ``versions`` of ``scd2``, ``top`` of ``top_n``, also in tumbling windows and sessions, and ``windows`` and
+        ``sessions`` of what else is computed of these.
 
         Args:
             table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.
@@ -128,7 +129,7 @@ class Stream:
         return self.publish_state(state, table, name=name, map_key=map_key)
 
     def publish_state(
-        self, state: str, table: StateTable, *, name: str | None = None, map_key: str = "map_key"
+        self, state: str, table: StateTable, *, name: str | None = None, map_key: str | None = "map_key"
     ) -> Self:
         """Show a keyed state of the operator that makes this stream as a table, which follows the head.
 
@@ -141,7 +142,7 @@ class Stream:
             state: name of the state.
             table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.
             name: of the table among the sinks of the job; the name of the state by default.
-            map_key: name of the column of a map's keys.
+            map_key: name of the column of a map's keys; None gives each field of keys that are records its own column.
 
         Returns:
             The stream.

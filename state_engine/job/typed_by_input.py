@@ -30,7 +30,7 @@ class TypedByInput(KeyedProcessFunction):
         accepts_changes: bool = False,
         emits_changes: bool = False,
         gives_running_results: bool = False,
-        shows: tuple[str, str] | None = None,
+        shows: tuple[str, str | None] | None = None,
     ) -> None:
         self._make, self._gives, self.shows = make, gives, shows
         self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
@@ -66,7 +66,7 @@ class TimedByInput(TypedByInput):
         shape: str | None,
         accepts_changes: bool = False,
         emits_changes: bool = False,
-        shows: tuple[str, str] | None = None,
+        shows: tuple[str, str | None] | None = None,
         late_to: OutputTag | None = None,
     ) -> None:
         super().__init__(
@@ -92,7 +92,7 @@ def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
         bound,
         gives=None if made.keeps_type else made.gives,
         holds_back_ms=None,
-        shape=None,
+        shape=made.shape,
         accepts_changes=made.accepts_changes,
         emits_changes=made.emits_changes,
         shows=made.shows,

@@ -30,6 +30,7 @@ from state_engine.operators.aggregates.declarations import Aggregate
 from state_engine.operators.aggregates.plan import plan
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.ranking import Ranking, form_of
+from state_engine.operators.top_n import TOP
 from state_engine.operators.windows.contents import Accumulated, Contents, ReducedRows, WholeRows
 from state_engine.operators.windows.flink_names import Trigger, triggered
 from state_engine.operators.windows.window_process import CalledFunction, FunctionOfWindows
@@ -206,7 +207,8 @@ class WindowedStream:
 
         A result has the columns of the key, ``window_start``, ``window_end``, ``rank`` and the other columns of its
         row. Of rows that are equal in ``by`` the one with the least event time has the better rank. As many rows a
-        window are kept as there are ranks, in the state ``top``.
+        window are kept as there are ranks, in the state ``top``: ``publish(table)`` shows those of open tumbling
+        windows and sessions, by ``window_start`` in milliseconds and their place in the list.
 
         Args:
             n: how many ranks there are.
@@ -242,7 +244,7 @@ class WindowedStream:
 
         gives = partial(ranked_columns_of_windows, windowing, rank=rank)
         form = form_of(n, by, ascending=ascending, ties=ties)
-        return windowing.operator(parts, form=form, shown=False, gives=gives, uid=uid)
+        return windowing.operator(parts, form=form, shows=(TOP, None), gives=gives, uid=uid)
 
     # -- PyFlink's settings ----------------------------------------------------------------------------------------
 

@@ -22,8 +22,9 @@ from state_engine.job.graph import (
     type_in_code,
 )
 from state_engine.job.late_outputs import check_event_time
-from state_engine.job.typed_by_input import TimedByInput, TypedByInput
+from state_engine.job.typed_by_input import TimedByInput, TypedByInput, forgetting
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.idle_keys import IdleTime
 from state_engine.operators.windows.aligned_windows import WINDOWS, AlignedWindows
 from state_engine.operators.windows.assigners import Cumulating, Session, Sliding, Tumbling
 from state_engine.operators.windows.contents import Contents
@@ -53,6 +54,9 @@ Parts = Callable[[OutputType], tuple[Contents, Emitter]]
 class Windowing:
     """Windows of the rows of a stream.
 
+    Attributes:
+        idle: how long count windows keep a key without rows; None for ever.
+
     Raises:
         ConfigurationError: they are none, the stream has no event time, or its late rows are gone before.
     """
@@ -61,6 +65,7 @@ class Windowing:
     add: Adds
     windows: Windows
     settings: WindowSettings
+    idle: IdleTime | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.windows, _WINDOWS):
@@ -115,7 +120,7 @@ class Windowing:
         parts: Parts,
         *,
         form: str,
-        shown: bool = True,
+        shows: tuple[str, str | None] | None = None,
         uid: str | None,
         gives: Callable[[OutputType], OutputType] | None = None,
         output_type: TypeLike = None,
@@ -126,7 +131,7 @@ class Windowing:
         Args:
             accepts_changes: whether rows can be taken back.
             form: what is kept, see ``Contents``.
-            shown: whether a table of windows shows what is kept.
+            shows: the state that a table of windows shows, see ``Function``; without, that of the windows.
             gives: what comes out for rows of some kind; without, and without ``output_type``, such rows.
         """
         windows, settings = self.windows, self.settings
@@ -150,6 +155,7 @@ class Windowing:
         if isinstance(windows, Counted):
             function = TypedByInput(made, gives=gives)
             function.shape = shape
+            function = forgetting(function, self.idle)
         else:
             function = TimedByInput(
                 made,
@@ -158,7 +164,7 @@ class Windowing:
                 shape=shape,
                 accepts_changes=accepts_changes,
                 emits_changes=settings.has_kinds,
-                shows=self._shown() if shown else None,
+                shows=(shows or self._shown) if self._has_whole_windows else None,
                 late_to=settings.late_to,
             )
         declared = declared_type(self.rows.parent, type_in_code)
@@ -194,11 +200,15 @@ class Windowing:
                 "emit and time out"
             )
 
-    def _shown(self) -> tuple[str, str] | None:
-        """The state with a row for each window; windows that overlap have none."""
-        if isinstance(self.windows, Session):
-            return SESSIONS, BOUNDS[0]
-        return (WINDOWS, BOUNDS[0]) if isinstance(self.windows, Tumbling) else None
+    @property
+    def _has_whole_windows(self) -> bool:
+        """Whether what is kept is kept by window; windows that overlap keep it by parts of theirs."""
+        return isinstance(self.windows, Session | Tumbling)
+
+    @property
+    def _shown(self) -> tuple[str, str]:
+        """The state with a row for each window."""
+        return SESSIONS if isinstance(self.windows, Session) else WINDOWS, BOUNDS[0]
 
     def _check_changes(self) -> None:
         """Refuse sessions, and windows of the clock, of rows that are updated and deleted."""
@@ -231,12 +241,14 @@ def windowing(
     late_to: OutputTag | None = None,
     emit: Emit = "final",
     time: WindowTime = "event",
+    idle: IdleTime | None = None,
 ) -> Windowing:
     """Windows of a stream, as ``window`` and ``window_all`` take them.
 
     Args:
         add: adds an operator behind the stream.
         rows: the stream with its key.
+        idle: of count windows, see ``Windowing``.
     """
     check_choice(time, get_args(WindowTime), what="time")
     if isinstance(windows, ClockWindows):
@@ -246,4 +258,4 @@ def windowing(
         return add((rows,), function, method="window", uid=uid, output_type=output_type)
 
     settings = WindowSettings(to_milliseconds(lateness), late_to, emit, clock=time == "clock")
-    return Windowing(rows, added, windows, settings)
+    return Windowing(rows, added, windows, settings, idle)

@@ -90,6 +90,7 @@ class ForgetsIdleKeys(KeyedProcessFunction):
         self._function, self._idle = function, idle
         self.accepts_changes, self.emits_changes = function.accepts_changes, function.emits_changes
         self.gives_running_results, self.shows = function.gives_running_results, function.shows
+        self.shape = function.shape
         self._descriptor = ValueStateDescriptor(LAST_ROW, int)
 
     def open(self, runtime_context: RuntimeContext) -> None:

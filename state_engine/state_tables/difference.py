@@ -52,7 +52,7 @@ class StateReader:
     """Entries of one state of a job, as rows of a table."""
 
     def __init__(
-        self, layout: JobLayout, path: Sequence[CheckpointRow], uid: str, state: str, *, map_key: str
+        self, layout: JobLayout, path: Sequence[CheckpointRow], uid: str, state: str, *, map_key: str | None
     ) -> None:
         known = state_of(path[-1], uid, state)
         assert known is not None

@@ -47,7 +47,7 @@ class PublishedState:
     place: str
     operator: str
     state: str
-    map_key: str = "map_key"
+    map_key: str | None = "map_key"
     options: Mapping[str, Any] = field(default_factory=dict)
     policy: TablePolicy = "follow"
     sink_key: tuple[str, ...] = ()

@@ -2,7 +2,8 @@
 
 value of a type       key columns, ``value``
 value of a record     key columns, a column a field; a field of the name of a key column is that column
-map                   key columns, the column of map keys, and the value in one of the two forms
+map                   key columns, the column of map keys or one for each of their fields, and the value in one of the
+                      two forms
 list                  key columns, ``value``: all elements
 
 Columns have the types that key and state are declared with.
@@ -35,20 +36,31 @@ VALUE = "value"
 
 @dataclass(frozen=True)
 class TableForm:
-    """See the module docstring."""
+    """See the module docstring.
+
+    Attributes:
+        map_key: the column of a map's keys; None gives each field of these its own column.
+    """
 
     key: KeySchema
     schema: StateSchema
-    map_key: str = "map_key"
+    map_key: str | None = "map_key"
 
     @classmethod
-    def of(cls, operator: OperatorCheckpoint, schema: StateSchema, *, map_key: str) -> TableForm:
+    def of(cls, operator: OperatorCheckpoint, schema: StateSchema, *, map_key: str | None) -> TableForm:
         """The form of a state that a checkpoint declares."""
         form = cls(KeySchema.recorded(operator.key_schema, operator.key_type), schema, map_key)
         return form.checked(operator.uid)
 
     def checked(self, operator: str) -> TableForm:
-        """The form itself, if no two columns have one name; ``ConfigurationError`` names the operator otherwise."""
+        """The form itself, if it is one, without two columns of one name; else ConfigurationError with the operator."""
+        if self.map_key is None and not (
+            self.shape == "map" and pa.types.is_struct(self._declared.field("key").type)
+        ):
+            raise ConfigurationError(
+                f"operator '{operator}', state '{self.schema.name}': map_key=None gives a column to each field of a "
+                "map's keys, and it has no keys that are records: leave map_key out"
+            )
         names = self.columns.schema.names
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -76,9 +88,9 @@ class TableForm:
         key = tuple(name for name, _ in given)
         entry: tuple[str, ...] = ()
         if self.shape == "map":
-            entry = (self.map_key,)
-            if self.map_key not in fields:
-                given.append((self.map_key, self._declared.field("key").type))
+            of_map = self._key_fields
+            entry = tuple(name for name, _ in of_map)
+            given += [(name, kind) for name, kind in of_map if name not in fields or self.map_key is None]
         held = {name for name, _ in given if name in fields}
         first = [pa.field(name, kind) for name, kind in given if name not in held]
         return TableColumns(pa.schema([*first, *(pa.field(n, k) for n, k in self._value_fields)]), key, entry)
@@ -94,7 +106,8 @@ class TableForm:
         key = one_chunk(entries["key"])
         parts = dict(zip(self.key.names, key.flatten(), strict=True))
         if self.shape == "map" and self.column in entries.schema.names:
-            parts[self.map_key] = one_chunk(entries[self.column]).field("key")
+            map_keys = one_chunk(entries[self.column]).field("key")
+            parts |= {self.map_key: map_keys} if self.map_key is not None else _by_name(map_keys)
         return parts
 
     def identity_rows(self, entries: pa.Table, *, key_only: bool = False) -> pa.Table:
@@ -117,6 +130,12 @@ class TableForm:
         return declared
 
     @property
+    def _key_fields(self) -> list[tuple[str, pa.DataType]]:
+        """The columns of a map's keys."""
+        kind = self._declared.field("key").type
+        return _fields(kind) if self.map_key is None else [(self.map_key, kind)]
+
+    @property
     def _value_fields(self) -> list[tuple[str, pa.DataType]]:
         kind = self._value_type
         return _fields(kind) if pa.types.is_struct(kind) else [(VALUE, kind)]
@@ -131,8 +150,7 @@ class TableForm:
             array = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), lengths]), elements)
         if not pa.types.is_struct(array.type):
             return {VALUE: array}
-        names = [name for name, _ in self._value_fields]
-        return dict(zip(names, array.flatten(), strict=True))
+        return _by_name(array)
 
 
 def _table(parts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
@@ -149,6 +167,10 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_date(kind) and pa.types.is_int64(array.type):
         array = array.cast(pa.int32()).cast(pa.date32())
     return array.cast(kind)
+
+
+def _by_name(records: pa.StructArray) -> dict[str, pa.Array]:
+    return dict(zip((field.name for field in records.type), records.flatten(), strict=True))
 
 
 def _fields(kind: pa.StructType | pa.Schema) -> list[tuple[str, pa.DataType]]:

@@ -280,13 +280,13 @@ class OperatorHarness:
         """
         return self._stored.values(name)
 
-    def table(self, state: str, *, key: TypeLike | None = None, map_key: str = "map_key") -> list[Any]:
+    def table(self, state: str, *, key: TypeLike | None = None, map_key: str | None = "map_key") -> list[Any]:
         """What ``publish_state(state, …)`` would show: the rows of the table, by key.
 
         Args:
             state: name of a keyed state.
             key: columns of the key, ``"account string"``; by default those of ``key_type``.
-            map_key: name of the column of a map's keys.
+            map_key: name of the column of a map's keys; None for a column of each field of keys that are records.
 
         Raises:
             ConfigurationError: there is no such state yet, the columns of the key are not known, or two columns would

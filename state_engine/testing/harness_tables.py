@@ -20,7 +20,7 @@ from state_engine.storage.state.changelog_write import changelog_table
 
 
 def table_of(
-    state: MemoryState, name: str, key: TypeInformation | None, *, map_key: str, operator: str
+    state: MemoryState, name: str, key: TypeInformation | None, *, map_key: str | None, operator: str
 ) -> list[Any]:
     if name not in state.entries:
         known = sorted(state.entries.keys() - {TIMERS})

@@ -133,6 +133,12 @@ STARTED: dict[str, tuple[Callable[[StatefulJob], Any], str]] = {
         lambda j: balances(j).publish_state("shops", TABLE, map_key="account"),
         r"operator 'balances', state 'shops': a table of it would have two columns \['account'\]. Rename the field; "
         "for the key of a map, name its column with map_key="),
+    "fields of keys that have none": (
+        lambda j: balances(j).publish_state("shops", TABLE, map_key=None),
+        "operator 'balances', state 'shops': map_key=None gives a column to each field of a map's keys, and it has no "
+        "keys that are records: leave map_key out"),
+    "fields of keys of no map": (
+        lambda j: balances(j).publish_state("balance", TABLE, map_key=None), "state 'balance': map_key=None .* leave"),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pyarrow as pa
@@ -232,6 +233,37 @@ def test_a_timer_of_processing_time_that_is_due_is_refused() -> None:
         ConfigurationError, match=r"a timer of processing time is due, at 5 ms.*KeyedProcessFunction"
     ):
         harness.process([("a", 3)])
+
+
+class SetsAside(Prepared):
+    """Gives a row to the side output that late rows go to."""
+
+    def process_batch(self, rows: pa.Table, state: pa.Table, ctx: Any) -> Any:
+        return VectorizedResult(side={LATE: pa.table({"k": ["b"], "at": [rows["at"][0]], "_row": [0]})})
+
+
+LATE = OutputTag("late", "k string, at timestamp")
+
+
+def test_a_side_output_of_late_rows_and_of_a_function_over_columns_is_refused() -> None:
+    job = StatefulJob("refused")
+    given = [("a", datetime(2024, 1, 1, hour, tzinfo=UTC)) for hour in (5, 3)]
+    times = job.from_collection(
+        given, "k string, at timestamp", name="times", event_time="at", late_to=LATE, max_rows_per_batch=1
+    )
+    kept = times.union(job.from_collection(given[:1] * 2, "k string, at timestamp", name="others", event_time="at",
+                                           max_rows_per_batch=1))  # fmt: skip
+    aside = kept.key_by("k").process(SetsAside(), "k string, at timestamp", uid="aside")
+    aside.get_side_output(LATE).sink("late", CollectSink())
+    with (
+        run_in_memory(job) as memory,
+        pytest.raises(
+            ConfigurationError,
+            match="operator 'aside': the side output 'late' has the late rows of a source, and a function over columns "
+            "gave rows for it, too: use a tag for each",
+        ),
+    ):
+        memory.run()
 
 
 class OfKinds(Prepared):

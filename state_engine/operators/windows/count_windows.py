@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor, ValueStateDescriptor
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.windows.aligned_windows import SLICES, WINDOWS
 from state_engine.operators.windows.assigners import CountWindow, GlobalWindow
 from state_engine.operators.windows.contents import Contents
@@ -93,10 +95,11 @@ class Counted:
         return GlobalWindow() if self.grows else CountWindow(start // self.every)
 
 
-class CountWindows(WindowOperator):
+class CountWindows(WindowOperator, ForgettableFunction):
     """Emits what comes of each window as its last row comes; a window that is not full never comes out.
 
-    State: the rows or accumulators of windows that are not full, and the number of rows of each key, for ever.
+    State: the rows or accumulators of windows that are not full, and the number of rows of each key, for ever or until
+    the key is forgotten.
 
     Args:
         contents: keeps the rows, which are only added.
@@ -135,8 +138,21 @@ class CountWindows(WindowOperator):
             self._close(ctx, window, end)
         return outputs
 
+    def forget(self, ctx: KeyedContext) -> Iterable[Any]:
+        """Clear what is kept of the key: its next row is its first one. Windows that are not full never come out."""
+        seen = self._seen.value()
+        if self._windows.grows:
+            self._emitter.cleared(ctx, self._windows.window(0))
+        for part in list(self._parts.keys()):
+            self._drop(part, seen)
+        self._seen.clear()
+        return []
+
     def _close(self, ctx: KeyedProcessFunction.Context, window: Any, end: int) -> None:
         self._emitter.cleared(ctx, window)
         while (first := self._parts.first_entry()) is not None and self._windows.goes(first[0]) <= end:
-            self._parts.remove(first[0])
-            self._contents.dropped(first[0], first[0] + self._windows.every)
+            self._drop(first[0], first[0] + self._windows.every)
+
+    def _drop(self, part: int, end: int) -> None:
+        self._parts.remove(part)
+        self._contents.dropped(part, end)

@@ -19,8 +19,10 @@ from state_engine.operators.ranking import RANK, Ranking
 from state_engine.operators.top_n import TOP
 from state_engine.operators.windows.contents import Contents, Kept
 
-Timed = tuple[int, Any]
-"""The event time of a row, and what is kept of it."""
+ROW_TIME = "row_time"
+"""The field of the state with the event time of a row, behind the columns of the row."""
+Timed = Any
+"""A row with what is kept of it, and behind that its event time."""
 
 
 class TopRows(Contents):
@@ -37,16 +39,16 @@ class TopRows(Contents):
         self._rows, self._ranking, self._shows_rank = rows, ranking, rank
         self.form = ranking.form
         place = to_type(f"window_start bigint, {RANK} bigint", parameter="place in a list")
-        kept = StructType(["at", "row"], [BIGINT, rows.kept])
-        self._descriptor = SortedMapStateDescriptor(TOP, place, kept)
+        self._timed = StructType([*rows.kept.names, ROW_TIME], [*rows.kept.types, BIGINT], "row")
+        self._descriptor = SortedMapStateDescriptor(TOP, place, self._timed)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._top = runtime_context.get_sorted_map_state(self._descriptor)
 
     def added(self, kept: Kept | None, row: Any, part: int, at: int) -> Kept:
         before = self._listed(part, part + 1)
-        normal = self._rows.kept_of(self._rows.normal(row))
-        self._write(part, before, self._first([*before, (at, normal)]))
+        timed = self._timed.normalise((*self._rows.kept_of(self._rows.normal(row)), at))
+        self._write(part, before, self._first([*before, timed]))
         return super().added(kept, row, part, at)
 
     def joined(self, parts: Sequence[int], whole: int) -> None:
@@ -61,20 +63,19 @@ class TopRows(Contents):
 
     def elements(self, start: int, end: int, kept: Kept) -> list[Any]:
         """Rows of the rank and the columns that are not the key's."""
-        rows = [row for _, row in self._first(self._listed(start, end))]
+        rows = self._first(self._listed(start, end))
         if not self._shows_rank:
-            return rows
+            return [row[:-1] for row in rows]
         ranks = self._ranking.ranks([self._ranking.place(row) for row in rows])
-        return [(rank, *row) for rank, row in zip(ranks, rows, strict=True)]
+        return [(rank, *row[:-1]) for rank, row in zip(ranks, rows, strict=True)]
 
     def _listed(self, start: int, end: int) -> list[Timed]:
-        return [(at, row) for _, (at, row) in self._top.sub_items((start, 0), (end, 0))]
+        return [timed for _, timed in self._top.sub_items((start, 0), (end, 0))]
 
     def _first(self, rows: list[Timed]) -> list[Timed]:
         """Those that are in the list; rows of one place and time stay in their order."""
-        placed = sorted(((self._ranking.place(row), at, row) for at, row in rows), key=lambda one: one[:2])
-        count = self._ranking.count([place for place, _, _ in placed])
-        return [(at, row) for _, at, row in placed[:count]]
+        ordered = sorted(rows, key=lambda row: (self._ranking.place(row), row[-1]))
+        return ordered[: self._ranking.count([self._ranking.place(row) for row in ordered])]
 
     def _write(self, part: int, before: list[Timed], after: list[Timed]) -> None:
         for rank, timed in enumerate(after, 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 START = -(2**63)
 
@@ -19,12 +19,20 @@ class Event(NamedTuple):
     at: int
 
 
+class HasTime(Protocol):
+    """A row with its event time in milliseconds."""
+
+    @property
+    def at(self) -> int: ...
+
+
+Timed = TypeVar("Timed", bound=HasTime)
 Interval = tuple[int, int]
 Table = dict[tuple[str, int, int], tuple[Any, ...]]
 """Results by key and bounds of the window."""
 
 
-def watermarks_before(rows: Iterable[Event], bound: int) -> Iterator[tuple[Event, int]]:
+def watermarks_before(rows: Iterable[Timed], bound: int) -> Iterator[tuple[Timed, int]]:
     """Each row, and the watermark before it."""
     watermark = START
     for row in rows:

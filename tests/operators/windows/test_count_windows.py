@@ -9,10 +9,20 @@ from typing import Any
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, Row, Session, Sliding, Tumbling, count, sum_
+from state_engine import (
+    EmbeddedRocksDBStateBackend,
+    Row,
+    Session,
+    Sliding,
+    Tumbling,
+    ValueStateDescriptor,
+    count,
+    sum_,
+)
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.plan import plan
+from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.contents import Contents, WholeRows
@@ -21,10 +31,11 @@ from state_engine.operators.windows.window_process import CalledFunction
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowAccumulators, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
-from tests.operators.windows.models import Event
+from tests.operators.windows.models import Event, watermarks_before
 from tests.operators.windows.test_functions_of_windows import Listed, operator
-from tests.operators.windows.test_windows import ms, stream
+from tests.operators.windows.test_windows import BOUND, ms, stream
 
+IDLE = IdleTime(10, by_event_time=True)
 COLUMNS = to_type("k string, v bigint, x double, at bigint", parameter="rows")
 EVERYWHERE = pytest.mark.parametrize(
     ("parallelism", "backend"),
@@ -119,7 +130,7 @@ def test_count_windows_are_those_of_the_model(size: int, slide: int, use: str) -
 class Numbered(Listed):
     def process(self, key: Any, context: Any, elements: Any) -> Any:
         assert context.window().max_timestamp() == 2**63 - 1
-        yield key, context.window().id, [tuple(row) for row in elements]
+        yield key, getattr(context.window(), "id", None), [tuple(row) for row in elements]
 
 
 def of_use(use: str, windows: Counted) -> CountWindows:
@@ -140,6 +151,71 @@ def results_of(use: str, k: str, number: int, rows: list[Event]) -> list[Any]:
         return [(k, number, [tuple(row) for row in rows])]
     best = sorted(rows, key=lambda row: -row.v)[:2]
     return [(k, number, rank, *row[1:]) for rank, row in enumerate(best, 1)]
+
+
+@pytest.mark.parametrize("use", ["aggregate", "process", "top_n", "growing"])
+def test_a_key_without_rows_for_so_long_begins_anew_at_any_cut(use: str) -> None:
+    def windows() -> ForgetsIdleKeys:
+        if use == "growing":
+            return ForgetsIdleKeys(of_use("process", Counted(2, grows=True)), IDLE)
+        return ForgetsIdleKeys(of_use(use, Counted(3, 2)), IDLE)
+
+    for seed in range(4):
+        rng, rows, shown, at = random.Random(seed), stream(seed, count=50), list[Any](), 0
+        by = options(timestamp_of=lambda row: row.at, max_out_of_orderness_ms=BOUND)
+        run = KeyedHarness(windows(), **by)
+        while at < len(rows):
+            cut = rng.choice([1, 4, 30])
+            shown += [tuple(output) for output in run.process(rows[at : at + cut])]
+            at += cut
+            if rng.random() < 0.5:
+                run = KeyedHarness.restored(
+                    windows(), run.snapshot(), **by | {"parallelism": rng.choice([1, 7])}
+                )
+        expected = []
+        for k, of_key in parts_of(rows):
+            for number in range((len(of_key) - 3) // 2 + 1 if use != "growing" else len(of_key) // 2):
+                if use == "growing":
+                    expected.append((k, None, [tuple(row) for row in of_key[: 2 * number + 2]]))
+                else:
+                    expected += results_of(use, k, number, of_key[number * 2 : number * 2 + 3])
+        assert sorted(shown, key=repr) == sorted(expected, key=repr), f"seed {seed}"
+        run.drain()
+        assert not {state for state, of in run.snapshot().keyed.entries.items() if of}, f"seed {seed}"
+
+
+def parts_of(rows: list[Event]) -> list[tuple[str, list[Event]]]:
+    """The rows of each key, cut where it has none for so long: by event time, and never before the watermark."""
+    parts: list[tuple[str, list[Event]]] = []
+    current: dict[str, tuple[int, list[Event]]] = {}
+    for row, watermark in watermarks_before(rows, BOUND):
+        now = max(row.at, watermark)
+        last, of_key = current.get(row.k, (now, None))
+        if of_key is None or last + IDLE.ms <= now:
+            of_key, last = [], now
+            parts.append((row.k, of_key))
+        of_key.append(row)
+        current[row.k] = max(last, now), of_key
+    return parts
+
+
+def test_states_of_the_window_that_keeps_all_rows_go_with_the_key() -> None:
+    class Firings(Listed):
+        def process(self, key: Any, context: Any, elements: Any) -> Any:
+            fired = context.window_state().get_state(ValueStateDescriptor("fired", int, default=0))
+            fired.update(fired.value() + 1)
+            yield key, fired.value(), len(list(elements))
+
+    def windows() -> ForgetsIdleKeys:
+        emitter = CalledFunction(Firings(), merging=False)
+        return ForgetsIdleKeys(
+            CountWindows(Counted(1, grows=True), WholeRows(COLUMNS), emitter, WindowSettings()), IDLE
+        )
+
+    by = options(timestamp_of=lambda row: row.at, max_out_of_orderness_ms=0)
+    run = KeyedHarness(windows(), **by)
+    rows = [Event("a", 1, 0.0, at) for at in (0, 4, 14)]
+    assert run.process(rows) == [("a", 1, 1), ("a", 2, 2), ("a", 1, 1)]
 
 
 def test_one_window_that_keeps_all_rows_fires_every_so_many() -> None:

@@ -39,6 +39,7 @@ from state_engine import (
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
     StatefulJob,
+    StateTtlConfig,
     Time,
     TimeWindow,
     Tumbling,
@@ -298,11 +299,14 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("windows", [Tumbling(10), CountTumblingWindowAssigner.of(5)], ids=["time", "count"])
+@pytest.mark.parametrize("windows", [Tumbling(10), CountTumblingWindowAssigner.of(5), "ttl"], ids=str)
 def test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all(name: str, windows: Any) -> None:
     def job(build: Callable[[Any], Any]) -> StatefulJob:
         made = StatefulJob("changed")
-        build(source_of(made).key_by("k").window(windows)).sink("out", CollectSink())
+        keyed = source_of(made).key_by("k")
+        build(keyed.count_window(5, ttl="1 h") if windows == "ttl" else keyed.window(windows)).sink(
+            "out", CollectSink()
+        )
         return made
 
     before, after = OTHERS[name]
@@ -451,7 +455,16 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             .window(Tumbling(5))
             .top_n(1, by="rank")
         ),
-        "column 'rank', and one of this name comes out beside its rows: rename it",
+        "column 'rank', and one of this name is kept beside its rows: rename it",
+    ),
+    "a list with a column that the state has": (
+        lambda: (
+            ranked_source("k string, row_time int, at timestamp")
+            .key_by("k")
+            .window(Tumbling(5))
+            .top_n(1, by="at")
+        ),
+        "column 'row_time', and one of this name is kept beside its rows: rename it",
     ),
     "a list of keyed rows with a clash": (
         lambda: ranked_source("k string, rank int, at timestamp").key_by("k").top_n(1, by="rank"),
@@ -469,6 +482,15 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "no rows in a window": (
         lambda: keyed_of().count_window(0),
         "size of a count window must be a whole number above 0",
+    ),
+    "a key that is forgotten by a time that there is not": (
+        lambda: (
+            StatefulJob("refused")
+            .from_collection([], "k string, v bigint", name="rows")
+            .key_by("k")
+            .count_window(2, ttl=StateTtlConfig.new_builder("1 h").use_event_time().build())
+        ),
+        "ttl of count_window is by event time, and none of the sources of the stream has it",
     ),
     "rows between windows": (
         lambda: keyed_of().count_window(2, 3),

@@ -212,6 +212,9 @@ def test_open_windows_are_a_table() -> None:
     keyed = source_of(job).key_by("k")
     keyed.window(Session(6)).aggregate(uid="sessions", n=count()).publish(DeltaStateTable("/sessions"))
     keyed.window(Tumbling(10)).aggregate(uid="windows", n=count()).publish(DeltaStateTable("/windows"))
+    keyed.window(Tumbling(10)).top_n(1, by="v", uid="best").publish(DeltaStateTable("/best"), name="best")
+    sessions_of = keyed.window(Session(6)).top_n(1, by="v", ascending=True, uid="least")
+    sessions_of.publish(DeltaStateTable("/least"), name="least")
     with run_in_memory(job) as run:
         run.process({"rows": rows_of([Event("a", 1, 0.0, 1), Event("a", 1, 0.0, 3), Event("b", 1, 0.0, 12)])})
         sessions = [(row.k, row.window_start, row.end, row.rows) for row in run.table("sessions")]
@@ -220,8 +223,20 @@ def test_open_windows_are_a_table() -> None:
             ("a", 0, 2),
             ("b", 10, 1),
         ]
+        for table in ("best", "least"):
+            names = ("k", "window_start", "rank", "v", "at", "row_time")
+            assert [one.__class__._fields for one in run.table(table)] == [names, names]
+        assert sorted(row[:4] + row[5:] for row in run.table("best")) == [
+            ("a", 0, 1, 1, 1),
+            ("b", 10, 1, 1, 12),
+        ]
+        assert sorted(row[:4] + row[5:] for row in run.table("least")) == [
+            ("a", 1, 1, 1, 1),
+            ("b", 12, 1, 1, 12),
+        ]
         run.process(drain=True)
-        assert run.table("sessions") == run.table("windows") == []
+        for table in ("sessions", "windows", "best", "least"):
+            assert run.table(table) == []
 
 
 def test_slices_are_no_table_of_windows() -> None:
