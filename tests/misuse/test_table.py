@@ -520,6 +520,12 @@ What cannot be joined is refused while the job is built: no event time, changes,
   operators/joins/test_joins_in_jobs::test_what_cannot_be_joined_is_refused_while_the_job_is_built
 A join says how, and the bounds of its interval, in an order that can be
   operators/joins/test_interval_join::test_spellings_of_how_and_of_spans
+What cannot keep one row of each key is refused while the job is built: no event time, arguments that do not fit
+  operators/test_deduplication::test_what_does_not_fit_is_refused_while_the_job_is_built
+A row without event time is no first and no last one by it
+  operators/test_deduplication::test_a_row_without_event_time_is_refused
+Times of rows that were kept for another distance are refused
+  operators/test_deduplication::test_state_that_means_something_else_is_refused
 A row without event time is in no join
   operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
 State of another join is refused before a row is read
