@@ -1,7 +1,7 @@
 """``Lateness``: which rows come too late for an operator, and where they go.
 
-The rules that all operators share which wait for rows by event time. When a window takes a row is the matter of
-windows; what comes of one that no window takes is not.
+The rules that all operators share which wait for rows by event time. Windows have
+rules of their own for the rows that they take; those that no window takes go the same way.
 """
 
 from __future__ import annotations

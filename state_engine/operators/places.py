@@ -1,6 +1,6 @@
 """The place of a row in a sorted map: its event time, and a number that counts the rows of one time.
 
-Rows of a key come to a function in the total order, wherever batches are cut and whatever the parallelism. So the
+Rows of a key come to a function in the total order, at any cut of batches and any parallelism. So the
 number keeps that order among rows of one time, and no row need carry it.
 """
 
@@ -19,7 +19,7 @@ PLACE = StructType(["at", "n"], [BIGINT, BIGINT])
 
 
 def number_behind(entries: SortedMapState, time: tuple[Any, ...]) -> int:
-    """The number of the next row of a time: one more than that of the last such row that is there.
+    """The number of the next row of a time: one more than that of the last such row.
 
     Args:
         time: the map key without the number.

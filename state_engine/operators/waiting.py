@@ -12,6 +12,7 @@ from typing import Any
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.operators.lateness import Lateness, LateRows, time_of
 from state_engine.operators.places import PLACE, number_behind
@@ -89,6 +90,10 @@ class WaitingRows:
                 return
             self._rows.remove(place)
             yield place[0], row
+
+    def until(self, at: int) -> Iterator[tuple[int, Any]]:
+        """The rows that wait, of a time and of those before, each with its event time."""
+        return ((place[0], row) for place, row in self._rows.head_items((at, MAX_TIMESTAMP)))
 
     def is_empty(self) -> bool:
         """Whether no row of the key waits."""

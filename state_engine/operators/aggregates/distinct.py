@@ -46,8 +46,10 @@ class CountDistinct(CountOrderedValues):
 class DifferentValues(GroupState):
     """The different values of groups, each with its number: a sorted map by value."""
 
-    def __init__(self, name: str, value_type: TypeInformation, *, in_windows: bool) -> None:
-        super().__init__(name, StructType(["value"], [value_type]), BIGINT, in_windows=in_windows)
+    def __init__(self, name: str, value_type: TypeInformation, *, in_windows: bool, apart: str) -> None:
+        super().__init__(
+            name, StructType(["value"], [value_type]), BIGINT, in_windows=in_windows, apart=apart
+        )
         self._order = key_order(value_type).sort_key
 
     def number(self, group: Group, value: Any) -> int:

@@ -24,21 +24,37 @@ class GroupAccumulators:
     Args:
         plan: of the aggregates; of rows that change where some will be taken back, and of parts where some are merged.
         in_windows: whether a key has several groups, which begin at different times.
+        apart: behind the names of states, where a function has several of these.
     """
 
-    def __init__(self, plan: AggregatePlan, *, in_windows: bool = False) -> None:
+    def __init__(self, plan: AggregatePlan, *, in_windows: bool = False, apart: str = "") -> None:
         self._plan = plan
         self._states: dict[str, GroupState] = {}
         for step in plan.steps:
             if step.beside is not None and step.beside.name not in self._states:
-                self._states[step.beside.name] = step.beside.make(in_windows=in_windows)
+                self._states[step.beside.name] = step.beside.make(in_windows=in_windows, apart=apart)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the states, and open the functions of users."""
+        self.open_states(runtime_context)
+        self.open_functions(runtime_context)
+
+    def open_states(self, runtime_context: RuntimeContext) -> None:
+        """Get the states alone."""
         for state in self._states.values():
             state.open(runtime_context)
+
+    def open_functions(self, runtime_context: RuntimeContext) -> None:
+        """Open the functions of users alone, once where several accumulators are of one plan."""
         for step in self._plan.steps:
             step.accumulator.open(runtime_context)
+
+    def copy(self, other: GroupAccumulators, span: Span) -> None:
+        """Let what is kept beside the accumulators be what others of this plan have of some groups."""
+        for name, state in self._states.items():
+            state.entries.clear()
+            for key, value in other._states[name].within(span):
+                state.entries.put(key, value)
 
     def close(self) -> None:
         """Close the functions of users."""

@@ -30,16 +30,19 @@ class GroupState:
     Args:
         key: the columns of the state's key, behind the start of the group.
         in_windows: whether groups are windows.
+        apart: behind the name of the state.
     """
 
     entries: SortedMapState
 
-    def __init__(self, name: str, key: StructType, value_type: TypeInformation, *, in_windows: bool) -> None:
+    def __init__(
+        self, name: str, key: StructType, value_type: TypeInformation, *, in_windows: bool, apart: str
+    ) -> None:
         self.name, self.in_windows, self._rest = name, in_windows, (None,) * len(key.names)
         if in_windows:
             key = StructType(["window_start", *key.names], [BIGINT, *key.types])
         only = key.types[0] if len(key.names) == 1 else key
-        self._descriptor = SortedMapStateDescriptor(name, only, value_type)
+        self._descriptor = SortedMapStateDescriptor(name + apart, only, value_type)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.entries = runtime_context.get_sorted_map_state(self._descriptor)

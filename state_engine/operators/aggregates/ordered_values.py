@@ -107,8 +107,10 @@ class Elements(GroupState):
         most: how many of the first values of a group are kept; None for all.
     """
 
-    def __init__(self, name: str, value_type: TypeInformation, most: int | None, *, in_windows: bool) -> None:
-        super().__init__(name, PLACE, value_type, in_windows=in_windows)
+    def __init__(
+        self, name: str, value_type: TypeInformation, most: int | None, *, in_windows: bool, apart: str
+    ) -> None:
+        super().__init__(name, PLACE, value_type, in_windows=in_windows, apart=apart)
         self._most = most
 
     def add(self, group: Group, value: Any, at: int | None) -> None:

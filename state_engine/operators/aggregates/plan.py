@@ -15,7 +15,7 @@ from state_engine.core.state.aggregate_functions import defines_merge, defines_r
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.types.every_type import StructType
 from state_engine.operators.aggregates.accumulators import BIGINT
-from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.aggregates.declarations import Aggregate, Reach
 from state_engine.operators.aggregates.steps import AggregateStep, Fields, Result, step_of
 
 STATE = "aggregates"
@@ -56,6 +56,11 @@ def check_able(aggregates: Mapping[str, Aggregate], *, retract: bool, merge: boo
     """
     for name, aggregate in aggregates.items():
         where, declared = f"aggregate {name}={aggregate}", aggregate.of_function
+        if aggregate.reach != Reach():
+            raise ConfigurationError(
+                f"{where}: last and last_rows are for keyed.over(…), where each row comes out with the aggregates of "
+                "the rows before it: leave them out, or use over"
+            )
         if retract and aggregate.kind in _INSTEAD_OF_RETRACTION:
             raise ConfigurationError(
                 f"{where} cannot take back the rows that are updated and deleted{of}: "

@@ -1,1 +1,0 @@
-"""Joins of two keyed streams: by an interval of time, and with the row in force."""

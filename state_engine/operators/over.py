@@ -1,0 +1,338 @@
+"""``Over``: each row with aggregates of the rows of its key before it.
+
+Mirrors Flink's ``RowTimeRangeBoundedPrecedingFunction``, ``RowTimeRowsBoundedPrecedingFunction`` and
+``RowTimeRangeUnboundedPrecedingFunction``, and for tiles the sawtooth windows of Chronon. A row is too late by the
+watermark, not by the time of the last row of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal, get_args
+
+from state_engine.core.argument_checks import checked_function
+from state_engine.core.choices import check_choice
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.contexts import KeyedContext
+from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.functions.timestamped import Timestamped
+from state_engine.core.state.descriptors import ValueStateDescriptor
+from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.core.types.row import Row
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
+from state_engine.operators.aggregates.declarations import Aggregate, Reach
+from state_engine.operators.aggregates.plan import AggregatePlan, plan
+from state_engine.operators.aggregates.steps import Fields
+from state_engine.operators.keyed_rows import KeyedRows
+from state_engine.operators.lateness import Lateness, plus, time_of
+from state_engine.operators.over_rows import AllRows, KeptRows, Tiles, Timed
+from state_engine.operators.waiting import WaitingRows
+
+WhenOut = Literal["final", "at_once"]
+"""When rows come out: once all rows up to their time have come, or as they come."""
+WAKES = "wakes"
+"""Name of the state with the time of the timer that drops an idle key."""
+
+
+@dataclass(frozen=True)
+class OverColumn:
+    """A column of aggregates.
+
+    Attributes:
+        place: of its aggregate among the results of its plan.
+        span_ms: of time; None without.
+        last_rows: how many; None without.
+    """
+
+    name: str
+    place: int
+    type: TypeInformation
+    span_ms: int | None = None
+    last_rows: int | None = None
+
+
+class OverPlan:
+    """Aggregates of the rows before, on a stream.
+
+    Attributes:
+        fields: of a row, which aggregates are of.
+        columns: that come out behind those of the row.
+        timed, others: the plans of aggregates with a reach, and of those of all rows; None where there are none.
+
+    Raises:
+        ConfigurationError: there are none; one does not fit the columns; a tile does not fit a span; or two columns
+            would have one name.
+    """
+
+    def __init__(
+        self, row_type: StructType, aggregates: Mapping[str, Aggregate], tile_ms: int | None
+    ) -> None:
+        if not aggregates:
+            raise ConfigurationError("over: no aggregate is given: name one, as in over(n=count(last='1 h'))")
+        self.row_type, self.tile_ms = row_type, tile_ms
+        named = {name: _by_name(name, one, row_type) for name, one in aggregates.items()}
+        self.fields = _fields(row_type, named)
+        self.of_tiles = self._plan(named, lambda reach: bool(reach.spans) and tile_ms is not None)
+        self.of_rows = self._plan(
+            named, lambda reach: reach.rows is not None or (bool(reach.spans) and tile_ms is None)
+        )
+        self.of_all = self._plan(named, lambda reach: reach == Reach())
+        self.columns = [column for name, one in named.items() for column in self._columns(name, one)]
+        _check_names([column.name for column in self.columns], row_type.names)
+        self.spans_ms = sorted({column.span_ms for column in self.columns if column.span_ms is not None})
+        self._check_tile()
+
+    @property
+    def last_rows(self) -> int:
+        """The most last rows that a column is of; 0 without."""
+        return max((column.last_rows or 0 for column in self.columns), default=0)
+
+    @property
+    def output_type(self) -> StructType:
+        """The columns of a row, and those of the aggregates."""
+        names = [*self.row_type.names, *(column.name for column in self.columns)]
+        return StructType(names, [*self.row_type.types, *(column.type for column in self.columns)], "row")
+
+    def _plan(self, aggregates: Mapping[str, Aggregate], has: Any) -> AggregatePlan | None:
+        chosen = {name: replace(one, reach=Reach()) for name, one in aggregates.items() if has(one.reach)}
+        return plan(chosen, self.fields, merge=True) if chosen else None
+
+    def plan_of(self, column: OverColumn) -> AggregatePlan | None:
+        """The plan that the aggregate of a column belongs to."""
+        if column.span_ms is not None and self.tile_ms is not None:
+            return self.of_tiles
+        return self.of_all if column.span_ms is None and column.last_rows is None else self.of_rows
+
+    def _columns(self, name: str, aggregate: Aggregate) -> list[OverColumn]:
+        spans, rows = aggregate.reach.spans, aggregate.reach.rows
+        column = OverColumn(name, 0, self.fields, last_rows=rows)
+        made = [replace(column, name=name + end, span_ms=ms) for end, ms in spans] or [column]
+        results = self.plan_of(made[0])
+        assert results is not None
+        place = [result.name for result in results.results].index(name)
+        return [replace(one, place=place, type=results.results[place].type) for one in made]
+
+    def _check_tile(self) -> None:
+        if self.tile_ms is None:
+            return
+        if self.tile_ms < 1 or not self.spans_ms:
+            raise ConfigurationError(
+                "over: tile is the length of parts of time that spans consist of: give one above 0, and aggregates "
+                "with last=, or leave tile out"
+            )
+        for span in self.spans_ms:
+            if span % self.tile_ms or not span:
+                raise ConfigurationError(
+                    f"over: a span of {span} ms does not consist of tiles of {self.tile_ms} ms: give a tile that "
+                    "divides every last"
+                )
+
+
+class Over(KeyedProcessFunction):
+    """Emits each row with aggregates of those rows of its key that are not behind it.
+
+    An aggregate with ``last=d`` is of the rows whose time lies in ``[t - d, t]``, both included; one with
+    ``last_rows=n`` of the row and the ``n - 1`` before it; any other of all rows so far. With ``tile`` a span begins
+    with the tile that ``t - d`` lies in: it is at most one tile longer. A span of 64 tiles or more has longer ones, of
+    at most a sixteenth of it.
+
+    ``final`` lets rows wait until the watermark is ``lateness`` behind them, and puts them out by time: rows of one
+    time see each other. ``at_once`` puts a row out as it comes, with those that stand before it in the total order.
+    A row of ``t`` is too late once the watermark before it is ``t + lateness`` or more. Nulls count for no aggregate.
+
+    State of a key: ``waiting``, the rows within the lateness. Besides, ``rows`` of the longest span, with the fields
+    that aggregates are of, and of the last rows; or with tiles the sorted map ``tiles``, of at most 66 entries for each
+    level that a span has. ``count_distinct``, ``collect_set`` and ``collect_list`` keep their values besides. All of it
+    goes when the watermark is ``longest span + tile + lateness`` behind the last row. An aggregate of all rows, or of
+    the last so many, stays for ever.
+
+    Args:
+        row_type: type of the elements.
+        aggregates: by the name of the column; with several spans, of the columns ``<name>_<span>``.
+        tile_ms: length of a tile, which divides all spans; without, rows are kept and read for each row.
+
+    Raises, of a row, when it is processed:
+        ValueTypeError: it has no event time, or not this type.
+
+    Example:
+        >>> from state_engine import count, sum_
+        >>> from state_engine.testing import KeyedHarness
+        >>> spent = {"spent": sum_("cents", last=["1 min", "1 h"]), "n": count(last_rows=2)}
+        >>> features = Over("card string, cents bigint, at bigint", spent, emit="at_once")
+        >>> harness = KeyedHarness(features, key_by=lambda row: row[0], timestamp_of=lambda row: row[2])
+        >>> harness.process([("a", 5, 0), ("a", 7, 60_000), ("a", 1, 60_001)])
+        [('a', 5, 0, 5, 5, 1), ('a', 7, 60000, 12, 12, 2), ('a', 1, 60001, 8, 13, 2)]
+    """
+
+    @checked_function
+    def __init__(
+        self,
+        row_type: Any,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        emit: WhenOut = "final",
+        tile_ms: int | None = None,
+        lateness: Lateness = Lateness(),  # noqa: B008  frozen
+    ) -> None:
+        check_choice(emit, get_args(WhenOut), what="emit")
+        self._rows = KeyedRows(row_type, apart=(), operator="over")
+        made = self._plan = OverPlan(self._rows.columns, aggregates, tile_ms)
+        self._lateness, self._at_once = lateness, emit == "at_once"
+        self.late_to, self.holds_back_ms = lateness.late_to, lateness.ms
+        self.shape = shape_of_over(aggregates, tile_ms, emit, lateness)
+        self._kept_at = [made.row_type.names.index(name) for name in made.fields.names]
+        self._waiting = WaitingRows(made.fields if self._at_once else made.row_type, lateness)
+        span = made.spans_ms[-1] if made.spans_ms and tile_ms is None else None
+        self._kept = (
+            None if made.of_rows is None else KeptRows(made.of_rows, made.fields, span, made.last_rows)
+        )
+        self._tiles = (
+            None if made.of_tiles is None or tile_ms is None else Tiles(made.of_tiles, tile_ms, made.spans_ms)
+        )
+        self._all = None if made.of_all is None else AllRows(made.of_all)
+        self._wakes_descriptor = ValueStateDescriptor(WAKES, int)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._waiting.open(runtime_context)
+        self._wakes = runtime_context.get_state(self._wakes_descriptor)
+        for part in (*self._expiring(), *self._forever()):
+            part.open(runtime_context)
+
+    def close(self) -> None:
+        for part in (*self._expiring(), *self._forever()):
+            part.close()
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
+        """Let the row wait; with ``at_once`` it comes out."""
+        row = self._rows.normal(value)
+        at, fields = time_of(ctx), self._fields_of(row)
+        if self._lateness.is_over(at, ctx.current_watermark()):
+            return self._waiting.add(value, ctx)
+        self._waiting.add(fields if self._at_once else row, ctx)
+        return [self._with_columns(row, at, 0, list(self._waiting.until(at)))] if self._at_once else []
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
+        """Keep the rows whose time is over, and put them out if they are not; drop what no row has in reach."""
+        outputs: list[Any] = []
+        for at, timed in groupby(self._waiting.due(timestamp, ctx), key=itemgetter(0)):
+            rows = [row for _, row in timed]
+            for row in rows:
+                self._keep(at, row if self._at_once else self._fields_of(row))
+            if not self._at_once:
+                outputs += [
+                    Timestamped(self._with_columns(row, at, behind, ()), at)
+                    for behind, row in zip(reversed(range(len(rows))), rows, strict=True)
+                ]
+            self._expire(at)
+            self._wake(ctx)
+        wakes = self._wakes.value()
+        if wakes is not None and wakes <= timestamp:
+            self._wakes.clear()
+            self._expire(timestamp - self._lateness.ms)
+            if timestamp < MAX_TIMESTAMP:
+                self._wake(ctx)
+        return outputs
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _fields_of(self, row: Row) -> Row:
+        parts = tuple(row)
+        kept: Row = self._plan.fields.normalise([parts[at] for at in self._kept_at])
+        return kept
+
+    def _keep(self, at: int, fields: Row) -> None:
+        for part in (*self._expiring(), *self._forever()):
+            part.add(at, fields)
+
+    def _with_columns(self, row: Row, at: int, behind: int, others: Sequence[Timed]) -> tuple[Any, ...]:
+        """A row with its aggregates, which are computed once for each reach."""
+        results: dict[tuple[int | None, int | None], list[Any]] = {}
+        columns = []
+        for column in self._plan.columns:
+            reach = column.span_ms, column.last_rows
+            if reach not in results:
+                results[reach] = self._results(*reach, at, behind, others)
+            columns.append(results[reach][column.place])
+        return (*row, *columns)
+
+    def _results(
+        self, span: int | None, last_rows: int | None, at: int, behind: int, others: Sequence[Timed]
+    ) -> list[Any]:
+        if last_rows is not None:
+            assert self._kept is not None
+            return self._kept.of_last(last_rows, behind, others)
+        if span is None:
+            assert self._all is not None
+            return self._all.of_all(others)
+        timed = self._tiles or self._kept
+        assert timed is not None
+        return timed.of_span(span, at, others)
+
+    def _expiring(self) -> list[KeptRows | Tiles]:
+        return [part for part in (self._kept, self._tiles) if part is not None]
+
+    def _forever(self) -> list[AllRows]:
+        return [] if self._all is None else [self._all]
+
+    def _expire(self, at: int) -> None:
+        for part in self._expiring():
+            part.expire(at)
+
+    def _wake(self, ctx: KeyedContext) -> None:
+        """Set the timer that drops what is kept now, unless one is set."""
+        if self._wakes.value() is not None:
+            return
+        ends = [end for part in self._expiring() if (end := part.empty_at()) is not None]
+        if ends:
+            wakes = plus(max(ends), self._lateness.ms)
+            self._wakes.update(wakes)
+            ctx.timer_service().register_event_time_timer(wakes)
+
+
+def shape_of_over(
+    aggregates: Mapping[str, Aggregate], tile_ms: int | None, emit: WhenOut, lateness: Lateness
+) -> str:
+    """What the state means: another reach, or other fields of rows, would ask for what was not kept."""
+    reaches = {one.reach for one in aggregates.values()}
+    spans = sorted({ms for reach in reaches for _, ms in reach.spans})
+    of_rows = [
+        one
+        for one in aggregates.values()
+        if one.reach.rows is not None or (one.reach.spans and tile_ms is None)
+    ]
+    fields = sorted({str(field) for one in of_rows for field in (one.field, one.by) if field is not None})
+    rows = max((reach.rows or 0 for reach in reaches), default=0)
+    tile = "rows" if tile_ms is None else f"tile {tile_ms}"
+    return f"over {tile} last {spans} last_rows={rows} of {fields} {emit} {lateness.form}"
+
+
+def _by_name(name: str, aggregate: Aggregate, columns: StructType) -> Aggregate:
+    """The same, its fields by their names."""
+    fields = Fields(columns, scalar=False, where=f"aggregate {name}={aggregate}")
+    field = None if aggregate.field is None else fields.name(aggregate.field)
+    return replace(aggregate, field=field, by=None if aggregate.by is None else fields.name(aggregate.by))
+
+
+def _fields(columns: StructType, aggregates: Mapping[str, Aggregate]) -> StructType:
+    """The columns that aggregates are of; all where one is of whole rows, and the first where all only count."""
+    used = {field for one in aggregates.values() for field in (one.field, one.by) if field is not None}
+    if any(one.of_function is not None and one.field is None for one in aggregates.values()):
+        used = set(columns.names)
+    names = [name for name in columns.names if name in used] or [columns.names[0]]
+    types = dict(zip(columns.names, columns.types, strict=True))
+    return StructType(names, [types[name] for name in names], "row")
+
+
+def _check_names(names: Sequence[str], of_row: Sequence[str]) -> None:
+    known = set(of_row)
+    for name in names:
+        if name in known:
+            raise ConfigurationError(
+                f"over: two columns would be called '{name}': rename the aggregate, or the column of the row in a "
+                "transform before"
+            )
+        known.add(name)

@@ -1,0 +1,266 @@
+"""What ``Over`` keeps of the rows of a key whose time is over: rows, accumulators of tiles of time, or one of all.
+
+Each class computes the aggregates of some reach for a row of a time: of the rows that are kept, and of others behind
+all of those, in the order of their times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
+from state_engine.core.state.descriptors import SortedMapStateDescriptor
+from state_engine.core.state.keyed_state import KeyedStateStore
+from state_engine.core.state.state_table import KeyContext
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
+from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.aggregates.group_accumulators import GroupAccumulators, Kept
+from state_engine.operators.aggregates.group_states import Group
+from state_engine.operators.aggregates.plan import AggregatePlan
+from state_engine.operators.places import PLACE, number_behind
+
+ROWS, TILES = "rows", "tiles"
+"""Names of the states, both sorted maps."""
+TIMES, LEAST = 4, 16
+"""The tiles of a level are so many times as long as those of the one below; a span has at least so many tiles."""
+Timed = tuple[int, Any]
+"""A row and its event time in front."""
+
+
+class KeptRows:
+    """The rows themselves, of the longest span, and the last ones.
+
+    Args:
+        plan: of the aggregates, over the fields that are kept.
+        fields: of a row.
+        span_ms: the longest one; None without.
+        number: how many last rows are kept, at least; 0 without.
+    """
+
+    def __init__(self, plan: AggregatePlan, fields: StructType, span_ms: int | None, number: int) -> None:
+        self._in_memory = InMemory(plan)
+        self._span_ms, self._number = span_ms, number
+        self._descriptor = SortedMapStateDescriptor(ROWS, PLACE, fields)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._in_memory.open(runtime_context)
+        self._kept = runtime_context.get_sorted_map_state(self._descriptor)
+
+    def close(self) -> None:
+        self._in_memory.close()
+
+    def add(self, at: int, row: Any) -> None:
+        """Keep a row, which is not in front of any other."""
+        self._kept.put((at, number_behind(self._kept, (at,))), row)
+
+    def of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
+        """The aggregates of the rows that are at most this span before a time."""
+        first = max(at - span_ms, MIN_TIMESTAMP)
+        rows = [(place[0], row) for place, row in self._kept.tail_items((first, 0))]
+        return self._in_memory.of([*rows, *(one for one in others if one[0] >= first)])
+
+    def of_last(self, number: int, behind: int, others: Sequence[Timed]) -> list[Any]:
+        """The aggregates of so many last rows, without the last ones that stand behind these."""
+        rows = [(place[0], row) for place, row in self._kept.items()] + list(others)
+        end = len(rows) - behind
+        return self._in_memory.of(rows[max(end - number, 0) : end])
+
+    def expire(self, at: int) -> None:
+        """Drop the rows that no row of a time, or behind it, has in reach."""
+        for place in self._in_no_last(at):
+            self._kept.remove(place)
+
+    def empty_at(self) -> int | None:
+        """The time for which more goes than now, and all that goes by time; None where nothing does."""
+        if self._span_ms is None:
+            return None
+        newest = self._in_no_last(None)[-1:] if self._number else [*_key(self._kept.last_entry())]
+        return int(newest[0][0]) + self._span_ms + 1 if newest else None
+
+    def _in_no_last(self, at: int | None) -> list[Any]:
+        """Places of rows that are not among the last ones, and lie before all spans of a time."""
+        if at is None or self._span_ms is None:
+            return list(self._kept.keys())[: -self._number]
+        gone = [place for place, _ in self._kept.head_items((max(at - self._span_ms, MIN_TIMESTAMP), 0))]
+        if not self._number or not gone:
+            return gone
+        return gone[: max(len(list(self._kept.keys())) - self._number, 0)]
+
+
+def _key(entry: tuple[Any, Any] | None) -> list[Any]:
+    return [] if entry is None else [entry[0]]
+
+
+class Tiles:
+    """Accumulators of tiles of time, for each level that a span has.
+
+    A span of ``d`` has tiles of its level, of the length ``tile · 4ⁿ``: the longest ones that leave it at least 16 of
+    them. Its rows begin with that tile which ``at - d`` lies in, so it is at most one tile longer than ``d``. A key
+    has at most 66 tiles of a level.
+
+    Args:
+        tile_ms: of the lowest level.
+        spans_ms: those that are asked for.
+    """
+
+    def __init__(self, plan: AggregatePlan, tile_ms: int, spans_ms: Sequence[int]) -> None:
+        self._tile_ms, self._longest = tile_ms, dict[int, int]()
+        for span in sorted(spans_ms):
+            self._longest[level_of(span, tile_ms)] = span
+        self._levels = {
+            level: GroupAccumulators(plan, in_windows=True, apart=f"_{TILES}_{level}")
+            for level in self._longest
+        }
+        self._in_memory = InMemory(plan)
+        kept = plan.state.value_type
+        self._descriptor = SortedMapStateDescriptor(
+            TILES, StructType(["level", "start"], [BIGINT, BIGINT]), kept
+        )
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._in_memory.open(runtime_context)
+        self._tiles = runtime_context.get_sorted_map_state(self._descriptor)
+        for groups in self._levels.values():
+            groups.open_states(runtime_context)
+
+    def close(self) -> None:
+        self._in_memory.close()
+
+    def add(self, at: int, row: Any) -> None:
+        """Add a row to its tile of each level."""
+        for level, groups in self._levels.items():
+            start = self._start(level, at)
+            kept = self._tiles.get((level, start))
+            self._tiles.put((level, start), groups.added(kept, row, at, start))
+
+    def of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
+        """The aggregates of the rows of the span before a time, from the begin of a tile on."""
+        level = level_of(span_ms, self._tile_ms)
+        first, groups = self._start(level, at - span_ms), self._levels[level]
+        kept = [tuple(tile) for _, tile in self._tiles.sub_items((level, first), (level + 1, MIN_TIMESTAMP))]
+        within = [one for one in others if one[0] >= first]
+        return self._in_memory.of_parts(groups, kept, (first, at + 1), within)
+
+    def expire(self, at: int) -> None:
+        """Drop the tiles that no row of a time, or behind it, has in reach."""
+        for level, longest in self._longest.items():
+            first = self._start(level, at - longest)
+            for (_, start), _ in list(self._tiles.sub_items((level, MIN_TIMESTAMP), (level, first))):
+                self._tiles.remove((level, start))
+                self._levels[level].forget(start)
+
+    def empty_at(self) -> int | None:
+        """The time for which nothing that is kept is still in reach; None where nothing is kept."""
+        ends = []
+        for level, longest in self._longest.items():
+            newest = self._newest(level)
+            if newest is not None:
+                ends.append(newest + self._length(level) + longest)
+        return max(ends, default=None)
+
+    def _newest(self, level: int) -> int | None:
+        if level == max(self._longest):
+            entry = self._tiles.last_entry()
+            return None if entry is None else int(entry[0][1])
+        starts = [
+            key[1] for key, _ in self._tiles.sub_items((level, MIN_TIMESTAMP), (level + 1, MIN_TIMESTAMP))
+        ]
+        return starts[-1] if starts else None
+
+    def _length(self, level: int) -> int:
+        return int(self._tile_ms * TIMES**level)
+
+    def _start(self, level: int, at: int) -> int:
+        length = self._length(level)
+        return max(at // length * length, MIN_TIMESTAMP)
+
+
+def level_of(span_ms: int, tile_ms: int) -> int:
+    """The level of the tiles of a span.
+
+    Example:
+        >>> [level_of(minutes, 5) for minutes in (60, 24 * 60, 30 * 24 * 60)]
+        [0, 2, 4]
+    """
+    level = 0
+    while LEAST * tile_ms * TIMES ** (level + 1) <= span_ms:
+        level += 1
+    return level
+
+
+class AllRows:
+    """One accumulator of all rows of a key."""
+
+    def __init__(self, plan: AggregatePlan) -> None:
+        self._groups, self._in_memory = GroupAccumulators(plan), InMemory(plan, in_windows=False)
+        self._descriptor = plan.state
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._in_memory.open(runtime_context)
+        self._groups.open_states(runtime_context)
+        self._kept = runtime_context.get_state(self._descriptor)
+
+    def close(self) -> None:
+        self._in_memory.close()
+
+    def add(self, at: int, row: Any) -> None:
+        """Add a row."""
+        self._kept.update(self._groups.added(self._kept.value(), row, at))
+
+    def of_all(self, others: Sequence[Timed]) -> list[Any]:
+        """The aggregates of all rows."""
+        kept = self._kept.value()
+        return self._in_memory.of_all(self._groups, None if kept is None else tuple(kept), others)
+
+
+class InMemory:
+    """Accumulators of some rows for a moment, also together with those in a state."""
+
+    def __init__(self, plan: AggregatePlan, *, in_windows: bool = True) -> None:
+        self._groups = GroupAccumulators(plan, in_windows=in_windows)
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the functions of users, which all accumulators of a plan share."""
+        context = KeyContext()
+        context.key = 0
+        store = KeyedStateStore("", context, lambda descriptor: {})
+        self._groups.open_states(RuntimeContext(TaskInfo(""), store))
+        self._groups.open_functions(runtime_context)
+
+    def close(self) -> None:
+        """Close the functions of users."""
+        self._groups.close()
+
+    def of(self, rows: Sequence[Timed]) -> list[Any]:
+        """The aggregates of some rows, at least one."""
+        kept = self._added(None, rows, 0)
+        return self._groups.results(kept, (0, 1))
+
+    def of_parts(
+        self, groups: GroupAccumulators, parts: list[Kept], span: tuple[int, int], others: Sequence[Timed]
+    ) -> list[Any]:
+        """The aggregates of groups within a span, and of other rows, which come behind all starts of these."""
+        if not others:
+            whole = groups.merged(parts, span)
+            assert whole is not None
+            return groups.results(whole, span)
+        self._groups.copy(groups, span)
+        kept = self._added(None, others, span[1] - 1)
+        whole = self._groups.merged([*parts, kept], span)
+        assert whole is not None
+        return self._groups.results(whole, span)
+
+    def of_all(self, groups: GroupAccumulators, kept: Kept | None, others: Sequence[Timed]) -> list[Any]:
+        """The aggregates of all rows of a key, and of others behind them."""
+        if kept is not None and not others:
+            return groups.results(kept)
+        self._groups.copy(groups, None)
+        return self._groups.results(self._added(kept, others, None))
+
+    def _added(self, kept: Kept | None, rows: Sequence[Timed], group: Group) -> Kept:
+        for at, row in rows:
+            kept = self._groups.added(kept, row, at, group)
+        assert kept is not None
+        return kept

@@ -1,0 +1,332 @@
+"""Rows with the aggregates of those before them: examples of Flink and Chronon, random streams beside a model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from state_engine import (
+    EmbeddedRocksDBStateBackend,
+    OutputTag,
+    avg,
+    collect_list,
+    count,
+    count_distinct,
+    first,
+    max_,
+    min_,
+    sum_,
+)
+from state_engine.core.errors import ConfigurationError, ValueTypeError
+from state_engine.operators.aggregates.declarations import Aggregate
+from state_engine.operators.lateness import Lateness
+from state_engine.operators.over import Over, WhenOut
+from state_engine.operators.over_rows import level_of
+from state_engine.testing import KeyedHarness
+
+ROW = "k string, v bigint, at bigint"
+LATE = OutputTag("late", ROW)
+MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
+Given = tuple[str, int | None, int]
+"""Key, value and event time."""
+
+
+def options(**given: Any) -> dict[str, Any]:
+    return {"key_by": lambda row: row[0], "timestamp_of": lambda row: row[2], **given}
+
+
+def reach(run: KeyedHarness, watermark: int) -> list[Any]:
+    run.set_watermark(watermark)
+    return run.process([])
+
+
+def over(
+    emit: WhenOut = "final", tile: int | None = None, lateness: int = 0, **aggregates: Aggregate
+) -> Over:
+    return Over(ROW, aggregates, emit=emit, tile_ms=tile, lateness=Lateness(lateness, LATE))
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 7])
+@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+@pytest.mark.parametrize(
+    ("aggregates", "steps"),
+    [
+        (
+            {"n": count(last_rows=3), "s": sum_("v", last_rows=3)},
+            [
+                ([1, 1, 1, 2, 2, 2], 2, [(1, 1), (2, 2), (3, 3), (3, 4), (3, 5), (3, 6)]),
+                ([3, 3, 3, 4, 4, 4, 5, 6], 6, [(3, 7), (3, 8), (3, 9), (3, 10), (3, 11), (3, 12), (3, 13), (3, 15)]),
+            ],
+        ),
+        (
+            {"n": count(last=0), "s": sum_("v", last=1)},
+            [([1, 1, 3, 2], 3, [(2, 2), (2, 2), (1, 4), (1, 5)]), ([5, 4], 5, [(1, 7), (1, 9)])],
+        ),
+    ],
+    ids=["rows", "peers"],
+)  # fmt: skip
+def test_examples_with_a_restore_between_every_two_steps(
+    aggregates: dict[str, Any], steps: list[Any], backend: Any, parallelism: int
+) -> None:
+    given = options(parallelism=parallelism, backend=backend)
+    run = KeyedHarness(over(**aggregates), **given)
+    for times, watermark, expected in steps:
+        run.process([("k", at, at) for at in times])
+        run = KeyedHarness.restored(over(**aggregates), run.snapshot(), **given)
+        assert [row[3:] for row in reach(run, watermark)] == expected
+
+
+def test_rows_of_one_time_see_each_other_and_all_before() -> None:
+    """Flink's ``testRowTimeUnBoundedPartitionedRangeOver``."""
+    run = KeyedHarness(over(n=count(), s=sum_("v")), **options())
+    run.process([("k", v, at) for v, at in [(1, 5), (1, 2), (2, 2), (3, 2)]])
+    assert [row[2:] for row in reach(run, 20)] == [(2, 3, 6)] * 3 + [(5, 4, 7)]
+    run.process([("k", v, at) for v, at in [(4, 21), (5, 22), (6, 22), (7, 22)]])
+    assert [row[2:] for row in reach(run, 30)] == [(21, 5, 11)] + [(22, 8, 29)] * 3
+
+
+def test_nulls_count_for_nothing() -> None:
+    run = KeyedHarness(over(d=count_distinct("v"), s=sum_("v"), n=count()), **options())
+    run.process([("k", v, at) for at, v in [(1, None), (2, None), (4, 7), (5, 7), (7, 8)]])
+    assert [row[3:] for row in reach(run, 9)] == [
+        (0, None, 1),
+        (0, None, 2),
+        (1, 7, 3),
+        (1, 14, 4),
+        (2, 22, 5),
+    ]
+
+
+def clock(text: str) -> int:
+    hours, minutes, seconds = map(int, text.split(":"))
+    return (hours * 60 + minutes) * MINUTE + seconds * 1000
+
+
+@pytest.mark.parametrize("emit", ["at_once", "final"])
+@pytest.mark.parametrize(("tile", "expected"), [(5 * MINUTE, [1, 2, 3, 3, 2]), (None, [1, 2, 3, 2, 2])])
+def test_a_span_begins_with_a_tile(emit: WhenOut, tile: int | None, expected: list[int]) -> None:
+    run = KeyedHarness(over(emit, tile, n=count(last="1 h")), **options())
+    times = ["11:04:59", "11:05:00", "11:07:30", "12:07:00", "12:10:00"]
+    out = run.process([("k", 1, clock(at)) for at in times]) + run.drain()
+    assert [row[3] for row in out] == expected
+
+
+def test_a_row_at_the_limit_is_too_late_and_changes_nothing() -> None:
+    run = KeyedHarness(over("at_once", lateness=10, n=count(last=100)), **options())
+    assert [row[3] for row in run.process([("k", 1, 50), ("k", 1, 40)])] == [1, 1]
+    run.set_watermark(50)
+    assert [row[2:] for row in run.process([("k", 1, 40), ("k", 1, 41)])] == [(41, 2)]
+    assert [tuple(row) for row in run.side_output(LATE)] == [("k", 1, 40)]
+    assert run.metrics["too_late"] == 1
+
+
+# -- random streams ------------------------------------------------------------------------------------------------
+
+BOUND = 4
+
+
+def stream(seed: int) -> list[Given]:
+    """Displacements up to and exactly the bound, ties, rows far behind, times before 1970, and pauses."""
+    chance = random.Random(seed)
+    newest, rows = chance.choice([-40, 0, 10_000]), []
+    for _ in range(40):
+        newest += chance.choice([0, 0, 1, 2, 5, 12, 90])
+        behind = chance.choice([0, 0, 1, BOUND, BOUND + 1, 9, 25])
+        rows.append((chance.choice("ab"), chance.choice([None, *range(-3, 4)]), newest - behind))
+    return rows
+
+
+def known(values: list[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+MODELS: dict[str, Callable[[list[Any]], Any]] = {
+    "n": len,
+    "s": lambda values: sum(known(values)) if known(values) else None,
+    "lo": lambda values: min(known(values), default=None),
+    "hi": lambda values: max(known(values), default=None),
+    "m": lambda values: sum(known(values)) / len(known(values)) if known(values) else None,
+    "d": lambda values: len(set(known(values))),
+    "all": known,
+    "one": lambda values: next(iter(known(values)), None),
+}
+DECLARED: dict[str, Callable[..., Aggregate]] = {
+    "n": lambda **by: count(**by),
+    "s": lambda **by: sum_("v", **by),
+    "lo": lambda **by: min_("v", **by),
+    "hi": lambda **by: max_("v", **by),
+    "m": lambda **by: avg("v", **by),
+    "d": lambda **by: count_distinct("v", **by),
+    "all": lambda **by: collect_list("v", **by),
+    "one": lambda **by: first("v", **by),
+}
+REACHES: dict[str, tuple[dict[str, Any], int | None]] = {
+    "span": ({"last": [0, 7, 30]}, None),
+    "tiles": ({"last": [8, 40, 400]}, 2),
+    "rows": ({"last_rows": 3}, None),
+    "all": ({}, None),
+}
+
+
+def accepted_rows(rows: list[Given], lateness: int) -> list[tuple[int, Given]]:
+    newest, kept = -(10**9), []
+    for number, row in enumerate(rows):
+        if row[2] + lateness > newest - BOUND - 1:
+            kept.append((number, row))
+        newest = max(newest, row[2])
+    return kept
+
+
+def expected_rows(rows: list[Given], emit: WhenOut, lateness: int, name: str) -> list[tuple[Any, ...]]:
+    given, tile = REACHES[name]
+    accepted, results = accepted_rows(rows, lateness), []
+    for number, row in accepted:
+        mine = [one for one in accepted if one[1][0] == row[0] and one[1][2] <= row[2]]
+        if emit == "at_once":
+            mine = [one for one in mine if one[0] <= number]
+        mine.sort(key=lambda one: (one[1][2], one[0]))
+        values = []
+        for aggregate in MODELS.values():
+            for span in given.get("last", [None]):
+                chosen = mine
+                if span is not None:
+                    hop = tile
+                    while hop is not None and 64 * hop <= span:
+                        hop *= 4
+                    start = row[2] - span
+                    start = start if hop is None else start // hop * hop
+                    chosen = [one for one in mine if one[1][2] >= start]
+                if "last_rows" in given:
+                    end = mine.index((number, row)) + 1
+                    chosen = mine[max(0, end - given["last_rows"]) : end]
+                values.append(aggregate([one[1][1] for one in chosen]))
+        results.append((number, (*row, *values)))
+    if emit == "final":
+        results.sort(key=lambda one: (one[1][2], one[0]))
+    return [result for _, result in results]
+
+
+SEEDS = [
+    range(2),
+    pytest.param(range(2, 12), marks=pytest.mark.more),
+    pytest.param(range(12, 120), marks=pytest.mark.long),
+]
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=["few", "more", "many"])
+@pytest.mark.parametrize("name", REACHES)
+@pytest.mark.parametrize("emit", ["final", "at_once"])
+def test_any_stream_gives_the_rows_of_the_model(emit: WhenOut, name: str, seeds: range) -> None:
+    given, tile = REACHES[name]
+    aggregates = {name: make(**given) for name, make in DECLARED.items()}
+    for seed in seeds:
+        chance, rows = random.Random(seed), stream(seed)
+        lateness = chance.choice([0, 6])
+        backend = EmbeddedRocksDBStateBackend() if seed % 4 == 1 else None
+
+        def made(lateness: int = lateness) -> Over:
+            return over(emit, tile, lateness, **aggregates)
+
+        place, outputs, late = 0, list[Any](), list[Any]()
+        run = KeyedHarness(made(), **options(max_out_of_orderness_ms=BOUND, backend=backend))
+        while place < len(rows):
+            size = chance.choice([1, 3, 10, 40])
+            outputs += run.process(rows[place : place + size])
+            place += size
+            late += [tuple(row) for row in run.side_output(LATE)]
+            parallelism = chance.choice([1, 2, 7])
+            more = options(max_out_of_orderness_ms=BOUND, backend=backend, parallelism=parallelism)
+            run = KeyedHarness.restored(made(), run.snapshot(), **more)
+        outputs += run.drain()
+        for key in "ab":
+            wanted = [row for row in expected_rows(rows, emit, lateness, name) if row[0] == key]
+            assert [tuple(row) for row in outputs if row[0] == key] == wanted, seed
+        in_time = {number for number, _ in accepted_rows(rows, lateness)}
+        assert late == [row for number, row in enumerate(rows) if number not in in_time]
+        if name in ("span", "tiles"):
+            for state in ("waiting", "rows" if tile is None else "tiles", "wakes"):
+                assert run.state(state) == {}, (seed, state)
+
+
+# -- tiles ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_long_span_has_few_tiles_and_few_merges() -> None:
+    """30 days by 5 minutes: below 100 entries a key, and no more merges than three times those of an hour."""
+    features = over("at_once", 5 * MINUTE, n=count(last=["1 h", "1 day", "30 days"]))
+    run = KeyedHarness(features, **options(max_out_of_orderness_ms=0))
+    times = range(0, 40 * DAY, 4 * MINUTE)
+    outputs = run.process([("k", 1, at) for at in times])
+    entries = run.state("tiles")["k"]
+    assert [sum(level == one for level, _ in entries) for one in (0, 2, 4)] == [13, 19, 34]
+    assert len(entries) == 13 + 19 + 34 < 100
+    expected = []
+    for span, tile in [(HOUR, 5 * MINUTE), (DAY, 80 * MINUTE), (30 * DAY, 4**4 * 5 * MINUTE)]:
+        start = (times[-1] - span) // tile * tile
+        expected.append(sum(at >= start for at in times))
+    assert outputs[-1][3:] == tuple(expected)
+
+
+def test_levels_leave_sixteen_to_sixty_four_tiles_to_a_span() -> None:
+    for tiles in [1, 15, 16, 63, 64, 65, 255, 256, 8640, 10**6]:
+        length = 4 ** level_of(tiles, 1)
+        assert tiles / length < 64
+        assert length == 1 or tiles / length >= 16
+
+
+def test_an_idle_key_has_no_state_and_a_timer_only() -> None:
+    run = KeyedHarness(over("at_once", 10, n=count(last=100), d=count_distinct("v", last=100)), **options())
+    run.process([("k", 1, at) for at in range(0, 60, 5)])
+    reach(run, 149)
+    assert run.state("tiles")["k"]
+    reach(run, 160)
+    assert run.state("tiles") == {}
+    assert run.state("values_v_tiles_0") == {}
+    assert run.state("wakes") == {}
+
+
+# -- refusals ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: over(), r"no aggregate is given: name one, as in over\("),
+        (
+            lambda: over(tile=7, n=count(last=20)),
+            "a span of 20 ms does not consist of tiles of 7 ms: give a tile",
+        ),
+        (lambda: over(tile=7, n=count()), "give one above 0, and aggregates with last=, or leave tile out"),
+        (lambda: over(tile=0, n=count(last=20)), "give one above 0"),
+        (lambda: over(v=count()), "two columns would be called 'v': rename the aggregate"),
+        (lambda: over(n=count(last=["1 h", "1 h"])), "two columns would be called 'n_1h'"),
+        (lambda: over(n=count("x")), r"aggregate n=count\('x'\): the stream has no such field"),
+        (lambda: over("later", n=count()), "emit"),  # type: ignore[arg-type]
+        (lambda: count(last=1, last_rows=2), "exclude each other: make two aggregates"),
+        (lambda: count(last_rows=0), "last_rows must be a whole number above 0, not 0"),
+        (lambda: sum_("v", last=-1), "a span of 0 or more"),
+        (lambda: sum_("v", last=[]), "a span of 0 or more"),
+        (lambda: over(lateness=-1, n=count()), "lateness must be 0 or more"),
+    ],
+)
+def test_what_is_refused(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_a_row_without_event_time_is_refused() -> None:
+    with pytest.raises(ValueTypeError, match="no event time, which its operator needs"):
+        KeyedHarness(over(n=count()), **options()).process([("k", 1, None)])
+
+
+def test_another_reach_is_another_shape() -> None:
+    shapes = [
+        over(n=count(last=10)).shape, over(n=count(last=20)).shape, over(n=count(last=20), s=sum_("v", last=20)).shape,
+        over(tile=5, n=count(last=20)).shape, over("at_once", n=count(last=20)).shape, over(n=count(last_rows=2)).shape,
+        over(lateness=3, n=count(last=20)).shape,
+    ]  # fmt: skip
+    assert all(one != other for one, other in pairwise(sorted(map(str, shapes))))
