@@ -232,6 +232,19 @@ def test_rows_have_one_number_where_their_keys_are_equal(keys: list[tuple[float,
     assert codes[rows].tolist() == list(range(len(rows)))
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.int8(), pa.uint64(), pa.date32()], ids=str)
+@given(st.lists(st.tuples(st.integers(0, 3) | st.just(120), st.none() | st.integers(0, 1)), max_size=9))
+def test_whole_numbers_have_one_number_where_they_are_equal(
+    kind: pa.DataType, pairs: list[tuple[int, int | None]]
+) -> None:
+    first = pa.array([a for a, _ in pairs], pa.int32() if kind == pa.date32() else kind).cast(kind)
+    second = pa.array([b for _, b in pairs], pa.int64())
+    for columns, keys in (([first], [a for a, _ in pairs]), ([first, second], pairs)):
+        codes = entry_codes(columns).tolist()
+        assert sorted(set(codes)) == list(range(len(set(keys))))
+        assert len(set(zip(codes, keys, strict=True))) == len(set(keys))
+
+
 def test_rows_of_one_hash_stay_in_their_order() -> None:
     hashes = np.random.default_rng(1).integers(0, 5, 1000)
     order = file_order(hashes, np.mod(hashes, 2))

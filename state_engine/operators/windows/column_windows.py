@@ -74,27 +74,33 @@ class ColumnWindows(StandsForElements):
         starts, part_of, part_of_stored = distinct(slices, stored[MAP_KEY].to_numpy())
         parts = Parts.of(self._windows, starts, self._settings.lateness_ms, ctx.end_watermark_ms)
         accepted = parts.closed[part_of] > given.watermarks
-        if (parts.first_closed[part_of] <= given.watermarks)[accepted].any():
-            raise PerElement  # late for some of its windows, and not for others
         late = given.late(~accepted, self._settings.late_to)
         self._too_late.inc(int(len(accepted) - accepted.sum()))
         given, part_of = given.those(accepted), part_of[accepted]
         entries = Entries.of(given, part_of, stored, part_of_stored, starts, self._plan)
         timers = entries.timers(parts, given.watermarks, state.num_rows)
         return VectorizedResult(
-            outputs=self._fired(entries, parts, state, ctx.due),
+            outputs=self._fired(self._counted(given, part_of, entries, parts), parts, state, ctx.due),
             maps={name: entries.changes(parts)},
             timers=timers,
             side=late,
         )
 
-    def _fired(self, entries: Entries, parts: Parts, state: pa.Table, due: pa.Table) -> pa.Table:
+    def _counted(self, given: TimedRows, part_of: Column, entries: Entries, parts: Parts) -> Counted:
+        """What the windows that are closed by the end of the batch count."""
+        if not isinstance(self._windows, Tumbling):
+            closed_before = parts.closed_before(part_of, given.watermarks)
+            if closed_before.any():  # late for some of their windows, and not for others
+                return entries.of_windows(given, part_of, closed_before, self._plan)
+        return entries.all_of(parts.reached > MIN_TIMESTAMP)
+
+    def _fired(self, counted: Counted, parts: Parts, state: pa.Table, due: pa.Table) -> pa.Table:
         """The results of windows that are closed now; the timers of a key say which are closed already."""
-        keys, part, kept, stored = entries.all_of(parts.reached > MIN_TIMESTAMP)
+        keys, kept = counted.keys, counted.kept
         first_due = np.full(state.num_rows, MAX_TIMESTAMP)
         np.minimum.at(first_due, due[KEY].to_numpy(), due[TIME].to_numpy())
-        rows, window = parts.ended_windows(part)
-        now = ~stored[rows] | (parts.window_closes[window] >= first_due[keys[rows]])
+        rows, window = parts.ended_windows(counted.parts, counted.skipped)
+        now = ~counted.stored[rows] | (parts.window_closes[window] >= first_due[keys[rows]])
         rows, window = rows[now], window[now]
         if isinstance(self._windows, Tumbling):
             whole, of_keys = kept.take(pa.array(rows)), keys[rows]
@@ -114,7 +120,7 @@ class Parts:
 
     Attributes:
         starts: of the parts.
-        first_closed, closed: when the first and the last of their windows are closed.
+        closed: when the last of their windows is closed.
         reached: when the last of their windows is closed that is closed by the end of the batch.
         following: when the first of their windows is closed that is not closed by then.
         windows, window_closes: different windows that are closed by then.
@@ -122,7 +128,6 @@ class Parts:
     """
 
     starts: Column
-    first_closed: Column
     closed: Column
     reached: Column
     following: Column
@@ -135,14 +140,13 @@ class Parts:
     def of(cls, windows: Any, starts: Column, lateness_ms: int, end_ms: int) -> Parts:
         """Those that begin at some times. Raises PerElement where a window ends at the end of time."""
         places: dict[TimeWindow, int] = {}
-        first, last, reached, following, offsets, ended = [], [], [], [], [0], []
+        last, reached, following, offsets, ended = [], [], [], [0], []
         for start in starts.tolist():
             of_part = windows.windows_of(start)
             closes = [plus(window.max_timestamp(), lateness_ms) for window in of_part]
             if not bounds_are_timestamps(of_part[0].start, of_part[-1].end) or closes[-1] == MAX_TIMESTAMP:
                 raise PerElement
             by_end = sum(at <= end_ms for at in closes)
-            first.append(closes[0])
             last.append(closes[-1])
             reached.append(closes[by_end - 1] if by_end else MIN_TIMESTAMP)
             following.append(closes[by_end] if by_end < len(closes) else MAX_TIMESTAMP)
@@ -151,7 +155,6 @@ class Parts:
         closes_of = [plus(window.max_timestamp(), lateness_ms) for window in places]
         return cls(
             starts,
-            first_closed=np.array(first, np.int64),
             closed=np.array(last, np.int64),
             reached=np.array(reached, np.int64),
             following=np.array(following, np.int64),
@@ -161,12 +164,45 @@ class Parts:
             ended=np.array(ended, np.int64),
         )
 
-    def ended_windows(self, part: Column) -> tuple[Column, Column]:
-        """The windows of parts that are closed by the end of the batch: places among the parts given, and windows."""
-        counts = (self.offsets[1:] - self.offsets[:-1])[part]
+    def ended_windows(self, part: Column, skipped: Column) -> tuple[Column, Column]:
+        """The windows of parts that are closed by the end of the batch: places among the parts given, and windows.
+
+        Args:
+            skipped: of each part so many of its first windows do not count.
+        """
+        begins = self.offsets[part] + skipped
+        counts = self.offsets[1:][part] - begins
         rows = np.repeat(np.arange(len(part)), counts)
         within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return rows, self.ended[self.offsets[part][rows] + within]
+        return rows, self.ended[begins[rows] + within]
+
+    def closed_before(self, part: Column, watermarks: Column) -> Column:
+        """How many of the windows of the part of each row are closed before it; they close one after the other."""
+        number = np.zeros(len(part), np.int64)
+        places = np.repeat(np.arange(len(self.starts)), self.offsets[1:] - self.offsets[:-1])
+        for at in range(int(np.bincount(places, minlength=1).max())):
+            ended = self.offsets[:-1][part] + at
+            there = ended < self.offsets[1:][part]
+            closes = self.window_closes[self.ended[ended[there]]]
+            number[there] += closes <= watermarks[there]
+        return number
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What windows count, in pieces: of a key and a part each.
+
+    Attributes:
+        kept: of their rows.
+        stored: whether they are of an entry that was stored.
+        skipped: so many of the first windows of their part do not count them.
+    """
+
+    keys: Column
+    parts: Column
+    kept: pa.Array
+    stored: Column
+    skipped: Column
 
 
 @dataclass(frozen=True)
@@ -219,15 +255,35 @@ class Entries:
         first = segments.order[segments.starts]
         return cls(starts, keys, parts, after, first, ~known, stored_keys, part_of_stored, kept, without_rows)
 
-    def all_of(self, wanted: Column) -> tuple[Column, Column, pa.Array, Column]:
-        """Keys, parts and what is kept of all entries of some parts, and whether they are stored."""
+    def all_of(self, wanted: Column) -> Counted:
+        """All entries of some parts, with their rows."""
         mine = wanted[self.parts]
         others = self.without_rows & wanted[self.stored_parts]
-        return (
-            np.concatenate([self.keys[mine], self.stored_keys[others]]),
+        keys = np.concatenate([self.keys[mine], self.stored_keys[others]])
+        return Counted(
+            keys,
             np.concatenate([self.parts[mine], self.stored_parts[others]]),
             pa.concat_arrays([self.kept.filter(pa.array(mine)), self.stored_kept.filter(pa.array(others))]),
-            np.concatenate([~self.new[mine], np.ones(int(others.sum()), bool)]),
+            stored=np.concatenate([~self.new[mine], np.ones(int(others.sum()), bool)]),
+            skipped=np.zeros(len(keys), np.int64),
+        )
+
+    def of_windows(
+        self, given: TimedRows, part_of: Column, closed_before: Column, plan: PlanOverColumns
+    ) -> Counted:
+        """The stored entries, and rows by themselves, by the windows that were closed before them."""
+        size, stages = max(len(self.starts), 1), int(closed_before.max()) + 1
+        codes, of_rows = distinct((given.keys * size + part_of) * stages + closed_before)
+        kept = plan.added(given.rows, pa.nulls(len(codes), self.kept.type), Segments(of_rows))[0]
+        entries, skipped = np.divmod(codes, stages)
+        keys, parts = np.divmod(entries, size)
+        number = len(self.stored_keys)
+        return Counted(
+            np.concatenate([keys, self.stored_keys]),
+            np.concatenate([parts, self.stored_parts]),
+            pa.concat_arrays([kept, self.stored_kept]),
+            stored=np.arange(len(keys) + number) >= len(keys),
+            skipped=np.concatenate([skipped, np.zeros(number, np.int64)]),
         )
 
     def changes(self, parts: Parts) -> pa.Table:

@@ -103,4 +103,6 @@ def test_columns_and_elements_in_turn_give_what_elements_give(name: str, latenes
             assert without_timers(mixed.state, name) == without_timers(state_of(elements), name), seed
         assert mixed.state == {}
         over_columns += mixed.runs["columns"]
+        if mixed.columns == 1.0 and name != "session":
+            assert not mixed.runs["elements"], seed
     assert over_columns > len(seeds)
