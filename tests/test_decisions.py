@@ -140,10 +140,20 @@ def test_a_term_that_another_one_points_to_has_an_entry() -> None:
 
 OPERATORS: list[Any] = [
     Tumbling, Sliding, Cumulating, Session, KeyedStream.window, KeyedStream.count_window, KeyedStream.scd2,
-    KeyedStream.top_n, KeyedStream.over, KeyedStream.aggregate, WindowedStream.top_n, count, sum_, avg, min_,
+    KeyedStream.top_n, KeyedStream.join, KeyedStream.over, KeyedStream.drop_duplicates, KeyedStream.aggregate, WindowedStream.top_n, count, sum_, avg, min_,
     max_, count_distinct, first, last, min_by, max_by, collect_list, collect_set, stddev, variance,
 ]  # fmt: skip
-OBJECTS = {"self", "windows", "n", "field", "aggregates", "function", "accumulator_type", "output_type"}
+OBJECTS = {
+    "self",
+    "windows",
+    "n",
+    "field",
+    "aggregates",
+    "function",
+    "accumulator_type",
+    "output_type",
+    "other",
+}
 """What a call is about, which needs no word."""
 
 

@@ -31,10 +31,10 @@ from state_engine.job.graph import (
     SinkNode,
     declared_key,
     declared_type,
+    function_for,
     type_in_code,
 )
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import function_for
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.table_form import TableForm
 
@@ -49,7 +49,10 @@ def states_of(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]
     A function that cannot be opened here (it wants a model file, say) costs its states their assets, not the whole
     code location its life: that is logged.
     """
-    function = function_for(operator.function, _type_of(operator.inputs[0].parent))
+    try:
+        function = function_for(operator, type_in_code)
+    except StatelakeError:  # what the code says wrongly, the run refuses
+        return []
     if function is None:
         return []
     info = TaskInfo(operator.uid, parallelism=job.parallelism, max_parallelism=job.max_parallelism)

@@ -23,7 +23,7 @@ from state_engine.job.graph import (
     parents,
     stream_ends,
 )
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import Typed
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.changes.decoded_source import DecodedSource
@@ -66,7 +66,7 @@ def check_operator(
     keyed = inputs[0].key is not None
     if not origins or takes_changes(function, keyed=keyed):
         return
-    shortcut = method if isinstance(function, TypedByInput) or method in _SHORTCUTS else None
+    shortcut = method if isinstance(function, Typed) or method in _SHORTCUTS else None
     raise ConfigurationError(
         refusal_of_changes(
             function, operator=operator, keyed=keyed, of=from_origins(origins), shortcut=shortcut

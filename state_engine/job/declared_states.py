@@ -15,9 +15,8 @@ from state_engine.core.operator.trial_open import trial_open
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.state.state_schema import StateSchema
-from state_engine.job.graph import OperatorNode, declared_type
+from state_engine.job.graph import OperatorNode, function_for
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import function_for
 
 
 def declared_states(
@@ -51,7 +50,7 @@ def declared_states(
 
 def _opened(job: StatefulJob, operator: OperatorNode) -> tuple[dict[str, StateSchema], str]:
     """What a copy of the function declares when it is opened, and why that may be less than there is."""
-    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    function = function_for(operator)
     if function is None:
         return {}, "its state has the type of its input, which only rows show"
     info = TaskInfo(operator.uid, 0, job.parallelism_of(operator), job.max_parallelism)

@@ -6,7 +6,7 @@ A node names what it reads, so that the graph is read from its ends. Building on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ from state_engine.core.time.time_plan import NO_POLICY, TimePolicy
 from state_engine.core.time.watermark_strategy import TimestampAssigner, TimestampColumn
 from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import Typed, TypedByInputs
 from state_engine.sinks.base import Sink
 from state_engine.sources.base import Source
 from state_engine.sources.output_type import OutputType
@@ -295,8 +295,8 @@ def declared_type(node: Node, of_source: OfSource = as_declared) -> OutputType |
     if isinstance(node, OperatorNode):
         if node.output_type is not None:
             return node.output_type
-        given = declared_type(node.inputs[0].parent, of_source)
-        return given if given is None else output_type_of(node, given)
+        kinds = declared_inputs(node, of_source)
+        return None if kinds is None else output_type_of(node, kinds)
     if isinstance(node, UnionNode):
         types = [declared_type(parent, of_source) for parent in node.parents]
         same = all(f == types[0] and f is not None and _made_by(f) is _made_by(types[0]) for f in types)
@@ -304,9 +304,31 @@ def declared_type(node: Node, of_source: OfSource = as_declared) -> OutputType |
     return None
 
 
-def output_type_of(operator: OperatorNode, kind: OutputType) -> OutputType:
-    """What an operator emits that declares no type, for elements of this kind in its first input."""
-    return operator.function.gives(kind) if isinstance(operator.function, TypedByInput) else kind
+def typing_inputs(operator: OperatorNode) -> tuple[OperatorInput, ...]:
+    """The inputs whose elements say what an operator emits, and what its function is: the first one, or both."""
+    return operator.inputs if isinstance(operator.function, TypedByInputs) else operator.inputs[:1]
+
+
+def declared_inputs(
+    operator: OperatorNode, of_source: OfSource = as_declared
+) -> tuple[OutputType, ...] | None:
+    """The types of these inputs, where all are declared."""
+    kinds = [declared_type(one.parent, of_source) for one in typing_inputs(operator)]
+    known = tuple(kind for kind in kinds if kind is not None)
+    return known if len(known) == len(kinds) else None
+
+
+def output_type_of(operator: OperatorNode, kinds: Sequence[OutputType]) -> OutputType:
+    """What an operator emits that declares no type, for elements of these kinds in ``typing_inputs``."""
+    return operator.function.gives(*kinds) if isinstance(operator.function, Typed) else kinds[0]
+
+
+def function_for(operator: OperatorNode, of_source: OfSource = as_declared) -> Function | None:
+    """The function that an operator runs; None where the kinds of elements make it, and those are not declared."""
+    if not isinstance(operator.function, Typed):
+        return operator.function
+    kinds = declared_inputs(operator, of_source)
+    return None if kinds is None else operator.function.bound(*kinds)
 
 
 def declared_columns(node: Node, of_source: OfSource = as_declared) -> StructType | None:
@@ -342,7 +364,7 @@ def is_scalar(node: Node) -> bool:
     if isinstance(node, OperatorNode):
         if node.output_type is not None:
             return node.output_type.scalar
-        keeps_type = not isinstance(node.function, TypedByInput) or node.function.keeps_type
+        keeps_type = not isinstance(node.function, Typed) or node.function.keeps_type
         return keeps_type and is_scalar(node.inputs[0].parent)
     if isinstance(node, SideOutputNode):
         return OutputType.of(node.tag.type_info).scalar

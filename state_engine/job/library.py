@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.state.ttl import StateTtlConfig
-from state_engine.core.types.durations import Span
+from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.job.changing_streams import is_changing, sequence_of_feeds
+from state_engine.job.duplicates import Duplicates, EmitOfDuplicates, Keep
 from state_engine.job.graph import OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.lists_of_rows import check_rows, ranked_columns
 from state_engine.job.stream import Stream
@@ -21,6 +22,7 @@ from state_engine.job.typed_by_input import TypedByInput, forgetting
 from state_engine.job.windowed_stream import WindowedStream
 from state_engine.job.windowing import Assigner, WindowTime, windowing
 from state_engine.machine.defects import guarded_class
+from state_engine.operators.lateness import Lateness
 from state_engine.operators.scd2 import Scd2
 from state_engine.operators.top_n import TopN
 from state_engine.operators.windows.count_windows import Counted
@@ -93,6 +95,59 @@ class TableFunctions(Stream):
         idle = idle_time(self._node, ttl, method="count_window")
         rows = OperatorInput(self._node, self._key)
         return WindowedStream(windowing(self._add, rows, Counted(size, slide), idle=idle))
+
+    def drop_duplicates(
+        self,
+        *,
+        within: Span | None = None,
+        keep: Keep = "first",
+        sequence: str | Sequence[str] | None = None,
+        emit: EmitOfDuplicates = "at_once",
+        lateness: Span = 0,
+        late_to: OutputTag | None = None,
+        ttl: Span | StateTtlConfig | None = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """One row of each key, or one each time: ``orders.key_by("id").drop_duplicates(within="7 days")``.
+
+        Whole rows come out. With ``keep="first"`` it is the first row of the key; with ``within``, a row that is nearer
+        to one that came out is a duplicate, and one as far away, or farther, is none. Duplicates are not counted from,
+        so the result depends neither on cuts nor on how far the watermark is. With ``keep="last"`` the changes of the
+        last row of each key come out. Without ``within``, one entry for each key is kept for ever, unless ``ttl`` says
+        otherwise. The state is ``seen``, or ``row`` of the last rows: ``publish(table)`` shows it.
+
+        Args:
+            within: the span of event time in which rows of one key are duplicates, before and behind.
+            keep: ``first`` or ``last``.
+            sequence: columns that order the rows of a key, for ``keep="last"``. By default their event time; of a
+                stream that changes, or has no event time, the total order.
+            emit: ``at_once`` puts the row out that comes first. ``final`` waits until no earlier row can come, and puts
+                the row with the least event time out, however they came.
+            lateness: how long behind the watermark a row is taken. Operators that read the results have a watermark so
+                much earlier.
+            late_to: the side output for rows that come later; without, they are dropped and counted.
+            ttl: forget a key this time after its last row: its next row is the first one again.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: the stream has no event time and needs it, changes where the first row is kept, or the
+                arguments do not fit each other.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob
+            >>> job = StatefulJob("payments")
+            >>> source = FileSource("in", schema="id string, cents bigint, at timestamp")
+            >>> payments = job.source("payments", source, event_time="at")
+            >>> once = payments.key_by("id").drop_duplicates(within="7 days")
+        """
+        late = Lateness(to_milliseconds(lateness), late_to)
+        within_ms = None if within is None else to_milliseconds(within)
+        asked = Duplicates(within_ms, keep, sequence, emit, late, forgets=ttl is not None)
+        made = asked.function(self._node, _columns(self._key))
+        results = self._table_function(made, "drop_duplicates", uid, ttl)
+        if late_to is not None:
+            results.get_side_output(late_to)
+        return results
 
     def scd2(
         self,

@@ -8,7 +8,6 @@ from state_engine.job.declared_aggregates import Key
 from state_engine.job.windowing import Windowing
 from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.ranking import RANK
-from state_engine.operators.windows.window_top_n import ROW_TIME
 from state_engine.sources.output_type import OutputType
 
 
@@ -41,10 +40,10 @@ def ranked_columns_of_windows(windowing: Windowing, kind: OutputType, *, rank: b
     front = dict(zip(key.names, key.types, strict=True)) | windowing.columns_between(kind)
     front |= {RANK: BIGINT} if rank else {}
     others = [name for name in kind.columns.names if name not in key_names(windowing.key)]
-    clash = [name for name in others if name in front or name == ROW_TIME]
+    clash = [name for name in others if name in front]
     if clash:
         raise ConfigurationError(
-            f"top_n of a window: the stream has a column '{clash[0]}', and one of this name is kept beside its rows: "
+            f"top_n of a window: the stream has a column '{clash[0]}', and one of this name comes out beside its rows: "
             "rename it in a transform before"
         )
     types = dict(zip(kind.columns.names, kind.columns.types, strict=True))

@@ -52,6 +52,7 @@ from state_engine.job.graph import (
     type_in_code,
     upstream,
 )
+from state_engine.job.joined_streams import JoinableStream
 from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
 from state_engine.job.library import TableFunctions
 from state_engine.job.stream import column_names, key_of
@@ -388,7 +389,7 @@ class BroadcastDataStream(DataStream, BroadcastStream):
 
 
 @guarded_class
-class KeyedStream(TableFunctions, TimedFunctions, DataStream):
+class KeyedStream(TableFunctions, TimedFunctions, JoinableStream, DataStream):
     """A stream partitioned by key: the only place where keyed state exists."""
 
     _made_by_operator = False

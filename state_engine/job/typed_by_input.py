@@ -6,8 +6,9 @@ Stands in the graph until the first rows come; then the function itself is made.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from state_engine.core.function import Function
+from state_engine.core.functions.co_functions import KeyedCoProcessFunction
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.types.type_information import TypeInformation
@@ -101,11 +102,43 @@ def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
     return forgets
 
 
-def function_for(function: Function, kind: OutputType | None) -> Function | None:
-    """The function that runs for elements of a kind; None where only their kind makes it, and nobody knows that."""
-    if not isinstance(function, TypedByInput):
-        return function
-    return None if kind is None else function.bound(kind)
+class TypedByInputs(KeyedCoProcessFunction):
+    """The same of a function of two streams with timers, made from the kinds of the elements of both.
+
+    Args:
+        gives: what it emits for such elements; None where its outputs are declared.
+        accepts_changes, holds_back_ms, shape: of the function, see ``Function``.
+    """
+
+    keeps_type = False
+
+    def __init__(
+        self,
+        make: Callable[[OutputType, OutputType], KeyedCoProcessFunction],
+        *,
+        gives: Callable[[OutputType, OutputType], OutputType] | None,
+        holds_back_ms: int,
+        shape: str,
+        accepts_changes: bool = False,
+    ) -> None:
+        self._make, self._gives = make, gives
+        self.holds_back_ms, self.shape, self.accepts_changes = holds_back_ms, shape, accepts_changes
+
+    def bound(self, first: OutputType, second: OutputType) -> KeyedCoProcessFunction:
+        """The function for elements of these kinds."""
+        return self._make(first, second)
+
+    def gives(self, first: OutputType, second: OutputType) -> OutputType:
+        """What it emits for elements of these kinds."""
+        assert self._gives is not None
+        return self._gives(first, second)
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Any:
+        """Of the function, once it is made."""
+
+
+Typed = TypedByInput | TypedByInputs
+"""Stands for a function that is made when the kinds of its elements are known."""
 
 
 def element_type(kind: OutputType) -> TypeInformation:

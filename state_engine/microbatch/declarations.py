@@ -39,11 +39,10 @@ from state_engine.job.graph import (
     PublishedNode,
     SelectedKey,
     declared_key,
-    declared_type,
+    function_for,
     type_in_code,
 )
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import function_for
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.routed import RoutedLayout
 from state_engine.microbatch.unasked_states import UnaskedStates
@@ -87,7 +86,7 @@ def check_key_names(job: StatefulJob, operator: OperatorNode, key: KeySchema) ->
 def _check_published(job: StatefulJob, node: PublishedNode, parameters: Mapping[str, str]) -> None:
     """Raise if a published state does not belong to its operator, before a micro-batch commits without it."""
     operator = node.operator
-    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    function = function_for(operator)
     info = TaskInfo(
         operator.uid, 0, job.parallelism_of(operator), job.max_parallelism, parameters=dict(parameters)
     )
@@ -118,7 +117,7 @@ def _check(
     parameters: Mapping[str, str],
 ) -> bool:
     """Whether a trial of ``open`` said what the function asks for. Raises where that does not fit what is stored."""
-    function = function_for(operator.function, declared_type(operator.inputs[0].parent))
+    function = function_for(operator)
     if function is None:
         return False
     recorded = path[-1].operator(operator.uid)

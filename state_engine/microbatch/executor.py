@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from state_engine.core.checkpoints.checkpoint import DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.functions.function_calls import has_timers
-from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import is_changing
@@ -36,7 +35,7 @@ from state_engine.job.graph import (
     parents,
 )
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import Typed
 from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
@@ -44,8 +43,9 @@ from state_engine.microbatch.dead_letters import LettersSlice
 from state_engine.microbatch.declarations import check_key_names, checked_key
 from state_engine.microbatch.judged_outputs import set_broken_aside
 from state_engine.microbatch.operator_run import (
-    input_type,
+    input_types,
     main_output_type,
+    recorded_text,
     run_operator,
     run_subtasks,
     sink_spec,
@@ -250,9 +250,9 @@ class GraphExecutor:
             check_key_names(job, operator, key_schema)
             done.key_schemas[uid] = key_schema
         recorded = batch.parent.operator(uid) if batch.parent else None
-        if inputs and isinstance(operator.function, TypedByInput) and has_timers(operator.function):
-            kind = input_type(operator, inputs, recorded)  # its timers need it where no row comes
-            done.input_types[uid] = ddl_text(pa.struct(list(kind.columns.arrow)))
+        if inputs and isinstance(operator.function, Typed) and has_timers(operator.function):
+            # its timers need them where no row comes
+            done.input_types[uid] = recorded_text(input_types(operator, inputs, recorded))
         outputs = self._outputs(operator, inputs, recorded, done)
         spec = subtask_spec(
             job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,

@@ -23,15 +23,24 @@ from state_engine.core.checkpoints.resumption import (
 )
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import SinkError, StatelakeError
+from state_engine.core.errors import ConfigurationError, SinkError, StatelakeError
 from state_engine.core.keys.key_schema import KeySchema
-from state_engine.core.types.ddl import quoted
+from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.job.graph import OperatorNode, declared_key, declared_type, is_scalar, output_type_of
+from state_engine.job.graph import (
+    Node,
+    OperatorNode,
+    declared_key,
+    declared_type,
+    is_scalar,
+    output_type_of,
+    type_in_code,
+    typing_inputs,
+)
 from state_engine.job.job import StatefulJob
 from state_engine.job.late_outputs import late_outputs
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import Typed, TypedByInputs
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.routing.origins import timed_sources
 from state_engine.microbatch.routing.routed import RoutedInput
@@ -78,8 +87,8 @@ def subtask_spec(
         uid=operator.uid,
         parallelism=batch.parallelism[operator.uid],
         max_parallelism=job.max_parallelism,
-        function=function.bound(input_type(operator, inputs, recorded))
-        if isinstance(function, TypedByInput)
+        function=function.bound(*input_types(operator, inputs, recorded))
+        if isinstance(function, Typed)
         else function,
         routed=routed.layout,
         watermark_steps=routed.steps,
@@ -126,7 +135,7 @@ def _rules_of_table(
     node = next((one for one in job.published.values() if one.operator is operator and one.sink_key), None)
     if node is None or not inputs:
         return {}
-    schema = pa.schema(list(input_type(operator, inputs, None).columns.arrow))
+    schema = pa.schema(list(input_types(operator, inputs, None)[0].columns.arrow))
     try:
         rules = tuple(node.table.row_rules(schema, partial(_offered, job, operator, inputs, schema)))
     except SinkError as error:
@@ -156,31 +165,75 @@ def main_output_type(
     """What an operator emits: what it declares, or what follows from what comes in."""
     if operator.output_type is not None:
         return operator.output_type
-    return output_type_of(operator, input_type(operator, inputs, recorded))
+    return output_type_of(operator, input_types(operator, inputs, recorded))
 
 
 _NOTHING = OutputType.of(to_type(int, parameter="output_type"))
 """Stands for the kind of elements where none goes out."""
 
 
-def input_type(
+def input_types(
     operator: OperatorNode, inputs: Sequence[RoutedInput], recorded: OperatorCheckpoint | None
+) -> list[OutputType]:
+    """The kinds of elements of an operator, of each input that says what it emits.
+
+    They are those of the rows, or where none came, as declared or as recorded.
+    """
+    known = recorded_types(operator, recorded)
+    return [
+        _input_type(operator, inputs, place, known[place] if known else None)
+        for place in range(len(typing_inputs(operator)))
+    ]
+
+
+def _input_type(
+    operator: OperatorNode, inputs: Sequence[RoutedInput], place: int, known: StructType | None
 ) -> OutputType:
-    """The kind of elements of an operator: that of the rows, or where none came, as declared or as recorded."""
-    first = next((one for one in inputs if one.place == 0), None)
-    if first is None:
-        parent = operator.inputs[0].parent
+    given = next((one for one in inputs if one.place == place), None)
+    if given is None:
+        parent = operator.inputs[place].parent
         declared = declared_type(parent)
-        if declared is None and recorded is not None and recorded.input_type:
-            columns = to_type(recorded.input_type, parameter="recorded input")
-            assert isinstance(columns, StructType)
-            return OutputType(columns, scalar=is_scalar(parent))
-        return declared or _NOTHING
-    if first.fitting is not None:
-        return OutputType(first.fitting, scalar=first.scalar)
-    columns = to_type(first.frame.user_schema, parameter="input")
+        if declared is None and known is not None:
+            return OutputType(known, scalar=is_scalar(parent))
+        return declared or _without_rows(operator, parent, place)
+    if given.fitting is not None:
+        return OutputType(given.fitting, scalar=given.scalar)
+    columns = to_type(given.frame.user_schema, parameter="input")
     assert isinstance(columns, StructType)
-    return OutputType(columns, scalar=first.scalar)
+    return OutputType(columns, scalar=given.scalar)
+
+
+def _without_rows(operator: OperatorNode, parent: Node, place: int) -> OutputType:
+    """The kind of elements of an input that never had one."""
+    if len(typing_inputs(operator)) == 1:
+        return _NOTHING
+    in_code = declared_type(parent, type_in_code)
+    if in_code is None:
+        stream = ("first", "second")[place]
+        raise ConfigurationError(
+            f"operator '{operator.uid}': its {stream} stream had no row yet, and nothing says which columns that will "
+            "have, which its results need: declare them, as schema= of the source, or as output_type of the transform "
+            "or operator before it"
+        )
+    return in_code
+
+
+def recorded_text(kinds: Sequence[OutputType]) -> str:
+    """The columns of elements as checkpoints record them: as DDL, of two inputs those of each in a struct."""
+    structs = [pa.struct(list(kind.columns.arrow)) for kind in kinds]
+    if len(structs) == 1:
+        return ddl_text(structs[0])
+    return ddl_text(pa.struct([(f"input{place}", one) for place, one in enumerate(structs, 1)]))
+
+
+def recorded_types(operator: OperatorNode, recorded: OperatorCheckpoint | None) -> list[StructType] | None:
+    """What ``recorded_text`` says; None where nothing is recorded."""
+    if recorded is None or not recorded.input_type:
+        return None
+    columns = to_type(recorded.input_type, parameter="recorded input")
+    assert isinstance(columns, StructType)
+    kinds = columns.types if isinstance(operator.function, TypedByInputs) else [columns]
+    return [kind for kind in kinds if isinstance(kind, StructType)]
 
 
 def sink_spec(

@@ -16,8 +16,11 @@ from state_engine.core.types.every_type import StructType, TypeInformation
 from state_engine.core.types.row import Row, RowKind, row_of_kind
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.key_values import key_values
 
+ROW_TIME = "row_time"
+"""The field with the event time of a row in milliseconds, where a state keeps it behind the columns."""
 GONE = frozenset({RowKind.UPDATE_BEFORE, RowKind.DELETE})
 """Kinds of rows that a table no longer has."""
 
@@ -113,6 +116,16 @@ class KeyedRows:
                 f"the {what} column '{null}' is null, so the row has no place among others: {row}"
             )
         return values
+
+
+def with_time(columns: StructType, *, operator: str) -> StructType:
+    """Columns of rows, and behind them the event time. Raises ConfigurationError where one has its name."""
+    if ROW_TIME in columns.names:
+        raise ConfigurationError(
+            f"{operator}: the stream has a column '{ROW_TIME}', and the state keeps the event time of a row under this "
+            "name: rename it in a transform before"
+        )
+    return StructType([*columns.names, ROW_TIME], [*columns.types, BIGINT], "row", aliases=columns.aliases)
 
 
 def check_order(kind: TypeInformation, of: str) -> None:

@@ -111,6 +111,18 @@ class LastRow(KeyedProcessFunction):
         elif kind is RowKind.DELETE or same(self._row.value(), self._rows.kept_of(row)):
             self._row.clear()
 
+    @property
+    def kept(self) -> Row | None:
+        """What is kept of the last row of the current key."""
+        row: Row | None = self._row.value()
+        return row
+
+    def forget(self) -> None:
+        """Clear what is kept of the current key."""
+        self._row.clear()
+        if self._sequence:
+            self._deleted.clear()
+
     def _by_sequence(self, row: Row, *, gone: bool) -> None:
         sequence = self._rows.values(row, self._sequence, what="sequence")
         stored = self._row.value()

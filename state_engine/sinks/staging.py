@@ -9,6 +9,7 @@ the root as it is now, so a root that was moved is published from as well.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from typing import Any
@@ -59,10 +60,10 @@ def located(staged: StagedSink, layout: JobLayout) -> StagedSink:
 
 
 def write_note(uri: str, note: dict[str, Any]) -> None:
-    """Write a JSON file, whole or not at all, instead of the one before."""
-    at = open_location(uri)
+    """Write a JSON object behind the checksum of its text, whole or not at all, instead of the one before."""
+    at, text = open_location(uri), json.dumps(note).encode()
     at.above().make_directory()
-    at.write_whole(json.dumps(note).encode())
+    at.write_whole(_checksum(text) + b"\n" + text)
 
 
 def read_note(uri: str) -> dict[str, Any] | None:
@@ -70,7 +71,12 @@ def read_note(uri: str) -> dict[str, Any] | None:
     at = open_location(uri)
     if not at.is_file():
         return None
-    return at.read_json()
+    checksum, _, text = (content := at.read()).rpartition(b"\n")  # version 0.2.0 wrote no checksum
+    return at.parsed(text if checksum in (b"", _checksum(text)) else content)
+
+
+def _checksum(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()
 
 
 def record_target(uri: str, target: dict[str, Any]) -> None:

@@ -32,6 +32,7 @@ from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import from_spark_json, to_type
 from state_engine.job.graph import (
     Node,
+    OperatorInput,
     OperatorNode,
     SideOutputNode,
     SourceNode,
@@ -40,6 +41,7 @@ from state_engine.job.graph import (
     declared_key,
     is_scalar,
     output_type_of,
+    typing_inputs,
 )
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
@@ -251,14 +253,19 @@ def _frame(spark: SparkSession, job: StatefulJob, node: Node) -> StreamFrame | N
         return _empty(spark, OutputType.of(node.tag.type_info))
     if node.output_type is not None:
         return _empty(spark, node.output_type)
-    given = _frame(spark, job, node.inputs[0].parent)
-    if given is None:
+    inputs = typing_inputs(node)
+    frames = [given for one in inputs if (given := _frame(spark, job, one.parent)) is not None]
+    if len(frames) < len(inputs):
         return None
-    columns = to_type(given.user_schema, parameter=f"input of operator '{node.uid}'")
+    kinds = [_kind(node, one, frame) for one, frame in zip(inputs, frames, strict=True)]
+    made = output_type_of(node, kinds)
+    return frames[0] if made is kinds[0] else _empty(spark, made)
+
+
+def _kind(node: OperatorNode, given: OperatorInput, frame: StreamFrame) -> OutputType:
+    columns = to_type(frame.user_schema, parameter=f"input of operator '{node.uid}'")
     assert isinstance(columns, StructType)
-    kind = OutputType(columns, scalar=is_scalar(node.inputs[0].parent))
-    made = output_type_of(node, kind)
-    return given if made is kind else _empty(spark, made)
+    return OutputType(columns, scalar=is_scalar(given.parent))
 
 
 def _empty(spark: SparkSession, kind: OutputType) -> StreamFrame:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.row import RowKind
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.graph import (
     Node,
@@ -60,6 +61,10 @@ class GivenRows(Source):
     changing: bool = False
     _waiting: list[Any] = field(default_factory=list)
     _kinds: list[RowKind] | None = None
+
+    @property
+    def schema_in_code(self) -> TypeLike | None:
+        return None if self.kind is None else self.kind.element if self.kind.scalar else self.kind.columns
 
     def give(self, rows: Sequence[Any]) -> None:
         """Have rows wait for the next micro-batch, instead of those that waited."""
@@ -144,7 +149,7 @@ def type_in_memory(node: SourceNode) -> OutputType | None:
     """The type of a copied source's rows, as far as somebody says it."""
     source = node.source
     reads = source.inner if isinstance(source, DecodedSource) else source
-    kind = reads.kind if isinstance(reads, GivenRows) else type_in_code(node, reads)
+    kind = type_in_code(node, reads)
     if kind is None or not isinstance(source, DecodedSource):
         return kind
     columns = source.format.decoded(pa.schema(list(kind.columns.arrow)))

@@ -18,10 +18,9 @@ from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.core.state.memory_state import MemoryState
 from state_engine.core.state.stored_states import StoredStates
 from state_engine.core.state.ttl_rule import without_expired
-from state_engine.job.graph import OperatorNode, declared_columns, declared_type, is_scalar
+from state_engine.job.graph import OperatorNode, declared_columns, function_for, is_scalar
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import parallelism_in_force
-from state_engine.job.typed_by_input import function_for
 from state_engine.sinks.file_moves import PUBLISHED
 from state_engine.sinks.files import FileSink, published_directory
 from state_engine.sources.stream_columns import shown_elements
@@ -76,7 +75,7 @@ def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], ui
 
 def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
     """The keyed states that the operator's function declares when it is opened."""
-    function = function_for(operator.function, declared_type(operator.inputs[0].parent, type_in_memory))
+    function = function_for(operator, type_in_memory)
     if function is None:
         raise ConfigurationError(
             f"job '{job.name}', operator '{operator.uid}': its states have the type of its rows, which nobody "

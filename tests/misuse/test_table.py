@@ -516,6 +516,22 @@ A size, offset, zone or gap that makes no windows is refused when it is given
 A row is refused whose time has no calendar, or whose window has no bounds, and no other row
   operators/windows/test_assigners::test_a_time_without_a_calendar_is_refused_with_a_way_out
   operators/windows/test_vectors::test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other
+What cannot be joined is refused while the job is built: no event time, changes, keys of other types, columns that clash
+  operators/joins/test_joins_in_jobs::test_what_cannot_be_joined_is_refused_while_the_job_is_built
+A join says how, and the bounds of its interval, in an order that can be
+  operators/joins/test_interval_join::test_spellings_of_how_and_of_spans
+What cannot keep one row of each key is refused while the job is built: no event time, arguments that do not fit
+  operators/test_deduplication::test_what_does_not_fit_is_refused_while_the_job_is_built
+A row without event time is no first and no last one by it
+  operators/test_deduplication::test_a_row_without_event_time_is_refused
+Times of rows that were kept for another distance are refused
+  operators/test_deduplication::test_state_that_means_something_else_is_refused
+A row without event time is in no join
+  operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
+State of another join is refused before a row is read
+  operators/joins/test_joins_in_jobs::test_what_would_misread_rows_that_wait_is_refused
+A join waits for its other stream's first row, unless something says which columns that has
+  operators/joins/test_joins_in_jobs::test_the_same_on_spark_also_where_one_stream_has_no_row
 State of other windows is refused before a row is read
   operators/windows/test_windows_in_jobs::test_what_would_misread_open_windows_is_refused
   operators/windows/test_uses_in_jobs::test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all

@@ -130,13 +130,16 @@ def refusal_of_changes(
     name = shortcut or type(function).__name__
     what = f"operator '{operator}': {name} takes inserts only, and its stream holds updates and deletes, too{of}. "
     own = "a KeyedProcessFunction" if keyed else "a ProcessFunction"
+    before = "one"
+    if keyed and takes_two_inputs(function):
+        own, before = "a KeyedCoProcessFunction", "a KeyedProcessFunction"
     if shortcut is not None:
         return (
             what
             + _INSTEAD.get(shortcut, "")
             + (
                 f"As it is, it cannot take back what they withdraw: use {own} that handles each ctx.row_kind() and "
-                "says accepts_changes = True, or put one before it that turns them into inserts"
+                f"says accepts_changes = True, or put {before} before it that turns them into inserts"
             )
         )
     if isinstance(function, VectorizedKeyedFunction):
@@ -160,6 +163,7 @@ _DECLARED = (
 )
 _INSTEAD = {
     "window": "A deleted row could change windows that are closed, or split a session. ",
+    "join": "Pairs would have to be taken back. ",
     "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
     "aggregate": f"Define retract(self, value, accumulator) in the function, the inverse of add; or d{_DECLARED}",
     **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"D{_DECLARED}"),

@@ -22,7 +22,7 @@ from state_engine.job.graph import (
     upstream,
 )
 from state_engine.job.late_outputs import late_outputs
-from state_engine.job.typed_by_input import TypedByInput
+from state_engine.job.typed_by_input import Typed
 
 _AND = "\x1f"
 
@@ -167,7 +167,7 @@ def that_need_watermarks(operators: Iterable[OperatorNode]) -> set[str]:
 
 def _sees_time(operator: OperatorNode) -> bool:
     function = operator.function
-    return has_timers(function) if isinstance(function, TypedByInput) else sees_time(function)
+    return has_timers(function) if isinstance(function, Typed) else sees_time(function)
 
 
 def merged_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:

@@ -11,16 +11,12 @@ from typing import Any
 
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
-from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.aggregates.accumulators import BIGINT
-from state_engine.operators.keyed_rows import KeyedRows, same
+from state_engine.operators.keyed_rows import KeyedRows, same, with_time
 from state_engine.operators.ranking import RANK, Ranking
 from state_engine.operators.top_n import TOP
 from state_engine.operators.windows.contents import Contents, Kept
 
-ROW_TIME = "row_time"
-"""The field of the state with the event time of a row, behind the columns of the row."""
 Timed = Any
 """A row with what is kept of it, and behind that its event time."""
 
@@ -39,7 +35,7 @@ class TopRows(Contents):
         self._rows, self._ranking, self._shows_rank = rows, ranking, rank
         self.form = ranking.form
         place = to_type(f"window_start bigint, {RANK} bigint", parameter="place in a list")
-        self._timed = StructType([*rows.kept.names, ROW_TIME], [*rows.kept.types, BIGINT], "row")
+        self._timed = with_time(rows.kept, operator="top_n of a window")
         self._descriptor = SortedMapStateDescriptor(TOP, place, self._timed)
 
     def open(self, runtime_context: RuntimeContext) -> None:

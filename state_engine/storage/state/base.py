@@ -261,22 +261,33 @@ class ChangeOps:
 
     def after_clear(self) -> Hashes:
         """Which rows come after the last clear of their key."""
-        cleared = last_rows(self.keys, np.flatnonzero(self.are(CLEAR)))
-        after: Hashes = np.arange(len(self.keys)) > cleared[self.keys]
+        clears = np.flatnonzero(self.are(CLEAR))
+        if not len(clears):
+            return np.ones(len(self.keys), bool)
+        after: Hashes = np.arange(len(self.keys)) > last_rows(self.keys, clears)[self.keys]
         return after
 
 
-def entries_left(changes: ChangeOps, map_keys: pa.Array) -> Hashes:
-    """The rows with the entries of a map state that are left after some changes, in the order of its handle."""
-    live = np.flatnonzero(changes.after_clear() & ~changes.are(CLEAR))
-    of_entry = entry_codes([pa.array(changes.keys[live]), map_keys.take(pa.array(live))])
-    puts, deletes = changes.are(PUT)[live], np.flatnonzero(changes.are(DELETE)[live])
-    deleted, last = last_rows(of_entry, deletes), last_rows(of_entry)
-    # entries iterate in the order of their first put since they were not there: a later put keeps their place
-    counting = np.flatnonzero(puts & (np.arange(len(live)) > deleted[of_entry]))
-    place = last_rows(of_entry, counting[::-1])  # the first one stays
+def entries_left(changes: ChangeOps, map_keys: pa.Array, *, in_order: bool = True) -> Hashes:
+    """The rows with the entries of a map state that are left after some changes.
+
+    Args:
+        in_order: give them in the order of the state's handle, for a map that is not sorted; else in any.
+    """
+    live, keys, puts = np.arange(len(changes.keys)), changes.keys, changes.are(PUT)
+    after_clear = changes.after_clear()
+    if not after_clear.all():  # the clear itself is none of those after it
+        live, keys, puts = live[after_clear], keys[after_clear], puts[after_clear]
+        map_keys = map_keys.take(pa.array(live))
+    of_entry = entry_codes([pa.array(keys), map_keys])
+    last = last_rows(of_entry)
     kept = np.flatnonzero(puts[last])
-    kept = kept[np.argsort(place[kept], kind="stable")]
+    if in_order:
+        # entries iterate in the order of their first put since they were not there: a later put keeps their place
+        deleted = last_rows(of_entry, np.flatnonzero(~puts))
+        counting = np.flatnonzero(puts & (np.arange(len(live)) > deleted[of_entry]))
+        place = last_rows(of_entry, counting[::-1])  # the first one stays
+        kept = kept[np.argsort(place[kept], kind="stable")]
     left: Hashes = live[last[kept]]
     return left
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from state_engine.core.keys.entry_codes import entry_codes, equal_rows
-from state_engine.core.state.descriptors import MapStateDescriptor, StateDescriptor
+from state_engine.core.state.descriptors import MapStateDescriptor, SortedMapStateDescriptor, StateDescriptor
 from state_engine.core.types.columns import one_chunk
 from state_engine.storage.layout import state_column
 from state_engine.storage.state.base import ChangeOps, entries_left
@@ -81,10 +81,11 @@ class NewestEntries:
     def of_map(
         self, descriptor: MapStateDescriptor, read: Read | None = None
     ) -> tuple[Hashes, pa.Array] | None:
-        """The entries of a map state, those of a key in the order of its handle; None where no file says anything.
+        """The entries of a map state; None where no file says anything.
 
         Returns:
-            The number of each entry's key, -1 of one that only has the hash of one of them; and the entries.
+            The number of each entry's key, -1 of one that only has the hash of one of them; and the entries, those of a
+            key in the order of its handle, unless the map is sorted.
         """
         tables = [rows for part in self._newest_first() if (rows := part.rows(descriptor, read)) is not None]
         if not tables:
@@ -94,7 +95,8 @@ class NewestEntries:
         own = keys
         if (keys < 0).any():  # keys of one hash are kept apart
             own = entry_codes([one_chunk(rows["key"])])
-        left = entries_left(ChangeOps(own, one_chunk(rows["op"])), entries.field("key"))
+        in_order = not isinstance(descriptor, SortedMapStateDescriptor)
+        left = entries_left(ChangeOps(own, one_chunk(rows["op"])), entries.field("key"), in_order=in_order)
         return keys[left], entries.take(pa.array(left))
 
     @cached_property
@@ -115,6 +117,15 @@ class NewestEntries:
         hashes, columns = rows["key_hash"].to_numpy(), one_chunk(rows["key"]).flatten()
         if np.array_equal(hashes, self._given) and equal_rows(columns, self._keys).all():
             return np.arange(len(hashes))
+        first = np.append(True, hashes[1:] != hashes[:-1])[: len(hashes)]  # rows of a key stand together
+        before, after = ([c.slice(at, len(hashes) - 1) for c in columns] for at in (0, 1))
+        first[1:] |= ~equal_rows(before, after)
+        firsts = pa.array(np.flatnonzero(first))
+        of_firsts = self._numbers_of(hashes[first], [c.take(firsts) for c in columns])
+        numbers: np.ndarray = of_firsts[np.cumsum(first) - 1]
+        return numbers
+
+    def _numbers_of(self, hashes: Hashes, columns: Sequence[pa.Array]) -> np.ndarray:
         order, ordered = self._by_hash
         numbers, at = np.full(len(hashes), -1), np.searchsorted(ordered, hashes)
         left = np.arange(len(hashes))

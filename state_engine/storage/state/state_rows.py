@@ -119,6 +119,7 @@ def parts_of(
     """
     way = -1 if newest_first else 1
     little: list[pa.Table] = []
+    little_size = 0
     for listed in files[::way]:
         table = _copied(listed, wanted)
         if table is None:
@@ -128,7 +129,7 @@ def parts_of(
             numbers = wanted.row_groups(file, listed)
             if file.decoded_bytes(numbers) > little_bytes:
                 yield from _together(little[::way], wanted)
-                little = []
+                little, little_size = [], 0
                 for some in _slices(file, numbers)[::way]:
                     yield from _of_row_groups(file, some, listed, wanted)
                 continue
@@ -138,10 +139,11 @@ def parts_of(
         if listed.counts is not None or table.num_rows > _LITTLE_ROWS:
             # a filter of few rows costs more, column by column
             table = table.take(np.flatnonzero(_kept(table["key_hash"], listed, wanted)))
-        if little and (little[0].schema != table.schema or sum(t.nbytes for t in little) > _TOGETHER_BYTES):
+        if little and (little[0].schema != table.schema or little_size > _TOGETHER_BYTES):
             yield from _together(little[::way], wanted)
-            little = []
+            little, little_size = [], 0
         little.append(table)
+        little_size += table.nbytes
     yield from _together(little[::way], wanted)
 
 

@@ -15,16 +15,21 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.evolution import recorded_schema
 from state_engine.core.time.timers import TimersDescriptor
+from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.stored_form import conform
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
-from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, entries_of, read_entries
+from state_engine.storage.state.base import NOTHING_EXPIRES_MS, BaseSpec, entries_of
 from state_engine.storage.state.listed_files import Hashes, KeyHashes, SomeKeys
 from state_engine.storage.state.located_files import StateFile, files_holding
+from state_engine.storage.state.state_rows import parts_of
 from state_engine.storage.state.timer_columns import TimerColumns, Window
 from state_engine.storage.state.timer_files import TimersOfFile, TimersPart, read_timers, timers_of
 
-_SCHEMA = recorded_schema(TimersDescriptor())
+_DESCRIPTOR = TimersDescriptor()
+_SCHEMA = recorded_schema(_DESCRIPTOR)
 _MORE = 16
 """Where the timer that seemed to be the first is gone by the end of the path, so many times as many are looked at."""
 
@@ -64,9 +69,7 @@ class StoredTimers:
 
     def among(self, changes: pa.Table, window: Window) -> pa.Table | None:
         """The same as ``within``, of the keys of some changes of timers in path order, of which all are there."""
-        rows = changes.append_column("state", pa.repeat(_SCHEMA.column_name, changes.num_rows))
-        rows = rows.append_column("updated_at", pa.nulls(changes.num_rows, pa.timestamp("us", "UTC")))
-        return _those_within(entries_of(self._spec, _SCHEMA, rows), window)
+        return _those_within(self._left(changes), window)
 
     def first(self, domain: str, since_ms: int, without: KeyHashes) -> int | None:
         """Time of the first timer of a domain; None where there is none.
@@ -123,8 +126,19 @@ class StoredTimers:
         if not len(hashes):
             return None
         files = files_holding(self._files, hashes, self._max_parallelism)
-        entries = read_entries(self._spec, files, KeyHashes(hashes))
-        return entries[0] if entries else None
+        parts = parts_of(files, KeyHashes(hashes), only=TIMERS)
+        tables = []
+        for part in parts:
+            if (rows := part.rows(_DESCRIPTOR, None)) is not None:
+                key = conform(one_chunk(rows["key"]), self._spec.key_type)
+                tables.append(rows.set_column(rows.schema.get_field_index("key"), "key", key))
+        return self._left(pa.concat_tables(tables)) if tables else None
+
+    def _left(self, changes: pa.Table) -> pa.Table | None:
+        """The entries that are left after changes of timers in path order; None where none is."""
+        rows = changes.append_column("state", pa.repeat(_SCHEMA.column_name, changes.num_rows))
+        rows = rows.append_column("updated_at", pa.nulls(changes.num_rows, pa.timestamp("us", "UTC")))
+        return entries_of(self._spec, _SCHEMA, rows)
 
 
 def _those_within(timers: pa.Table | None, window: Window) -> pa.Table | None:

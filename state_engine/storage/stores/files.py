@@ -138,7 +138,10 @@ class Location:
 
     def read_json(self, **fields: type) -> dict[str, Any]:
         """The content of a small file that the engine wrote, an object."""
-        content = self.read()
+        return self.parsed(self.read(), **fields)
+
+    def parsed(self, content: bytes, **fields: type) -> dict[str, Any]:
+        """The object that a content of the file holds; raises DamagedFileError."""
         try:
             made = parsed_json(content)
             wrong = [n for n, kind in fields.items() if type(made[n]) is not kind]

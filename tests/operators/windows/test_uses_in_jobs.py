@@ -455,7 +455,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             .window(Tumbling(5))
             .top_n(1, by="rank")
         ),
-        "column 'rank', and one of this name is kept beside its rows: rename it",
+        "column 'rank', and one of this name comes out beside its rows: rename it",
     ),
     "a list with a column that the state has": (
         lambda: (
@@ -464,7 +464,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
             .window(Tumbling(5))
             .top_n(1, by="at")
         ),
-        "column 'row_time', and one of this name is kept beside its rows: rename it",
+        "column 'row_time', and the state keeps the event time of a row under this name: rename it",
     ),
     "a list of keyed rows with a clash": (
         lambda: ranked_source("k string, rank int, at timestamp").key_by("k").top_n(1, by="rank"),

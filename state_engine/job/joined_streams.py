@@ -1,0 +1,198 @@
+"""Joins of two keyed streams, ``orders.key_by("id").join(payments.key_by("id"), within="1 h")``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, get_args
+
+from state_engine.core.choices import check_choice
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.keys.canonical import storage_type
+from state_engine.core.keys.key_form import DeclaredKey
+from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.types.ddl import ddl_text
+from state_engine.core.types.durations import Span, to_milliseconds
+from state_engine.job.declared_aggregates import Key, key_columns, record_key
+from state_engine.job.graph import KEY_COLUMN, OperatorInput, SelectedKey, declared_type, type_in_code
+from state_engine.job.late_outputs import check_event_time
+from state_engine.job.lists_of_rows import check_rows
+from state_engine.job.stream import Stream
+from state_engine.job.typed_by_input import TypedByInputs, element_type
+from state_engine.machine.defects import guarded_class
+from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings, how_of
+from state_engine.operators.joins.joined_rows import JoinedRows, JoinResults, JoinTime, LeftRows
+from state_engine.operators.lateness import Lateness
+from state_engine.sources.output_type import OutputType
+
+if TYPE_CHECKING:
+    from state_engine.job.streams import DataStream, KeyedStream
+
+RIGHT = "_right"
+"""Stands behind the names of right columns that left rows have, too."""
+_ONLY_LEFT = ("semi", "anti")
+"""Joins whose results are left rows."""
+
+
+@guarded_class
+class JoinableStream(Stream):
+    """Methods of ``KeyedStream`` that take another one."""
+
+    _key: Key
+
+    def join(
+        self,
+        other: KeyedStream,
+        *,
+        within: Span | tuple[Span, Span],
+        how: str = "inner",
+        take: Sequence[str] | None = None,
+        right: str = RIGHT,
+        lateness: Span = 0,
+        late_to: OutputTag | None = None,
+        late_right_to: OutputTag | None = None,
+        time: JoinTime = "left",
+        uid: str | None = None,
+    ) -> DataStream:
+        """Pair each row with the rows of another stream that have its key and are not too far away in time.
+
+        A result has the columns of the left row (of this stream), then those of the right one. Pairs come as the later
+        one of their rows comes. Rows without partner come when the watermark says that none can come any more. So the
+        result is the join of all rows that are in time, in whatever order they came. The guide on joins shows it.
+
+        State: ``left`` and ``right``. A left row is kept until the watermark is ``most + lateness`` behind it, a right
+        one until it is ``-least + lateness`` behind it. Nulls in a key of several columns equal nothing.
+
+        Args:
+            other: the right stream, of this job, keyed by columns of the same types.
+            within: how far apart two rows may be, ends included. ``"1 h"``: either is at most an hour later.
+                ``(0, "1 h")``: the right row is at most an hour later and never earlier. ``0``: of one time.
+            how: ``inner``; ``left``, ``right`` or ``full`` for rows without partner, too, with nulls; ``semi`` for left
+                rows that have a partner, each once, and ``anti`` for those that have none. Spark's spellings do, too.
+            take: columns of the right rows that come out; all by default.
+            right: stands behind the name of a right column that left rows have, too.
+            lateness: how far behind the watermark rows are still taken; results wait so much longer.
+            late_to: the side output for left rows that come too late. They have no pair. Without, they are dropped;
+                the metric ``too_late`` counts them.
+            late_right_to: the same for right rows.
+            time: whose event time a pair has: that of the ``left`` row, of the ``right`` one, or of the ``later`` one.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: a stream has no event time, or updates and deletes; the streams are keyed by different
+                types, ``within`` is reversed, or columns are unknown or would have one name.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob
+            >>> job = StatefulJob("orders")
+            >>> files = {"orders": "id int, amount int, at timestamp", "payments": "id int, paid_at timestamp"}
+            >>> orders = job.source("orders", FileSource("o", schema=files["orders"]), event_time="at")
+            >>> paid = job.source("payments", FileSource("p", schema=files["payments"]), event_time="paid_at")
+            >>> unpaid = orders.key_by("id").join(paid.key_by("id"), within=(0, "1 h"), how="anti")
+        """
+        check_choice(time, get_args(JoinTime), what="time of a join")
+        waits = to_milliseconds(lateness)
+        late = Lateness(waits, late_to), Lateness(waits, late_right_to)
+        made = JoinSettings(Interval.of(within), how_of(how), *late, time)
+        if made.how in _ONLY_LEFT and (take is not None or right != RIGHT or time != "left"):
+            raise ConfigurationError(
+                f"join(…, how='{how}') gives left rows as they are: leave take, right and time out"
+            )
+        gives = _left_kind if made.how in _ONLY_LEFT else partial(_joined, take, right, time)
+        return self._interval_join(other, made, gives, uid, what=f"join(…, within={within!r})")
+
+    def _interval_join(
+        self, other: KeyedStream, settings: JoinSettings, gives: Gives, uid: str | None, *, what: str
+    ) -> DataStream:
+        inputs = self._both(other)
+        for one in inputs:
+            check_event_time(one.parent, what=what, lateness_ms=settings.left.ms)
+
+        def made(left: OutputType, right: OutputType) -> IntervalJoin:
+            results = gives(left, right).results
+            record = record_key(key_columns(self._key, left))
+            return IntervalJoin(element_type(left), element_type(right), results, settings, record_key=record)
+
+        function = TypedByInputs(
+            made,
+            gives=lambda left, right: gives(left, right).kind,
+            holds_back_ms=settings.holds_back_ms,
+            shape=settings.shape,
+        )
+        joined = self._joined(inputs, function, "join", uid)
+        for tag in (settings.left.late_to, settings.right.late_to):
+            if tag is not None:
+                joined.get_side_output(tag)
+        return joined
+
+    def _both(self, other: KeyedStream) -> tuple[OperatorInput, OperatorInput]:
+        """Both streams as inputs. Raises ConfigurationError where the other one cannot be joined."""
+        if not isinstance(other, JoinableStream) or other._job is not self._job:
+            raise ConfigurationError(
+                f"join takes another keyed stream of job '{self._job.name}', not {other!r}: call key_by on it, as in "
+                "orders.key_by('id').join(payments.key_by('id'), …)"
+            )
+        return OperatorInput(self._node, self._key), OperatorInput(other._node, other._key)
+
+    def _joined(
+        self,
+        inputs: tuple[OperatorInput, OperatorInput],
+        function: TypedByInputs,
+        method: str,
+        uid: str | None,
+    ) -> DataStream:
+        """The operator; what does not fit the columns is refused here and now, where code shows them."""
+        left, right = (declared_type(one.parent, type_in_code) for one in inputs)
+        if left is not None and right is not None:
+            function.gives(left, right)
+        joined = self._add(inputs, function, method=method, uid=uid, output_type=None)
+        _check_keys(inputs)
+        return joined
+
+
+class Given(NamedTuple):
+    """What a join makes of rows of some kinds, and how."""
+
+    kind: OutputType
+    results: JoinResults
+
+
+Gives = Callable[[OutputType, OutputType], Given]
+
+
+def _left_kind(left: OutputType, right: OutputType) -> Given:
+    return Given(left, LeftRows())
+
+
+def _joined(
+    take: Sequence[str] | None, suffix: str, time: JoinTime, left: OutputType, right: OutputType
+) -> Given:
+    check_rows(left, "join")
+    check_rows(right, "join")
+    rows = JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join="join")
+    return Given(OutputType(rows.columns, scalar=False), rows)
+
+
+def _check_keys(inputs: Sequence[OperatorInput]) -> None:
+    """Refuse streams that are keyed by different types, as far as code shows them."""
+    keys = [_declared_key(one) for one in inputs]
+    if None in keys:
+        return
+    left, right = (key.schema for key in keys if key is not None)
+    if list(map(storage_type, left.types)) != list(map(storage_type, right.types)):
+        raise ConfigurationError(
+            f"join: the streams are keyed by {_text(left)} and {_text(right)}, and keys of different "
+            "types are never equal: cast one in a transform before key_by"
+        )
+
+
+def _text(key: KeySchema) -> str:
+    return ", ".join(f"'{name}' ({ddl_text(kind)})" for name, kind in zip(key.names, key.types, strict=True))
+
+
+def _declared_key(given: OperatorInput) -> DeclaredKey | None:
+    if isinstance(given.key, SelectedKey):
+        return DeclaredKey.of(KEY_COLUMN, given.key.key_type)
+    kind = declared_type(given.parent, type_in_code)
+    return None if kind is None or given.key is None else key_columns(given.key, kind)

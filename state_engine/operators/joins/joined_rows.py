@@ -1,0 +1,129 @@
+"""What a join puts out: the columns of both rows side by side, or the left row as it came."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.contexts import KeyedContext
+from state_engine.core.functions.runtime_context import RuntimeContext
+from state_engine.core.functions.timestamped import Timestamped
+from state_engine.core.types.every_type import StructType
+
+JoinTime = Literal["left", "right", "later"]
+"""Which of two rows gives a pair its event time."""
+
+
+class Kept(NamedTuple):
+    """A row and its event time."""
+
+    at: int
+    row: Any
+
+
+class JoinResults:
+    """Makes the outputs of a join."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open a function."""
+
+    def close(self) -> None:
+        """Close it."""
+
+    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
+        """The outputs for a pair, or for a row without partner: None stands for the row that is not there."""
+        raise NotImplementedError
+
+
+class LeftRows(JoinResults):
+    """Left rows as they came, with their event time."""
+
+    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
+        assert left is not None
+        return [Timestamped(left.row, left.at)]
+
+
+class JoinedRows(JoinResults):
+    """Rows of the columns of the left row, then those of the right one; null for a row that is not there.
+
+    Args:
+        take: columns of the right rows that come out; all by default.
+        suffix: stands behind the name of a right column that the left rows have, too.
+        join: the method, for messages.
+
+    Raises:
+        ConfigurationError: a column to take is not there, or two columns would have one name.
+
+    Example:
+        >>> from state_engine.core.types.type_parsing import to_type
+        >>> orders, bids = (to_type(text, parameter="rows") for text in ("id int, at int", "id int, price int"))
+        >>> JoinedRows(orders, bids, take=None, suffix="_right", join="join").columns.names
+        ('id', 'at', 'id_right', 'price')
+    """
+
+    def __init__(
+        self,
+        left: StructType,
+        right: StructType,
+        *,
+        take: Sequence[str] | None,
+        suffix: str,
+        join: str,
+        time: JoinTime = "left",
+    ) -> None:
+        names = tuple(right.names) if take is None else tuple(take)
+        unknown = [name for name in names if name not in right.names]
+        if unknown:
+            raise ConfigurationError(
+                f"{join}: take names columns that the right stream does not have: {unknown}; it has {list(right.names)}"
+            )
+        self._taken_at = [right.names.index(name) for name in names]
+        self._left, self._right = _plain(left), _plain(right)
+        shown = [name + suffix if name in left.names else name for name in names]
+        self.columns = StructType(
+            [*left.names, *_without_clash(shown, names, left.names, join)],
+            [*left.types, *(right.types[at] for at in self._taken_at)],
+            "row",
+        )
+        self._time = time
+
+    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
+        ours = _values(self._left, left)
+        others = _values(self._right, right)
+        row = (*ours, *(others[at] for at in self._taken_at))
+        return [Timestamped(row, time_of_pair(left, right, self._time))]
+
+
+def time_of_pair(left: Kept | None, right: Kept | None, time: JoinTime) -> int:
+    """The event time of a pair; of a row alone it is its own."""
+    if left is None or right is None:
+        alone = left or right
+        assert alone is not None
+        return alone.at
+    return {"left": left.at, "right": right.at, "later": max(left.at, right.at)}[time]
+
+
+def _plain(columns: StructType) -> StructType:
+    return StructType(columns.names, columns.types, aliases=columns.aliases)
+
+
+def _values(columns: StructType, kept: Kept | None) -> Sequence[Any]:
+    if kept is None:
+        return [None] * len(columns.names)
+    values: tuple[Any, ...] = columns.normalise(kept.row)
+    return values
+
+
+def _without_clash(
+    shown: Sequence[str], names: Sequence[str], left: Sequence[str], join: str
+) -> Sequence[str]:
+    """The names of the right columns. Raises ConfigurationError where one of them is there already."""
+    for place, name in enumerate(shown):
+        if name in left or name in shown[:place]:
+            raise ConfigurationError(
+                f"{join}: the right column '{names[place]}' would come out as '{name}', and there is another column of "
+                "this name: give another suffix, right='_…', name the columns in take=[…], or rename one in a "
+                "transform before"
+            )
+    return shown
