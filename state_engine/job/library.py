@@ -16,8 +16,8 @@ from state_engine.job.changing_streams import is_changing, sequence_of_feeds
 from state_engine.job.duplicates import Duplicates, EmitOfDuplicates, Keep
 from state_engine.job.graph import OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.lists_of_rows import check_rows, ranked_columns
-from state_engine.job.stream import Stream
-from state_engine.job.time_to_live import idle_time
+from state_engine.job.silences import Silences
+from state_engine.job.stream import Stream, idle_time
 from state_engine.job.typed_by_input import TypedByInput, forgetting
 from state_engine.job.windowed_stream import WindowedStream
 from state_engine.job.windowing import Assigner, WindowTime, windowing
@@ -148,6 +148,53 @@ class TableFunctions(Stream):
         if late_to is not None:
             results.get_side_output(late_to)
         return results
+
+    def silent(
+        self,
+        after: Span,
+        *,
+        lateness: Span = 0,
+        back: bool = False,
+        take: Sequence[str] = (),
+        forget_after: Span | None = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Tell of keys that have no row for some time: ``sensors.key_by("id").silent(after="10 min")``.
+
+        Give the source ``watermark="clock"``: where nothing else comes, only the clock says that time goes on. A result
+        has the columns of the key, ``silent_since``, which is the time of the last row, and those of ``take``. It comes
+        once a silence, when no row can come any more in this time; one exactly ``after`` later is in it. One entry for
+        each key is kept for ever, unless ``forget_after`` says otherwise, in the state ``last_seen``, which
+        ``publish(table)`` shows. When a job is drained, all keys become silent.
+
+        Args:
+            after: how long a key may be without rows.
+            lateness: how long behind the watermark a row is taken. Rows that come later are dropped and counted.
+            back: whether one more row comes when a key speaks again, with its time in ``back_at``.
+            take: columns of the last row that come out, too.
+            forget_after: forget a key so long behind its last row, not before its silence: its next row is its first
+                one.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: the stream has no event time, or changes; a span is none, or a column is unknown or has
+                the name of another one.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob
+            >>> job = StatefulJob("sensors")
+            >>> source = FileSource("in", schema="id string, degrees double, at timestamp")
+            >>> sensors = job.source("sensors", source, event_time="at", watermark="clock", clock_delay="1 min")
+            >>> silences = sensors.key_by("id").silent(after="10 min", back=True)
+        """
+        asked = Silences(
+            to_milliseconds(after),
+            to_milliseconds(lateness),
+            back,
+            tuple(take),
+            None if forget_after is None else to_milliseconds(forget_after),
+        )
+        return self._table_function(asked.function(self._node, self._key), "silent", uid, None)
 
     def scd2(
         self,

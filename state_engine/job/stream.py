@@ -12,7 +12,9 @@ from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.canonical import storage_type
 from state_engine.core.keys.key_arrays import check_key_column
 from state_engine.core.names import check_text_name
+from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.column_names import check_there
+from state_engine.core.types.durations import Span
 from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import check_no_running_results, check_operator
@@ -23,9 +25,11 @@ from state_engine.job.graph import (
     PublishedNode,
     SelectedKey,
     declared_columns,
+    has_event_time,
     type_in_code,
 )
 from state_engine.machine.defects import guarded_class
+from state_engine.operators.idle_keys import IdleTime
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.base import StateTable
 
@@ -262,3 +266,18 @@ def _check_key(given: OperatorInput, *, operator: str) -> None:
                 check_key_column(columns.types[columns.names.index(name)].arrow, name)
     except InvalidKeyError as error:
         raise InvalidKeyError(f"{what}: {error}") from None
+
+
+def idle_time(node: Node, ttl: Span | StateTtlConfig | None, *, method: str) -> IdleTime | None:
+    """How long an operator keeps a key behind its last row; None where it keeps it for ever.
+
+    Raises:
+        ConfigurationError: it is not a time to live of keys; or it is of event time, and the stream has none.
+    """
+    idle = IdleTime.of(ttl)
+    if idle is not None and idle.by_event_time and not has_event_time(node):
+        raise ConfigurationError(
+            f"ttl of {method} is by event time, and none of the sources of the stream has it: give "
+            "source(event_time=…), or leave use_event_time() out of the StateTtlConfig"
+        )
+    return idle

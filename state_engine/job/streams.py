@@ -55,10 +55,9 @@ from state_engine.job.graph import (
 from state_engine.job.joined_streams import JoinableStream
 from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
 from state_engine.job.library import TableFunctions
-from state_engine.job.stream import column_names, key_of
+from state_engine.job.stream import column_names, idle_time, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.time_policies import timestamps_behind, warn_of_outages
-from state_engine.job.time_to_live import idle_time
 from state_engine.job.timed_functions import TimedFunctions
 from state_engine.job.typed_by_input import TypedByInput, element_type, forgetting
 from state_engine.machine.defects import guarded_class

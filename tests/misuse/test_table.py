@@ -526,6 +526,11 @@ A row without event time is no first and no last one by it
   operators/test_deduplication::test_a_row_without_event_time_is_refused
 Times of rows that were kept for another distance are refused
   operators/test_deduplication::test_state_that_means_something_else_is_refused
+Silence needs event time, a time that is one, and columns that rows have
+  operators/test_silence::test_what_does_not_fit_is_refused_while_the_job_is_built
+  operators/test_silence::test_a_row_without_event_time_is_refused
+State of silences behind another time is refused
+  operators/test_silence::test_silences_of_another_time_are_refused
 A row without event time is in no join
   operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
 State of another join is refused before a row is read

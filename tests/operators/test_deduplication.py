@@ -289,6 +289,7 @@ def test_at_the_ends_of_time_nothing_overflows() -> None:
     last_ms = 253_402_300_799_999
     rows = [Event("a", n, at) for n, at in enumerate((last_ms, last_ms - 1, -62_135_596_800_000))]
     for final in (False, True):
+        assert first(5, 3, final=final).holds_back_ms == 3
         run = KeyedHarness(first(2**62, 2**62, final=final), **options(max_out_of_orderness_ms=0))
         outputs = [*run.process(rows), *run.drain()]
         assert [row.v for row in outputs] == ([2] if final else [0])

@@ -24,9 +24,14 @@ def zone_of(name: str) -> ZoneInfo:
         ) from None
 
 
+def instant(at_ms: int) -> datetime:
+    """A time in milliseconds as a timestamp; raises OverflowError before the year 1 and after 9999."""
+    return EPOCH + timedelta(milliseconds=at_ms)
+
+
 def local_time(at_ms: int, zone: ZoneInfo) -> datetime:
     """What the clock of a zone shows at an instant; raises OverflowError before the year 1 and after 9999."""
-    return (EPOCH + timedelta(milliseconds=at_ms)).astimezone(zone)
+    return instant(at_ms).astimezone(zone)
 
 
 def instants(shown: datetime, zone: ZoneInfo) -> list[int]:

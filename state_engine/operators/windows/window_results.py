@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from state_engine.core.choices import check_choice
@@ -14,7 +13,7 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
-from state_engine.core.time.local_times import EPOCH
+from state_engine.core.time.local_times import instant
 from state_engine.core.types.row import RowKind
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.group_accumulators import GroupAccumulators
@@ -167,7 +166,7 @@ class RowsWithBounds(Emitter):
     def outputs(self, ctx: KeyedContext, window: Any, elements: list[Any]) -> Iterable[Any]:
         record = self._record_key
         key = () if record is None else key_values(ctx.get_current_key(), record=record)
-        bounds = tuple(map(_instant, window)) if isinstance(window, TimeWindow) else tuple(window)
+        bounds = tuple(map(instant, window)) if isinstance(window, TimeWindow) else tuple(window)
         return [(*key, *bounds, *columns) for columns in elements]
 
 
@@ -270,13 +269,9 @@ def timed(output: Any, at_ms: int) -> Any:
 def check_bounds(window: TimeWindow) -> None:
     """Refuse a row of a window whose bounds are outside of all timestamps. Raises ValueTypeError."""
     try:
-        _instant(window.start), _instant(window.end)
+        instant(window.start), instant(window.end)
     except OverflowError:
         raise ValueTypeError(
             f"the row is in a window from {window.start} to {window.end} ms, which reaches out of the years 1 to 9999: "
             "filter such rows"
         ) from None
-
-
-def _instant(at_ms: int) -> datetime:
-    return EPOCH + timedelta(milliseconds=at_ms)
