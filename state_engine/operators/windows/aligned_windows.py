@@ -65,9 +65,11 @@ class AlignedWindows(WindowOperator):
     def vectorized(self) -> ColumnWindows | None:
         """The same over columns, which a subtask runs where it can; None where there is no such form."""
         plan = self.plan_over_columns()
-        if plan is None or type(self) is not AlignedWindows:
+        settings = self._settings
+        runs = settings.emit == "running" and isinstance(self._windows, Tumbling)
+        if plan is None or type(self) is not AlignedWindows or not (settings.shows_once or runs):
             return None
-        return ColumnWindows(self._windows, plan, self._settings, self._descriptor)
+        return ColumnWindows(self._windows, plan, settings, self._descriptor)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)

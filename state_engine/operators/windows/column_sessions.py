@@ -16,6 +16,7 @@ from state_engine.core.functions.vectorized_functions import (
     KEY,
     MAP_KEY,
     TIME,
+    TIMER,
     VALUE,
     PerElement,
     StandsForElements,
@@ -86,9 +87,12 @@ class ColumnSessions(StandsForElements):
         ended = closes <= ctx.end_watermark_ms
         kept = self._kept(given, stored, merged)
         return VectorizedResult(
-            outputs=WindowColumns(
-                merged.keys[ended], merged.starts[ended], merged.ends[ended], closes[ended]
-            ).table(state.drop_columns([KEY, self._closed.name]), self._plan, kept.filter(pa.array(ended))),
+            outputs=WindowColumns(merged.keys[ended], merged.starts[ended], merged.ends[ended]).table(
+                state.drop_columns([KEY, self._closed.name]),
+                self._plan,
+                self._plan.results(kept.filter(pa.array(ended))),
+                **{KEY: merged.keys[ended], TIMER: closes[ended]},
+            ),
             state=self._closed_after(merged, ended, closed, ctx.end_watermark_ms),
             maps={self._sessions.name: self._changes(merged, kept, ended, stored)},
             timers=self._timers(merged, closes, ended, first_due, ctx.end_watermark_ms),

@@ -1,8 +1,8 @@
-"""``ColumnWindows``: declared aggregates of windows of a size by whole columns, where each result comes out once.
+"""``ColumnWindows``: declared aggregates of windows of a size by whole columns.
 
-The same as ``AlignedWindows`` with ``emit="final"``: results, rows that come too late, state and timers. That form is
-the definition, and gets each batch that columns cannot compute. Rows are computed together, times once for each part
-of a window. Decision 0113.
+The same as ``AlignedWindows`` with ``emit="final"``, and of tumbling windows with ``emit="running"``: results, rows
+that come too late, state and timers. That form is the definition, and gets each batch that columns cannot compute. Rows
+are computed together, times once for each part of a window. Decision 0113.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ import pyarrow as pa
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.vectorized_functions import (
     KEY,
+    KIND,
     MAP_KEY,
+    ROW,
     TIME,
+    TIMER,
     VALUE,
     PerElement,
     StandsForElements,
@@ -26,6 +29,7 @@ from state_engine.core.functions.vectorized_functions import (
 )
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.columns import one_chunk
+from state_engine.core.types.row import RowKind
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
@@ -40,9 +44,11 @@ from state_engine.operators.windows.window_columns import (
 )
 from state_engine.operators.windows.window_results import WindowSettings
 
+_KINDS = pa.array([str(RowKind.INSERT), str(RowKind.UPDATE_BEFORE), str(RowKind.UPDATE_AFTER)])
+
 
 class ColumnWindows(StandsForElements):
-    """Emits the aggregates of the rows of each key and window, once it is closed.
+    """Emits the aggregates of the rows of each key and window, once it is closed; or of tumbling ones with each row.
 
     Args:
         descriptor: of the parts of windows.
@@ -59,6 +65,7 @@ class ColumnWindows(StandsForElements):
     ) -> None:
         self._windows, self._plan = windows, plan
         self._settings, self._descriptor = settings, descriptor
+        self.emits_changes = settings.has_kinds
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._too_late = runtime_context.get_metrics_group().counter(TOO_LATE)
@@ -79,8 +86,12 @@ class ColumnWindows(StandsForElements):
         given, part_of = given.those(accepted), part_of[accepted]
         entries = Entries.of(given, part_of, stored, part_of_stored, starts, self._plan)
         timers = entries.timers(parts, given.watermarks, state.num_rows)
+        if self._settings.shows_once:
+            outputs = self._fired(self._counted(given, part_of, entries, parts), parts, state, ctx.due)
+        else:
+            outputs = self._running(given, entries, parts, state)
         return VectorizedResult(
-            outputs=self._fired(self._counted(given, part_of, entries, parts), parts, state, ctx.due),
+            outputs=outputs,
             maps={name: entries.changes(parts)},
             timers=timers,
             side=late,
@@ -109,8 +120,35 @@ class ColumnWindows(StandsForElements):
             of_keys, window = np.divmod(windows, max(len(parts.windows), 1))
             whole = self._plan.merged(kept.take(pa.array(rows)), Segments(of_rows))
         bounds = np.array(parts.windows, np.int64).reshape(-1, 2)[window]
-        return WindowColumns(of_keys, bounds[:, 0], bounds[:, 1], parts.window_closes[window]).table(
-            state.drop_columns([KEY]), self._plan, whole
+        return WindowColumns(of_keys, bounds[:, 0], bounds[:, 1]).table(
+            state.drop_columns([KEY]),
+            self._plan,
+            self._plan.results(whole),
+            **{KEY: of_keys, TIMER: parts.window_closes[window]},
+        )
+
+    def _running(self, given: TimedRows, entries: Entries, parts: Parts, state: pa.Table) -> pa.Table:
+        """The results of windows after each row, which is one part of one window; each takes the one before back."""
+        segments, rows = entries.segments, np.arange(len(given.keys))
+        known = np.flatnonzero(~entries.new)
+        was_stored = np.full(len(entries.new), -1)
+        was_stored[known] = len(rows) + np.arange(len(known))
+        before = rows - 1  # key by key; the result before the first row of an entry is that of what is stored
+        before[segments.starts] = was_stored
+        at, earlier = segments.in_rows(rows), segments.in_rows(before)
+        outputs = np.repeat(rows, 1 + (earlier >= 0))
+        last = np.append(outputs[1:] != outputs[:-1], True)[: len(outputs)]
+        source = np.where(last, at[outputs], earlier[outputs])
+        stored = self._plan.results(entries.before.take(pa.array(known)))
+        both = zip(entries.results, stored, strict=True)
+        part = segments.in_rows(entries.parts[segments.keys])[outputs]
+        kinds = np.where(last, np.where(earlier[outputs] < 0, 0, 2), 1)
+        ends = parts.closed[part] + 1 - self._settings.lateness_ms
+        return WindowColumns(given.keys[outputs], entries.starts[part], ends).table(
+            state.drop_columns([KEY]),
+            self._plan,
+            [pa.concat_arrays(columns).take(pa.array(source)) for columns in both],
+            **{ROW: given.rows[ROW].take(pa.array(outputs)), KIND: _KINDS.take(pa.array(kinds))},
         )
 
 
@@ -212,7 +250,9 @@ class Entries:
     Attributes:
         starts: of the parts.
         keys, parts, kept: of entries with rows, and what is kept after them.
-        first_rows: the place of the first of their rows among those that are taken.
+        segments: of the rows that are taken, by entry.
+        before: what was kept in front of these rows.
+        results: after each of these rows, entry by entry.
         new: whether they were not stored.
         stored_keys, stored_parts, stored_kept: the stored ones.
         without_rows: which of the stored ones no row came to.
@@ -222,7 +262,9 @@ class Entries:
     keys: Column
     parts: Column
     kept: pa.Array
-    first_rows: Column
+    segments: Segments
+    before: pa.Array
+    results: list[pa.Array]
     new: Column
     stored_keys: Column
     stored_parts: Column
@@ -248,12 +290,26 @@ class Entries:
         known = np.append(stored_codes, -1)[at] == codes
         segments = Segments(of_rows)
         before = kept.take(pa.array(at, mask=~known))
-        after = plan.added(given.rows, before, segments)[0] if len(codes) else before
+        after, results = (
+            plan.added(given.rows, before, segments) if len(codes) else (before, plan.results(before))
+        )
         without_rows = np.ones(len(stored_codes), bool)
         without_rows[at[known]] = False
         keys, parts = np.divmod(codes, size)
-        first = segments.order[segments.starts]
-        return cls(starts, keys, parts, after, first, ~known, stored_keys, part_of_stored, kept, without_rows)
+        return cls(
+            starts,
+            keys,
+            parts,
+            after,
+            segments,
+            before,
+            results,
+            new=~known,
+            stored_keys=stored_keys,
+            stored_parts=part_of_stored,
+            stored_kept=kept,
+            without_rows=without_rows,
+        )
 
     def all_of(self, wanted: Column) -> Counted:
         """All entries of some parts, with their rows."""
@@ -310,7 +366,8 @@ class Entries:
         of_stored = stays[self.stored_parts]
         np.minimum.at(least, self.stored_keys[of_stored], self.stored_parts[of_stored])
         np.maximum.at(most, self.stored_keys[~of_stored], self.stored_parts[~of_stored])
-        keys, part, rows = self.keys[self.new], self.parts[self.new], self.first_rows[self.new]
+        first_rows = self.segments.order[self.segments.starts]
+        keys, part, rows = self.keys[self.new], self.parts[self.new], first_rows[self.new]
         order = np.lexsort((rows, keys))
         keys, part, before = keys[order], part[order], watermarks[rows[order]]
         staying = stays[part]

@@ -67,7 +67,8 @@ class SessionWindows(WindowOperator):
     def vectorized(self) -> ColumnSessions | None:
         """The same over columns, which a subtask runs where it can; None where there is no such form."""
         plan = self.plan_over_columns()
-        if plan is None or self._gap_ms is None or type(self) is not SessionWindows:
+        plain = type(self) is SessionWindows and self._settings.shows_once
+        if plan is None or self._gap_ms is None or not plain:
             return None
         descriptors = self._sessions_descriptor, self._closed_descriptor
         return ColumnSessions(self._gap_ms, plan, self._settings, *descriptors)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +14,6 @@ from state_engine.core.functions.vectorized_functions import (
     EVENT_TIME,
     KEY,
     ROW,
-    TIMER,
     PerElement,
     VectorizedKeyedFunction,
 )
@@ -67,20 +68,27 @@ class TimedRows:
 
 @dataclass(frozen=True)
 class WindowColumns:
-    """Windows that are shown: keys, bounds, and the timers that show them."""
+    """Windows that are shown: keys and bounds."""
 
     keys: Column
     starts: Column
     ends: Column
-    timers: Column
 
-    def table(self, keys: pa.Table, plan: PlanOverColumns, kept: pa.Array) -> pa.Table:
-        """Their outputs, from what is kept of their rows."""
+    def table(
+        self, keys: pa.Table, plan: PlanOverColumns, results: Sequence[pa.Array], **marks: Any
+    ) -> pa.Table:
+        """Their outputs.
+
+        Args:
+            keys: by number.
+            results: the columns of the plan's results.
+            marks: columns that say what the outputs come from, and of which kind they are.
+        """
         columns = {name: keys[name].take(pa.array(self.keys)) for name in keys.column_names}
         columns["window_start"] = pa.array(self.starts * 1000).cast(_INSTANT)
         columns["window_end"] = pa.array(self.ends * 1000).cast(_INSTANT)
-        columns |= dict(zip(plan.names, plan.results(kept), strict=True))
-        return pa.table(columns | {KEY: self.keys, TIMER: self.timers, EVENT_TIME: self.ends - 1})
+        columns |= dict(zip(plan.names, results, strict=True))
+        return pa.table(columns | {EVENT_TIME: self.ends - 1} | marks)
 
 
 def bounds_are_timestamps(start: int, end: int) -> bool:

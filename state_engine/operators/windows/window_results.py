@@ -196,10 +196,10 @@ class WindowOperator(KeyedProcessFunction):
         self._emitter.close()
 
     def plan_over_columns(self) -> PlanOverColumns | None:
-        """The declared aggregates over columns; None where something else is computed, or results come out again."""
+        """The declared aggregates over columns; None where something else is computed."""
         contents, emitter, settings = self._contents, self._emitter, self._settings
         plain = type(contents) is WindowAccumulators and type(emitter) is RowsWithBounds and emitter.shows_key
-        if not plain or contents.takes_back or settings.clock or not settings.shows_once:
+        if not plain or contents.takes_back or settings.clock:
             return None
         assert isinstance(contents, WindowAccumulators)
         return PlanOverColumns.of(contents.plan)

@@ -14,6 +14,9 @@ import pytest
 from state_engine.core.errors import InternalError
 from state_engine.core.functions.vectorized_functions import PerElement, vectorized_form
 from state_engine.core.state.descriptors import TIMERS
+from state_engine.core.types.row import Row, RowKind
+from state_engine.operators.windows.assigners import Tumbling
+from state_engine.operators.windows.window_results import Emit
 from state_engine.testing import KeyedHarness
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_windows import ASSIGNERS, LATE, operator, options, stream
@@ -28,6 +31,7 @@ TYPES: dict[str, Any] = {
     "output_type": OUTPUT,
 }
 NAMES = [name for name in ASSIGNERS if name != "computed"]
+RUNNING = [(name, "running") for name in NAMES if isinstance(ASSIGNERS[name][0], Tumbling)]
 FEW, MORE = range(3), range(3, 25)
 
 
@@ -36,6 +40,10 @@ def state_of(harness: KeyedHarness) -> dict[str, Any]:
     entries = harness.snapshot().keyed.entries
     left = {name: {k: v for k, v in of.items() if v != {}} for name, of in entries.items()}
     return {name: of for name, of in left.items() if of}
+
+
+def kinds_of(outputs: list[Row]) -> list[RowKind]:
+    return [output.get_row_kind() for output in outputs]
 
 
 def without_timers(state: dict[str, Any], name: str) -> dict[str, Any]:
@@ -81,15 +89,17 @@ class Mixed:
 @pytest.mark.internal_errors
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
 @pytest.mark.parametrize("lateness", [0, 3, 20])
-@pytest.mark.parametrize("name", NAMES)
-def test_columns_and_elements_in_turn_give_what_elements_give(name: str, lateness: int, seeds: range) -> None:
+@pytest.mark.parametrize(("name", "emit"), [*((name, "final") for name in NAMES), *RUNNING])
+def test_columns_and_elements_in_turn_give_what_elements_give(
+    name: str, emit: Emit, lateness: int, seeds: range
+) -> None:
     windows, _ = ASSIGNERS[name]
     over_columns = 0
     for seed in seeds:
         rng, rows, at = random.Random(seed), stream(seed, 40), 0
 
         def made() -> Any:
-            return operator(windows, lateness=lateness)
+            return operator(windows, lateness=lateness, emit=emit)
 
         elements = KeyedHarness(made(), **options(), **TYPES)
         mixed = Mixed(made, rng, columns=0.5 if seed % 2 else 1.0)
@@ -97,7 +107,9 @@ def test_columns_and_elements_in_turn_give_what_elements_give(name: str, latenes
             size = rng.choice([1, 3, 10, 40])
             batch, at = rows[at : at + size], at + size
             drain = at > len(rows)
-            assert mixed.process(batch, drain=drain) == elements.process(batch, drain=drain), seed
+            outputs, wanted = mixed.process(batch, drain=drain), elements.process(batch, drain=drain)
+            assert outputs == wanted, seed
+            assert kinds_of(outputs) == kinds_of(wanted), seed
             assert mixed.times == elements.output_timestamps, seed
             assert mixed.late == elements.side_output(LATE), seed
             assert without_timers(mixed.state, name) == without_timers(state_of(elements), name), seed

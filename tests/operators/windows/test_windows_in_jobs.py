@@ -276,6 +276,8 @@ def test_the_same_on_spark_also_where_timers_fire_without_a_row(
         late = of_slides.get_side_output(LATE)
         again = late.key_by("k").aggregate(uid="late_rows", n=count())
         of_slides.sink("table", DeltaSink(str(tmp_path / "slides"), key=["k", "window_start"]))
+        running = keyed.window(Tumbling(10), lateness=12, emit="running").aggregate(uid="run", **AGGREGATES)
+        running.sink("running", DeltaSink(str(tmp_path / "running"), key=["k", "window_start"]))
         return {"sessions": of_sessions, "late": late, "late_rows": again}
 
     pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
@@ -288,8 +290,10 @@ def test_the_same_on_spark_also_where_timers_fire_without_a_row(
     outputs = pipeline.outputs()
     assert table_of(outputs["sessions"]) == expected_of(session_model(given, 12))
     slides = sliding_model(given, 12)
-    table = spark.read.load(str(tmp_path / "slides"), format="delta").toArrow().to_pylist()
-    assert table_of([tuple(row.values()) for row in table]) == expected_of(slides)
+    tumbling = models.aligned(given, models.sliding(10, 10), bound=BOUND, lateness=12)
+    for name, expected in (("slides", slides), ("running", tumbling)):
+        table = spark.read.load(str(tmp_path / name), format="delta").toArrow().to_pylist()
+        assert table_of([tuple(row.values()) for row in table]) == expected_of(expected)
     assert sorted(outputs["late"]) == sorted(rows_of(slides.late)) != []
     assert len(outputs["late_rows"]) == len(slides.late)
     assert pipeline.state("sessions", "sessions") == []
