@@ -68,6 +68,10 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
          "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor", "EventTimeTrigger",
          "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger"],
     ),
+    "Joins": (
+        "Joins of two keyed streams, `left.join(right, within=\"1 h\")`, by the names of Flink.",
+        ["IntervalJoined", "ProcessJoinFunction"],
+    ),
     "Aggregates": (
         "Aggregates of the rows of a key, for `keyed.aggregate(n=count(), total=sum_(\"amount\"))`.",
         [

@@ -29,6 +29,7 @@ from state_engine.core.functions.every_function import (
     MapFunction,
     ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessJoinFunction,
     ProcessWindowFunction,
     SinkFunction,
     SourceFunction,
@@ -76,6 +77,7 @@ from state_engine.engine.savepoints import JobSavepoints
 from state_engine.engine.state_processor import StateProcessor
 from state_engine.job.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from state_engine.job.job import StatefulJob
+from state_engine.job.joined_streams import IntervalJoined
 from state_engine.job.stream_shortcuts import CloseableIterator
 from state_engine.job.streams import DataStream, KeyedStream
 from state_engine.job.windowed_stream import AllWindowedStream, WindowedStream
@@ -211,6 +213,8 @@ __all__ = [
     "ProcessingTimeSessionWindows", "DynamicProcessingTimeSessionWindows", "CountTumblingWindowAssigner",
     "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor", "EventTimeTrigger",
     "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger",
+    # joins
+    "IntervalJoined", "ProcessJoinFunction",
     # aggregates
     "count", "sum_", "avg", "min_", "max_", "count_distinct", "collect_set", "collect_list", "first", "last",
     "min_by", "max_by", "stddev", "variance", "aggregate_with",

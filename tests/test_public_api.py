@@ -55,6 +55,7 @@ NAMES = {
     "CountTumblingWindowAssigner", "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor",
     "EventTimeTrigger", "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
+    "IntervalJoined", "ProcessJoinFunction",
     "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink", "VectorizedKeyedFunction", "VectorizedResult",
 }  # fmt: skip
 

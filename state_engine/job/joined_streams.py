@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, get_args
 
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.co_functions import ProcessJoinFunction
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.canonical import storage_type
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.durations import Span, to_milliseconds
+from state_engine.core.types.type_information import TypeLike
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import KEY_COLUMN, OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.late_outputs import check_event_time
@@ -22,7 +25,7 @@ from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInputs, element_type
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings, how_of
-from state_engine.operators.joins.joined_rows import JoinedRows, JoinResults, JoinTime, LeftRows
+from state_engine.operators.joins.joined_rows import CalledJoin, JoinedRows, JoinResults, JoinTime, LeftRows
 from state_engine.operators.lateness import Lateness
 from state_engine.sources.output_type import OutputType
 
@@ -100,14 +103,22 @@ class JoinableStream(Stream):
                 f"join(…, how='{how}') gives left rows as they are: leave take, right and time out"
             )
         gives = _left_kind if made.how in _ONLY_LEFT else partial(_joined, take, right, time)
-        return self._interval_join(other, made, gives, uid, what=f"join(…, within={within!r})")
+        return self._interval_join(other, made, gives, Named("join", uid))
+
+    def interval_join(self, other: KeyedStream) -> IntervalJoined:
+        """The same by Flink's names: ``left.interval_join(right).between(low, high).process(function, output_type)``.
+
+        Args:
+            other: the right stream, as of ``join``.
+        """
+        return IntervalJoined(self, other)
 
     def _interval_join(
-        self, other: KeyedStream, settings: JoinSettings, gives: Gives, uid: str | None, *, what: str
+        self, other: KeyedStream, settings: JoinSettings, gives: Gives, named: Named
     ) -> DataStream:
         inputs = self._both(other)
         for one in inputs:
-            check_event_time(one.parent, what=what, lateness_ms=settings.left.ms)
+            check_event_time(one.parent, what=f"{named.method}(…)", lateness_ms=settings.left.ms)
 
         def made(left: OutputType, right: OutputType) -> IntervalJoin:
             results = gives(left, right).results
@@ -120,7 +131,7 @@ class JoinableStream(Stream):
             holds_back_ms=settings.holds_back_ms,
             shape=settings.shape,
         )
-        joined = self._joined(inputs, function, "join", uid)
+        joined = self._joined(inputs, function, named)
         for tag in (settings.left.late_to, settings.right.late_to):
             if tag is not None:
                 joined.get_side_output(tag)
@@ -136,23 +147,99 @@ class JoinableStream(Stream):
         return OperatorInput(self._node, self._key), OperatorInput(other._node, other._key)
 
     def _joined(
-        self,
-        inputs: tuple[OperatorInput, OperatorInput],
-        function: TypedByInputs,
-        method: str,
-        uid: str | None,
+        self, inputs: tuple[OperatorInput, OperatorInput], function: TypedByInputs, named: Named
     ) -> DataStream:
         """The operator; what does not fit the columns is refused here and now, where code shows them."""
         left, right = (declared_type(one.parent, type_in_code) for one in inputs)
         if left is not None and right is not None:
-            function.gives(left, right)
-        joined = self._add(inputs, function, method=method, uid=uid, output_type=None)
+            function.bound(left, right)
+        method, uid, output_type = named
+        joined = self._add(inputs, function, method=method, uid=uid, output_type=output_type)
         _check_keys(inputs)
         return joined
 
 
+class Named(NamedTuple):
+    """The method that adds an operator, its uid, and the type of its outputs where that is declared."""
+
+    method: str
+    uid: str | None
+    output_type: TypeLike = None
+
+
+@guarded_class
+@dataclass(frozen=True)
+class IntervalJoined:
+    """What ``KeyedStream.interval_join`` gives: say between which bounds, and what is made of each pair.
+
+    Mirrors ``KeyedStream.IntervalJoin`` and ``IntervalJoined`` of Flink, in event time, with these differences: an
+    element is late once the watermark is at its time, and a late element has no pair at all.
+    """
+
+    left: JoinableStream
+    right: KeyedStream
+    interval: Interval = Interval(0, 0)  # noqa: RUF009
+    late_tags: tuple[OutputTag | None, OutputTag | None] = (None, None)
+
+    def in_event_time(self) -> IntervalJoined:
+        """The same: pairs are of event time always."""
+        return self
+
+    def between(self, lower_bound: Span, upper_bound: Span) -> IntervalJoined:
+        """How much later than the left element the right one of a pair may be, both bounds included.
+
+        Raises:
+            ConfigurationError: the upper bound is below the lower one.
+        """
+        return replace(self, interval=Interval.of((lower_bound, upper_bound)))
+
+    def lower_bound_exclusive(self) -> IntervalJoined:
+        """Leave the lower bound out: one millisecond is added to it."""
+        return replace(self, interval=Interval(self.interval.least_ms + 1, self.interval.most_ms))
+
+    def upper_bound_exclusive(self) -> IntervalJoined:
+        """Leave the upper bound out: one millisecond is taken off it."""
+        return replace(self, interval=Interval(self.interval.least_ms, self.interval.most_ms - 1))
+
+    def side_output_left_late_data(self, output_tag: OutputTag) -> IntervalJoined:
+        """Send left elements that come too late to a side output: ``join(…, late_to=tag)``."""
+        return replace(self, late_tags=(output_tag, self.late_tags[1]))
+
+    def side_output_right_late_data(self, output_tag: OutputTag) -> IntervalJoined:
+        """Send right elements that come too late to a side output: ``join(…, late_right_to=tag)``."""
+        return replace(self, late_tags=(self.late_tags[0], output_tag))
+
+    def process(
+        self,
+        process_join_function: ProcessJoinFunction,
+        output_type: TypeLike = None,
+        *,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Call a function with each pair, as the later one of its elements comes.
+
+        Args:
+            process_join_function: gets pairs; its outputs have the time of the later element.
+            output_type: of what it emits.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: it is no such function, its type is missing, or as of ``KeyedStream.join``.
+        """
+        if not isinstance(process_join_function, ProcessJoinFunction):
+            raise ConfigurationError(
+                f"process of an interval join takes a ProcessJoinFunction, not {process_join_function!r}; join(…, "
+                "within=…) gives the columns of both rows without a function"
+            )
+        left, right = (Lateness(0, tag) for tag in self.late_tags)
+        settings = JoinSettings(self.interval, "inner", left, right, "later")
+        results = CalledJoin(process_join_function)
+        named = Named("interval_join", uid, output_type)
+        return self.left._interval_join(self.right, settings, lambda one, other: Given(one, results), named)
+
+
 class Given(NamedTuple):
-    """What a join makes of rows of some kinds, and how."""
+    """What a join makes of rows of some kinds, where that is not declared, and how."""
 
     kind: OutputType
     results: JoinResults

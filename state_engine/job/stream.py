@@ -216,7 +216,7 @@ def _state_names(names: Sequence[str], *, beside: Sequence[str]) -> tuple[str, .
     return checked
 
 
-_NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate")
+_NEED_OUTPUT_TYPE = ("map", "flat_map", "process", "map_with_state", "aggregate", "interval_join")
 
 
 def column_names(given: Any, *, what: str) -> tuple[str, ...]:

@@ -531,6 +531,8 @@ Silence needs event time, a time that is one, and columns that rows have
   operators/test_silence::test_a_row_without_event_time_is_refused
 State of silences behind another time is refused
   operators/test_silence::test_silences_of_another_time_are_refused
+By Flink's names as well, and its function has a type
+  operators/joins/test_joins_by_names_of_flink::test_what_is_no_interval_join_is_refused
 A row without event time is in no join
   operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
 State of another join is refused before a row is read

@@ -70,3 +70,36 @@ class KeyedCoProcessFunction(TimedFunction):
     def process_element2(self, value: Any, ctx: Context) -> Iterable[Any] | None:
         """Handle an element of the second stream: yield outputs, return a list of them, or return None."""
         raise NotImplementedError(f"{type(self).__name__} must define process_element2(self, value, ctx)")
+
+
+class ProcessJoinFunction(Function):
+    """Sees each pair of an interval join: ``left.interval_join(right).between(low, high).process(function, type)``."""
+
+    class Context:
+        """The times of a pair, in milliseconds. One object serves all pairs of a subtask."""
+
+        def __init__(self) -> None:
+            self._left = self._right = 0
+
+        def get_left_timestamp(self) -> int:
+            """Event time of the left element."""
+            return self._left
+
+        def get_right_timestamp(self) -> int:
+            """Event time of the right element."""
+            return self._right
+
+        def get_timestamp(self) -> int:
+            """The later one of both, which outputs have."""
+            return max(self._left, self._right)
+
+        def at(self, left_ms: int, right_ms: int) -> ProcessJoinFunction.Context:
+            """The same, for a pair of other times."""
+            self._left, self._right = left_ms, right_ms
+            return self
+
+    def process_element(self, left: Any, right: Any, ctx: Context) -> Iterable[Any] | None:
+        """Handle one pair: yield outputs, return a list of them, or return None."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define process_element(self, left, right, ctx)"
+        )

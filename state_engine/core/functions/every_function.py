@@ -15,6 +15,7 @@ from state_engine.core.functions.co_functions import (
     CoMapFunction,
     CoProcessFunction,
     KeyedCoProcessFunction,
+    ProcessJoinFunction,
 )
 from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.functions.map_functions import FilterFunction, FlatMapFunction, MapFunction
@@ -34,7 +35,8 @@ from state_engine.core.time.timer_service import MAX_TIMESTAMP, MIN_TIMESTAMP, T
 __all__ = [
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "ReduceFunction", "AggregateFunction",
     "FoldFunction", "KeySelector", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction", "CoFlatMapFunction",
-    "CoProcessFunction", "KeyedCoProcessFunction", "BroadcastProcessFunction", "KeyedBroadcastProcessFunction",
+    "CoProcessFunction", "KeyedCoProcessFunction", "ProcessJoinFunction", "BroadcastProcessFunction",
+    "KeyedBroadcastProcessFunction",
     "SinkFunction", "SourceFunction", "VectorizedKeyedFunction", "VectorizedResult",
     "ProcessWindowFunction", "WindowFunction", "ProcessAllWindowFunction", "AllWindowFunction",
     "TimedFunction", "TimerService", "MIN_TIMESTAMP", "MAX_TIMESTAMP",

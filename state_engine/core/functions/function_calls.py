@@ -163,7 +163,7 @@ _DECLARED = (
 )
 _INSTEAD = {
     "window": "A deleted row could change windows that are closed, or split a session. ",
-    "join": "Pairs would have to be taken back. ",
+    **dict.fromkeys(("join", "interval_join"), "Pairs would have to be taken back. "),
     "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
     "aggregate": f"Define retract(self, value, accumulator) in the function, the inverse of add; or d{_DECLARED}",
     **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"D{_DECLARED}"),

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.functions.co_functions import ProcessJoinFunction
 from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
+from state_engine.core.operator.atomic_call import outputs_of
 from state_engine.core.types.every_type import StructType
+from state_engine.operators.windows.window_results import timed
 
 JoinTime = Literal["left", "right", "later"]
 """Which of two rows gives a pair its event time."""
@@ -93,6 +96,27 @@ class JoinedRows(JoinResults):
         others = _values(self._right, right)
         row = (*ours, *(others[at] for at in self._taken_at))
         return [Timestamped(row, time_of_pair(left, right, self._time))]
+
+
+class CalledJoin(JoinResults):
+    """What a function makes of each pair; outputs have the time of the later row."""
+
+    def __init__(self, function: ProcessJoinFunction) -> None:
+        self._function, self._context = function, ProcessJoinFunction.Context()
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._function.open(runtime_context)
+
+    def close(self) -> None:
+        self._function.close()
+
+    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
+        assert left is not None
+        assert right is not None
+        context = self._context.at(left.at, right.at)
+        given = self._function.process_element(left.row, right.row, context)
+        outputs = [] if given is None else outputs_of(given, "process_element")
+        return [timed(output, context.get_timestamp()) for output in outputs]
 
 
 def time_of_pair(left: Kept | None, right: Kept | None, time: JoinTime) -> int:
