@@ -27,7 +27,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         "A job is a graph of streams with names; describing it reads nothing and starts nothing.",
         ["StatefulJob", "TimePartitions", "DeadLetterLimit", "CompactionPolicy", "DataStream", "KeyedStream",
          "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream", "WatermarkStrategy", "TimestampAssigner",
-         "CloseableIterator"],
+         "CloseableIterator", "step"],
     ),
     "Reading and writing": (
         "Sources and sinks are made here and used by the engine.",

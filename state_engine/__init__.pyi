@@ -109,6 +109,7 @@ from state_engine.operators.aggregates.declarations import (
 )
 from state_engine.operators.last_rows import LastRow
 from state_engine.operators.scd2 import Scd2
+from state_engine.operators.sequence import step
 from state_engine.operators.top_n import TopN
 from state_engine.operators.windows.assigners import (
     CountWindow,
@@ -217,7 +218,7 @@ __all__ = [
     "IntervalJoined", "ProcessJoinFunction",
     # aggregates
     "count", "sum_", "avg", "min_", "max_", "count_distinct", "collect_set", "collect_list", "first", "last",
-    "min_by", "max_by", "stddev", "variance", "aggregate_with",
+    "min_by", "max_by", "stddev", "variance", "aggregate_with", "step",
     # ready-made functions
     "LastRow", "Scd2", "TopN",
     # checkpoint hooks and operator state

@@ -46,7 +46,7 @@ NAMES = {
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
     "count", "sum_", "avg", "min_", "max_", "Timestamped",
     "count_distinct", "collect_set", "collect_list", "first", "last", "min_by", "max_by", "stddev", "variance",
-    "aggregate_with",
+    "aggregate_with", "step",
     "WindowedStream", "Tumbling", "Sliding", "Cumulating", "Session", "TimeWindow",
     "AllWindowedStream", "CountWindow", "GlobalWindow", "ProcessWindowFunction", "WindowFunction",
     "ProcessAllWindowFunction", "AllWindowFunction", "TumblingEventTimeWindows", "SlidingEventTimeWindows",

@@ -86,7 +86,7 @@ def check_no_running_results(inputs: Sequence[OperatorInput], *, operator: str, 
         )
 
 
-_COUNTING = ("aggregate", "aggregates", "over", "reduce", "sum", "top_n", "window")
+_COUNTING = ("aggregate", "aggregates", "over", "reduce", "sequence", "sum", "top_n", "window")
 """Methods that count each row of a stream."""
 
 

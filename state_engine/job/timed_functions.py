@@ -1,24 +1,27 @@
-"""Functions of a keyed stream that take its rows by event time: ``keyed.over(…)``."""
+"""Functions of a keyed stream that take its rows by event time: ``keyed.over(…)`` and ``keyed.sequence(…)``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, get_args
 
 from state_engine.core.choices import check_choice
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.process_functions import KeyedProcessFunction
+from state_engine.core.types.column_names import check_there
 from state_engine.core.types.durations import Span, to_milliseconds
-from state_engine.job.declared_aggregates import Key, check_aggregates
+from state_engine.core.types.every_type import StructType
+from state_engine.job.declared_aggregates import Key, check_aggregates, key_columns, record_key
 from state_engine.job.graph import OperatorInput, declared_type, type_in_code
 from state_engine.job.late_outputs import check_event_time
 from state_engine.job.lists_of_rows import check_rows
-from state_engine.job.stream import Stream
+from state_engine.job.stream import Stream, column_names
 from state_engine.job.typed_by_input import TimedByInput
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.declarations import Aggregate, Reach
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.over import Over, OverPlan, WhenOut, shape_of_over
+from state_engine.operators.sequence import Sequences, SequenceSettings, check_no_clash
 from state_engine.sources.output_type import OutputType
 
 if TYPE_CHECKING:
@@ -83,6 +86,68 @@ class TimedFunctions(Stream):
 
         shape = shape_of_over(aggregates, tile_ms, emit, waits)
         return self._by_time(made, gives, waits, shape=shape, method="over", uid=uid)
+
+    def sequence(
+        self,
+        *steps: Any,
+        within: Span,
+        by: str | None = None,
+        strict: bool = False,
+        overlapping: bool = False,
+        incomplete: bool = False,
+        take: Sequence[str] = (),
+        lateness: Span = 0,
+        late_to: OutputTag | None = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Find rows of each key that follow each other, step by step: a funnel, or a pattern.
+
+        ``events.key_by("user").sequence("view", "cart", "buy", by="action", within="1 day")``. A result has the columns
+        of the key, and the time of each step: ``view_at``, ``cart_at``, ``buy_at``. Rows are taken by event time, so
+        their order of arrival does not matter. A step takes the first row that fits it, and others in between are
+        skipped. State of a key: the rows within the lateness, and the sequences that began less than ``within`` ago.
+
+        Args:
+            steps: values of the column ``by``, or ``step("large", where=…)``; at least two.
+            within: the last row of a sequence comes less than this behind its first.
+            by: the column that values are compared with.
+            strict: any other row of the key ends a sequence.
+            overlapping: a row may be of several sequences. Otherwise the one that began first has its rows, and with
+                its last one all others are dropped.
+            incomplete: sequences that run out of time come out as well: with ``steps``, the number of steps they
+                reached, nulls for the others, and the event time of their end.
+            take: columns of the last row that a sequence has.
+            lateness: how long rows wait for others that come late. Operators that read the results have a watermark so
+                much earlier.
+            late_to: the side output for rows that come later; without, they are dropped and counted.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: the stream has no event time, or holds updates; its late rows are gone before; or steps
+                and columns do not fit.
+        """
+        waits, key = Lateness(to_milliseconds(lateness), late_to), self._key
+        settings = SequenceSettings.of(
+            steps, to_milliseconds(within), by=by, strict=strict, overlapping=overlapping, incomplete=incomplete,
+            take=column_names(take, what="take of sequence"),
+        )  # fmt: skip
+
+        def made(kind: OutputType) -> KeyedProcessFunction:
+            check_rows(kind, "sequence")
+            return Sequences(kind.columns, settings, waits, record_key=record_key(key_columns(key, kind)))
+
+        def gives(kind: OutputType) -> OutputType:
+            check_rows(kind, "sequence")
+            columns = key_columns(key, kind)
+            types = dict(zip(kind.columns.names, kind.columns.types, strict=True))
+            check_there(settings.take, kind.columns.names, what="take of sequence")
+            between = settings.columns_between()
+            names = [*columns.names, *between, *settings.take]
+            check_no_clash(names)
+            of_columns = [*columns.types, *between.values(), *(types[name] for name in settings.take)]
+            return OutputType(StructType(names, of_columns, "row"), scalar=False)
+
+        return self._by_time(made, gives, waits, shape=settings.shape(waits), method="sequence", uid=uid)
 
     def _by_time(
         self,

@@ -589,6 +589,11 @@ Aggregates of the rows before have a reach, tiles that fit it, and names of thei
   operators/test_over::test_what_is_refused
   operators/test_over::test_a_row_without_event_time_is_refused
   operators/test_over_in_jobs::test_what_cannot_be_is_refused_while_the_job_is_built
+A sequence has two steps or more, a time, and columns that the stream has; a row has an event time
+  operators/test_sequence::test_what_cannot_be_is_refused_while_the_job_is_built
+  operators/test_sequence::test_rows_without_a_time_or_with_one_that_no_timestamp_has_are_refused
+Another sequence is refused where there is a state
+  operators/test_sequence::test_another_sequence_on_a_state_is_refused
 Other spans of such aggregates are refused where there is a state
   operators/test_over_in_jobs::test_other_spans_of_a_state_are_refused
 A lateness is 0 or more, and a row that waits has an event time
