@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
 from itertools import count
 from typing import Any
 
@@ -18,7 +17,7 @@ from state_engine.core.functions.process_functions import KeyedProcessFunction
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
-from state_engine.core.time.local_times import EPOCH
+from state_engine.core.time.local_times import instant
 from state_engine.core.types.every_type import ListType, StructType, TypeInformation
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.accumulators import BIGINT
@@ -209,7 +208,7 @@ class Sequences(KeyedProcessFunction):
         """Let the row wait."""
         at = ctx.timestamp()
         if at is not None:
-            _instant(at)
+            _check_time(at)
         return self._waiting.add(self._rows.normal(value), ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
@@ -280,14 +279,15 @@ class Sequences(KeyedProcessFunction):
 
     def _output(self, times: Sequence[int], taken: Sequence[Any], ctx: KeyedContext) -> tuple[Any, ...]:
         settings = self._settings
-        instants = [_instant(at) for at in times] + [None] * (len(settings.steps) - len(times))
+        instants = [instant(at) for at in times] + [None] * (len(settings.steps) - len(times))
         reached = [len(times)] if settings.incomplete else []
         return (*key_values(ctx.get_current_key(), record=self._record_key), *instants, *reached, *taken)
 
 
-def _instant(at_ms: int) -> datetime:
+def _check_time(at_ms: int) -> None:
+    """Refuse a time that no timestamp has. Raises ValueTypeError."""
     try:
-        return EPOCH + timedelta(milliseconds=at_ms)
+        instant(at_ms)
     except OverflowError:
         raise ValueTypeError(
             f"the event time of the row, {at_ms} ms, is not in the years 1 to 9999: filter such rows"
