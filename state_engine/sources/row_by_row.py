@@ -73,6 +73,11 @@ zone of the process; functions over columns of pandas or Arrow go by that of the
 _TIMESTAMP = re.compile(r'(?:^|[tT]ype":)"timestamp"').search
 """Finds the type in a type's JSON."""
 _CLOCKS = {"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"}
+_OF_THE_DAY = r"(?i)^[\x00-\x20\x7f]*(?:T[0-9]|[0-9]{1,2}:|(?:now|today|tomorrow|yesterday)\b)"
+"""Texts from which a cast makes a time of the day on which it runs."""
+_TIMES = {"timestamp", "timestamp_ntz", "date"}
+_HOLD_CASTS = {"ParseToTimestamp", "ParseToDate"}
+"""``to_timestamp`` and ``to_date``, which stand for a cast where no format is given."""
 
 
 def visible(rows: DataFrame, hidden: Sequence[str]) -> DataFrame:
@@ -125,12 +130,13 @@ class _Carrier:
         self._given, self._names, self._what = given, names, what
         self._vm = jvm_of(given.sparkSession)
         plan = f"{_CATALYST}.plans.logical"
-        self._project, self._expand, self._union = (
-            java_class(self._vm, f"{plan}.{name}") for name in ("Project", "Expand", "Union")
+        self._project, self._filter, self._expand, self._union = (
+            java_class(self._vm, f"{plan}.{name}") for name in ("Project", "Filter", "Expand", "Union")
         )
         patterns = java_class(self._vm, f"{_CATALYST}.trees.TreePattern")
         self._of_python = patterns.PYTHON_UDF()
         self._current = patterns.CURRENT_LIKE()
+        self._casts = (patterns.CAST(), patterns.RUNTIME_REPLACEABLE())
 
     def carried(self, plan: JavaObject) -> _Carried | None:
         """The node with the hidden columns; None where it does not read the stream."""
@@ -149,6 +155,7 @@ class _Carrier:
         if not places:
             return None
         self._check_expressions(plan)
+        plan = self._with_whole_times(plan, kind)
         if kind == "Union":
             return self._of_union(children, [one for one in below if one is not None])
         at = places[0]
@@ -261,6 +268,46 @@ class _Carrier:
         if by_itself:
             yield expression
         yield from chain.from_iterable(map(self._of_a_run, children))
+
+    def _with_whole_times(self, plan: JavaObject, kind: str) -> JavaObject:
+        """The node, where no text becomes a time of the day on which it runs, as ``12:30`` or ``today`` would."""
+        before = _list(plan.expressions())
+        after = [self._whole_time(one) for one in before]
+        if all(new is old for new, old in zip(after, before, strict=True)):
+            return plan
+        if kind == "Project":
+            return self._project(self._seq(after), plan.child())
+        if kind == "Filter":
+            return self._filter(after[0], plan.child())
+        raise ConfigurationError(
+            f"{self._what} makes times of texts in a node {kind}, where a time of day without a date would get that of "
+            "the run: make them in a select, or withColumn, in front of it"
+        )
+
+    def _whole_time(self, expression: JavaObject) -> JavaObject:
+        """An expression whose casts take such a text for one that is no time."""
+        if not any(map(expression.containsPattern, self._casts)):
+            return expression
+        if _kind(expression) in _HOLD_CASTS:
+            cast = expression.replacement()
+            made = self._whole_time(cast)
+            return expression if made is cast else made
+        before = _list(expression.children())
+        after = [self._whole_time(child) for child in before]
+        if _kind(expression) == "Cast" and before[0].dataType().typeName() == "string":
+            kind = str(expression.dataType().typeName())
+            if kind == "timestamp" or (kind in _TIMES and before[0].foldable()):
+                after[0] = self._marked(after[0])
+        if all(new is old for new, old in zip(after, before, strict=True)):
+            return expression
+        return expression.withNewChildren(self._seq(after))
+
+    def _marked(self, text: JavaObject) -> JavaObject:
+        """A text that says what it lacks, so that its cast fails, or gives null where it is a ``try_cast``."""
+        of = f"{_CATALYST}.expressions"
+        literal, kind = java_class(self._vm, f"{of}.Literal"), text.dataType()
+        lacks = literal.create("without a date it depends on the day of the run: $0", kind)
+        return java_class(self._vm, f"{of}.RegExpReplace")(text, literal.create(_OF_THE_DAY, kind), lacks)
 
     def _refused(self, kind: str) -> ConfigurationError:
         words, way_out = _OTHER_ROWS.get(kind, (kind, _STATE))

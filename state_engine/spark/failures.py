@@ -3,7 +3,8 @@
 A worker or an executor that died: ``SubtaskLostError``, the operation can be tried again. The JVM of this very process:
 ``SparkLostError``, another process has to go on. Memory that was refused: ``MemoryLimitError``. A Python of tasks that
 lacks a library, a host name that does not resolve: ``SetupError``. A store that did not answer Spark or Kernel:
-``StorageError``. Whatever an operation had committed stays; what it had not is seen by nobody. Plays the part of
+``StorageError``. A value that DataFrame code of a job cannot take: ``UserFunctionError``. Whatever an operation had
+committed stays; what it had not is seen by nobody. Plays the part of
 Flink's ``TaskManagerLostException`` and of its ``JobManager``'s fail-over.
 """
 
@@ -31,6 +32,7 @@ from state_engine.core.errors import (
     StatelakeError,
     StorageError,
     SubtaskLostError,
+    UserFunctionError,
 )
 from state_engine.spark.read_failures import messages
 from state_engine.spark.shipping import ENGINE
@@ -72,6 +74,13 @@ _NO_MEMORY = {
 """Who asked for memory in vain, and what Spark says then."""
 _OURS = re.compile(r"\bstate_engine\.core\.errors\.(\w+): (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 """How Python prints an error of ours, as which it leaves a task, and how an expression raises one."""
+_OF_A_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
+"""How Spark says that an expression cannot take a value: a text that is no number, a sum that is too large."""
+_NO_ANSI = re.compile(r' If necessary set "?spark\.sql\.ansi\.enabled"? to "?false"?[^.]*\.')
+"""Advice of Spark's that is none in a session of the engine, which has ANSI on."""
+_OF_PYTHON = re.compile(r"Traceback \(most recent call last\):.*?\n(\w[^\n]*)", re.DOTALL)
+"""The traceback of a Python of tasks, and its last line."""
+_ENGINE_CODE = re.compile(r'File "[^"]*/state_engine/(?!spark/frame_code\.py)')
 _STORE_PATH = re.compile(r"\bs3a?://[^\s:]+")
 _REAPED_S = 5.0
 """The time in which the exit of a JVM that hung up is known. One that answers with an exception has not hung up."""
@@ -89,6 +98,7 @@ def outside(error: Exception, session: Any, job: str) -> StatelakeError | None:
             or lost_process(error, session=session, job=job)
             or unresolved_host(error, job=job)
             or failed_store(error, job=job)
+            or failed_frame_code(error, job=job)
         )
     if isinstance(error, SourceError | SinkError | RootError) and "does not resolve" not in str(error):
         return unresolved_host(error, job=job)
@@ -280,6 +290,22 @@ def failed_store(error: Exception, *, job: str) -> StorageError | None:
         if (failure := store_failure(text, path)) is not None:
             kept = "All commits are kept, and the next run finishes the one in progress."
             return failure.placed_in(job, kept) if job else failure
+    return None
+
+
+def failed_frame_code(error: Exception, *, job: str) -> UserFunctionError | None:
+    """What failed in DataFrame code of a job, where an error of Spark says so; None for any other error."""
+    for text in (text for one in _of_spark(error) for text in messages(one)):
+        raised = _OF_PYTHON.search(text)
+        if raised and not _ENGINE_CODE.search(text):
+            cause, trace = raised[1], raised[0]
+        elif _OF_A_VALUE.search(text):
+            cause, trace = _NO_ANSI.sub("", text.partition("\n==")[0]), ""
+        else:
+            continue
+        return UserFunctionError(
+            job=job, operator="transform", cause=cause, traceback_text=trace, can_be_set_aside=False
+        )
     return None
 
 

@@ -621,6 +621,12 @@ A value that would lose something as its declared type is refused, alone and in 
 A transform that looks at other rows of the micro-batch, or at when and where it runs, is refused
   sources/test_row_by_row::test_what_looks_at_other_rows_or_at_the_run_is_refused
   sources/test_row_by_row::test_a_hidden_column_of_spark_is_refused
+A text without a date that a transform casts to a time is refused, for Spark gives it the date of the run
+  sources/test_row_by_row::test_no_text_gets_the_date_of_the_run
+A value that code of a transform cannot take ends the micro-batch as an error of that code, with what Spark says
+  spark/test_failures::test_what_code_of_a_transform_cannot_take_is_no_defect
+A column of a type that no text of CSV says is refused when its source is made, by its name
+  sources/test_text_files::test_a_column_that_no_text_says_is_named_when_the_source_is_made
 A row that is no insert needs a function, a harness or a collection of a stream that changes
   core/harness/test_row_kinds::test_what_accepts_changes_puts_out_inserts_unless_it_says_otherwise
   core/harness/test_row_kinds::test_a_row_of_another_kind_needs_a_harness_of_a_stream_that_changes

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, DateTimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -284,6 +285,44 @@ def test_what_looks_at_other_rows_or_at_the_run_is_refused(frame: StreamFrame, w
         pytest.skip("this version of Spark has none")
     code, message = OTHER_ROWS[what]
     assert re.search(f"transform.*{message}", refused(frame, code))
+
+
+OF_THE_DAY = ["12:30", "7:5", " 07:00:00.5", "T07", "t7:30"]
+WITH_A_DATE = ["2024-01-05 07:00:00", "2024-01-05T07:00", "2024-01-05", "2024"]
+MADE_TIMES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "a cast": lambda d: d.select(F.col("t").cast("timestamp")),
+    "to_timestamp": lambda d: d.where("year(to_timestamp(t)) > 0"),
+    "a comparison": lambda d: d.where(F.col("t") > F.lit(datetime(2020, 1, 1))),
+    "deep inside": lambda d: d.select(F.expr("transform(array(t), x -> struct(hour(x)))")),
+}
+NO_DATES = {
+    "today": "cast('today' AS date)", "now": "cast(' NOW ' AS timestamp)", "tomorrow": "to_timestamp('tomorrow')",
+    "to_date": "to_date('today')", "without zone": "cast('yesterday' AS timestamp_ntz)",
+    "a literal": "to_timestamp('12:30')",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("frame", ["driver"], indirect=True)
+def test_no_text_gets_the_date_of_the_run(frame: StreamFrame) -> None:
+    def with_texts(texts: list[str]) -> StreamFrame:
+        return frame.transformed(Step(lambda d: d.select(F.explode(F.array(*map(F.lit, texts))).alias("t"))))
+
+    def times(texts: list[str], code: Callable[[DataFrame], DataFrame]) -> list[Any]:
+        return [row[0] for row in in_order(with_texts(texts).transformed(Step(code)))]
+
+    try_cast = "try_cast(t AS timestamp)"
+    assert times(OF_THE_DAY, lambda d: d.selectExpr(try_cast)) == [None] * 5 * len(ROWS)
+    dated = times(WITH_A_DATE, lambda d: d.selectExpr(f"year({try_cast})"))
+    assert dated == [2024] * 4 * len(ROWS)
+    for text, code in zip(OF_THE_DAY, MADE_TIMES.values(), strict=False):
+        assert len(times(WITH_A_DATE, code)) == 4 * len(ROWS)
+        with pytest.raises(DateTimeException, match=f"depends on the day of the run: {text}"):
+            times([text], code)
+    for made in NO_DATES.values():
+        with pytest.raises(DateTimeException, match="depends on the day of the run"):
+            times(["x"], lambda d, made=made: d.selectExpr(made))  # type: ignore[misc]
+    with pytest.raises(ConfigurationError, match=r"makes times of texts in a node Generate.*in front of it"):
+        times(WITH_A_DATE, lambda d: d.select(F.explode(F.array(F.col("t").cast("timestamp")))))
 
 
 TIMES = {

@@ -564,6 +564,14 @@ def test_options_are_checked_when_they_are_given(tmp_path: Path, what: str) -> N
         FileSource(str(tmp_path), schema="k int", format=form, options=options)  # type: ignore[arg-type]
 
 
+def test_a_column_that_no_text_says_is_named_when_the_source_is_made() -> None:
+    with pytest.raises(
+        ValueTypeError,
+        match=r"column 'm': no text says .*map<string, int32> is: declare the column as string",
+    ):
+        FileSource("/in", schema="k int, m map<string, int>", format="csv")
+
+
 def test_options_have_any_case(tmp_path: Path) -> None:
     assert read(tmp_path, "k;v\n1;2\n", "v int, k int", options={"HEADER": "TRUE", "Sep": ";"}).rows == [
         (2, 1)

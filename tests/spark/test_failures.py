@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
+from pyspark.errors.exceptions.captured import PythonException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
 from state_engine.core.errors import (
@@ -26,8 +28,9 @@ from state_engine.core.errors import (
     SparkLostError,
     StatelakeError,
     SubtaskLostError,
+    UserFunctionError,
 )
-from state_engine.spark.failures import lost_process, outside, unresolved_host
+from state_engine.spark.failures import failed_frame_code, lost_process, outside, unresolved_host
 from tests.support.tiny import Site
 
 pytestmark = pytest.mark.spark_tasks
@@ -231,3 +234,50 @@ def test_an_error_of_ours_in_a_task_is_that_error(spark: SparkSession) -> None:
         assert str(error).startswith(
             "job 'totals': a file that one operator hands to another is gone; run again"
         )
+
+
+def _by_column(rows: Any) -> Any:
+    return F.pandas_udf(lambda ks: ks.map({}.__getitem__), "int")(rows["k"])  # type: ignore[call-overload]
+
+
+def _by_row(rows: Any) -> Any:
+    return F.udf(lambda k: {}[k], "int")(rows["k"])
+
+
+FRAME_CODE: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a cast": (lambda d: d["k"].cast("int"), r"CAST_INVALID_INPUT.*'a'.*try_cast"),
+    "a sum": (lambda d: d["v"] + F.lit(2**63 - 1), "ARITHMETIC_OVERFLOW"),
+    "a division": (lambda d: d["v"] / F.lit(0), r"DIVIDE_BY_ZERO.*try_divide"),
+    "a pattern of times": (lambda d: F.to_date("k", "yyyy"), "CANNOT_PARSE_TIMESTAMP"),
+    "a udf": (_by_row, "KeyError: 'a'"),
+    "a pandas_udf": (_by_column, "KeyError: 'a'"),
+}
+
+
+@pytest.mark.parametrize("what", FRAME_CODE)
+def test_what_code_of_a_transform_cannot_take_is_no_defect(
+    what: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    code, message = FRAME_CODE[what]
+    pq.write_table(pa.table({"k": ["a"], "v": [1]}), tmp_path / "1.parquet")
+    refusing = StatefulJob("refusing")
+    rows = refusing.source("events", FileSource(str(tmp_path / "1.parquet"), schema="k string, v bigint"))
+    made = rows.transform(lambda d: d.select(code(d).alias("x")))
+    made.sink("out", DeltaSink(str(tmp_path / "sink")))
+    engine = StateEngine(tmp_path / "root", spark)
+    with pytest.raises(
+        UserFunctionError,
+        match=rf"(?s)job 'refusing', operator 'transform': .*{message}.*Fix the function and run again",
+    ) as caught:
+        engine.run(refusing)
+    assert "ansi" not in str(caught.value)
+    assert engine.checkpoints(refusing) == []
+
+
+def test_a_traceback_of_the_engine_is_none_of_a_transform(spark: SparkSession) -> None:
+    def failed(file: str) -> UserFunctionError | None:
+        text = f'Traceback (most recent call last):\n  File "/state_engine/spark/{file}", line 1, in run\nKeyError: 1'
+        return failed_frame_code(PythonException(text, stackTrace=""), job="j")
+
+    assert failed("tasks.py") is None
+    assert failed("frame_code.py") is not None

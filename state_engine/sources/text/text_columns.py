@@ -74,7 +74,11 @@ def csv_column(name: str, kind: TypeInformation, rules: TextRules) -> ColumnRead
         ([1, None, None], "column 'n': 'x': it is not a whole number")
     """
     fast, plain = _fast(kind, rules)
-    return ColumnReader(name, kind, text_reader(kind, rules), str, fast, plain)
+    try:
+        read = text_reader(kind, rules)
+    except ValueTypeError as error:
+        raise ValueTypeError(f"column '{name}': {error}") from None
+    return ColumnReader(name, kind, read, str, fast, plain)
 
 
 def json_column(name: str, kind: TypeInformation, rules: TextRules) -> ColumnReader:
