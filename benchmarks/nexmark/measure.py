@@ -1,0 +1,96 @@
+"""Every query here and on Spark, over the same files; results are compared with those of polars."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import polars as pl
+from polars.testing import assert_frame_equal
+from pyspark.sql import SparkSession
+
+from benchmarks.comparison import OnStep, spark_application
+from benchmarks.figures import Comparison, Figures, Timed
+from benchmarks.nexmark import on_spark
+from benchmarks.nexmark.events import write
+from benchmarks.nexmark.expected import EXPECTED, frames
+from benchmarks.nexmark.queries import QUERIES
+from benchmarks.unequal import UnequalResultsError
+from state_engine import StateEngine
+
+_MINUTE_MS = 60_000
+
+
+def run(spark: SparkSession, name: str, directory: Path, into: Path, *, files_per_batch: int) -> float:
+    """Seconds of one query over all files, until every window has ended."""
+    query = QUERIES[name]
+    job = query.job(directory, into, files_per_batch=files_per_batch)
+    with StateEngine(f"{into}-root", spark) as engine:
+        started = time.perf_counter()
+        engine.run(job, drain=True)
+        if query.of_clock:
+            engine.run(job, clock=time.time_ns() // 1_000_000 + _MINUTE_MS)
+        return time.perf_counter() - started
+
+
+def check(spark: SparkSession, name: str, into: Path, wanted: pl.DataFrame, *, whole: bool = True) -> int:
+    """Compare the results of a query with those of polars; returns how many there are.
+
+    Args:
+        whole: whether all must be there, and not only right ones.
+
+    Raises:
+        UnequalResultsError: they differ.
+    """
+    results = pl.from_arrow(spark.read.format("delta").load(str(into)).toArrow())
+    assert isinstance(results, pl.DataFrame)
+    if name == "q12":
+        results = results.group_by("bidder").agg(pl.col("n").sum())
+    columns = sorted(wanted.columns)
+    try:
+        results = _comparable(results.select(columns))
+        wanted = _comparable(wanted.select(columns))
+        if not whole:
+            wanted = wanted.join(results, on=columns, how="semi", nulls_equal=True)
+        assert_frame_equal(results.sort(columns), wanted.sort(columns), check_dtypes=False, rel_tol=1e-9)
+    except (AssertionError, pl.exceptions.PolarsError) as error:
+        raise UnequalResultsError(f"{name}, {QUERIES[name].title}: {error}") from None
+    return results.height
+
+
+def _comparable(rows: pl.DataFrame) -> pl.DataFrame:
+    decimals = [column for column, kind in rows.schema.items() if kind.is_decimal()]
+    return rows.with_columns(pl.col(decimals).cast(pl.Float64))
+
+
+def measure(
+    *, events: int, batches: int, files_per_batch: int = 2, only: Collection[str] = (), done: OnStep = print
+) -> Figures:
+    """One round of each query on each engine that can run it.
+
+    Raises:
+        UnequalResultsError: results are not those of polars.
+    """
+    comparisons, missing = {}, []
+    with tempfile.TemporaryDirectory(prefix="statelake-nexmark-") as name, spark_application() as spark:
+        directory = Path(name)
+        write(directory, events, files=batches * files_per_batch)
+        rows = frames(directory)
+        engines: dict[str, Callable[..., float]] = {"statelake": run, "spark": on_spark.run}
+        for query in only or QUERIES:
+            wanted = EXPECTED[query](rows)
+            timed = []
+            for engine, runs in engines.items():
+                if engine == "spark" and query in on_spark.CANNOT:
+                    missing.append(f"{query} on Spark: {on_spark.CANNOT[query]}")
+                    continue
+                into = directory / f"{query}-{engine}"
+                seconds = runs(spark, query, directory, into, files_per_batch=files_per_batch)
+                whole = engine == "statelake" or query not in on_spark.WITH_STATE
+                count = check(spark, query, into, wanted, whole=whole)
+                timed.append(Timed(engine, [seconds], events))
+                done(f"{query} on {engine}: {seconds:.2f} s, {count:,} results")
+            comparisons[query] = Comparison(f"{query}: {QUERIES[query].title}", timed)
+    return Figures(comparisons, missing=missing)
