@@ -55,8 +55,8 @@ class Duplicates:
         check_choice(self.emit, get_args(EmitOfDuplicates), what="emit")
         if self.within_ms is not None and self.within_ms <= 0:
             raise ConfigurationError(
-                f"within of drop_duplicates must be longer than nothing, not {self.within_ms} ms: rows this far apart "
-                "are no duplicates"
+                f"within of drop_duplicates must be longer than nothing, not {self.within_ms} ms: only rows nearer "
+                "than this are duplicates"
             )
         if self.keep == "last":
             self._check_last()
@@ -90,7 +90,7 @@ class Duplicates:
 
     @property
     def _by_time(self) -> bool:
-        """Whether it depends on the event time of rows which of them is the first."""
+        """Whether the event time of rows decides between them."""
         return self.within_ms is not None or self.emit == "final"
 
     def function(self, node: Node, key: tuple[str, ...]) -> TypedByInput:

@@ -159,11 +159,11 @@ class TableFunctions(Stream):
         forget_after: Span | None = None,
         uid: str | None = None,
     ) -> DataStream:
-        """Tell of keys that have no row for some time: ``sensors.key_by("id").silent(after="10 min")``.
+        """Find keys that have no row for some time: ``sensors.key_by("id").silent(after="10 min")``.
 
         Give the source ``watermark="clock"``: where nothing else comes, only the clock says that time goes on. A result
         has the columns of the key, ``silent_since``, which is the time of the last row, and those of ``take``. It comes
-        once a silence, when no row can come any more in this time; one exactly ``after`` later is in it. One entry for
+        once a silence, when all rows of this time have come; a row exactly ``after`` later is in it. One entry for
         each key is kept for ever, unless ``forget_after`` says otherwise, in the state ``last_seen``, which
         ``publish(table)`` shows. When a job is drained, all keys become silent.
 
@@ -172,7 +172,7 @@ class TableFunctions(Stream):
             lateness: how long behind the watermark a row is taken. Rows that come later are dropped and counted.
             back: whether one more row comes when a key speaks again, with its time in ``back_at``.
             take: columns of the last row that come out, too.
-            forget_after: forget a key so long behind its last row, not before its silence: its next row is its first
+            forget_after: forget a key this time after its last row, not before its silence: its next row is its first
                 one.
             uid: identity of the operator and of its state.
 

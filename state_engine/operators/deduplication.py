@@ -60,10 +60,10 @@ class KeptTimes:
     """The times of the rows that are kept: a row nearer than ``within`` to one of them is a duplicate.
 
     Duplicates are not kept, so they make no other row a duplicate. A time goes when the watermark is
-    ``time + within − 1 + lateness``: no row that is near enough can come then.
+    ``time + within − 1 + lateness``: all rows that are near enough have come then.
 
     Args:
-        within_ms: how far apart rows are that are none of each other; None for no distance at all.
+        within_ms: rows this far apart are different ones; None where all rows of a key are the same one.
     """
 
     def __init__(self, within_ms: int | None, lateness: Lateness) -> None:
@@ -86,7 +86,7 @@ class KeptTimes:
         return True
 
     def drop(self, watermark: int) -> None:
-        """Drop the times that no row can be near any more."""
+        """Drop the times that all rows near them have come to."""
         within = self._within_ms
         if within is None:
             return
@@ -101,7 +101,7 @@ class FirstRowsWithin(KeyedProcessFunction):
     """Emits a row at its place in the total order, unless a row nearer than ``within`` came out before it.
 
     Args:
-        within_ms: rows so far apart, or farther, are no duplicates, in both directions of event time.
+        within_ms: rows nearer than this are duplicates, in both directions of event time.
         lateness: when a row is too late, and where it goes.
 
     State: ``seen``, the times of rows that came out, each until the watermark is
@@ -134,14 +134,14 @@ class FirstRowsWithin(KeyedProcessFunction):
         self._late.open(runtime_context)
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
-        """The row, where it is no duplicate; a row that is too late goes to its side output."""
+        """The row, unless it is a duplicate; a row that is too late goes to its side output."""
         at = time_of(ctx)
         if self._lateness.is_over(at, ctx.current_watermark()):
             return self._late.outputs(value, ctx)
         return [value] if self._kept.keeps(at, ctx) else []
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        """Drop the times that no row can be near any more."""
+        """Drop the times that all rows near them have come to."""
         self._kept.drop(timestamp)
         return []
 
@@ -178,7 +178,7 @@ class FirstRowsInTime(KeyedProcessFunction):
         return self._waiting.add(value, ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        """The rows whose time has come and that are no duplicates."""
+        """The rows whose time has come, without duplicates."""
         for at, row in self._waiting.due(timestamp, ctx):
             if self._kept.keeps(at, ctx):
                 yield Timestamped(row, at)

@@ -1,4 +1,4 @@
-"""``Silence``: tells of keys without rows for some time, and of their return.
+"""``Silence``: finds keys without rows for some time, and their return.
 
 Plays the part of a ``KeyedProcessFunction`` with a timer behind the last row, as in Flink's documentation; that one
 depends on the order in which rows come, and this one does not.
@@ -33,8 +33,8 @@ class Silence(KeyedProcessFunction):
     is no silence. Rows are taken by event time, so a silence between two rows comes out even where the second row is
     there before the watermark. Its event time is ``last + after``.
 
-    State: ``last_seen``, one entry a key, for ever or until ``forget_after_ms``; ``waiting``, the rows within the
-    lateness of the watermark, of which only the columns to take are kept; and a timer for each key that is not silent.
+    State: ``last_seen``, one entry a key, for ever or until ``forget_after_ms``; ``waiting``, times and
+    columns to take of the rows within the lateness of the watermark; and a timer for each key that is not silent.
 
     Args:
         after_ms: how long a key may be without rows.
@@ -91,7 +91,7 @@ class Silence(KeyedProcessFunction):
         return self._waiting.add((ctx.timestamp(), *taken), ctx)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        """Take the rows whose time has come, and tell of a silence that is long enough."""
+        """Take the rows whose time has come; the silence, if it is long enough."""
         for at, row in self._waiting.due(timestamp, ctx):
             yield from self._heard(at, tuple(row)[1:], ctx)
         yield from self._waited(timestamp, ctx)
@@ -127,7 +127,7 @@ class Silence(KeyedProcessFunction):
                 self._await(goes, ctx)
 
     def _await(self, at: int, ctx: KeyedContext) -> int:
-        """Wait until all rows of a time have come; the watermark that says so."""
+        """Wait until all rows of a time have come; the watermark at which they have."""
         until = self._lateness.ends(at)
         ctx.timer_service().register_event_time_timer(until)
         return until
@@ -143,7 +143,7 @@ class Silence(KeyedProcessFunction):
 
 
 def shape_of(after_ms: int, lateness_ms: int) -> str:
-    """Which silences were told of already, as text: with another time some would be told of twice, and some never.
+    """Which silences came out already, as text: another time would repeat some, and leave some out.
 
     Example:
         >>> shape_of(600000, 0)
