@@ -54,8 +54,6 @@ An option of a source or sink that has no effect, or a value that it does not ta
 An argument of an engine's call that does not fit is refused before anything is done, with what the call takes
   misuse/test_engine_arguments::test_the_message_names_call_argument_and_what_it_takes
   misuse/test_engine_arguments::test_one_name_in_place_of_a_list_is_refused_with_the_list
-A damaged file of a root or of its outputs is refused as such, or changes nothing
-  misuse/test_damage_of_every_file::test_a_damaged_file_changes_no_result
 A stored position with a number that its source does not have is refused, with a way out
   sources/test_wrong_positions::test_a_wrong_number_is_refused_when_the_next_batch_is_planned
   sources/test_wrong_positions::test_a_wrong_number_is_refused_when_a_batch_is_read_again
@@ -660,6 +658,7 @@ import pytest
 TESTS = Path(__file__).parents[1]
 ALLOWED = {
     "misuse/test_constructors::test_a_wrong_argument_is_taken_or_refused_as_one",
+    "misuse/test_damage_of_every_file::test_a_damaged_file_changes_no_result",
     "misuse/test_engine_arguments::test_a_wrong_argument_is_taken_or_refused_as_one",
     "misuse/test_ways_out::test_every_class_of_the_catalogue_has_a_test_that_follows_its_advice",
     "misuse/test_ways_out::test_its_test_raises_it_and_goes_on",
