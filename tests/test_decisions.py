@@ -140,9 +140,9 @@ def test_a_term_that_another_one_points_to_has_an_entry() -> None:
 
 OPERATORS: list[Any] = [
     Tumbling, Sliding, Cumulating, Session, KeyedStream.window, KeyedStream.count_window, KeyedStream.scd2,
-    KeyedStream.top_n, KeyedStream.join, KeyedStream.over, KeyedStream.sequence, KeyedStream.drop_duplicates,
-    KeyedStream.silent, KeyedStream.aggregate, WindowedStream.top_n, count, sum_, avg, min_, max_, count_distinct,
-    first, last, min_by, max_by, collect_list, collect_set, stddev, variance,
+    KeyedStream.top_n, KeyedStream.join, KeyedStream.join_asof, KeyedStream.over, KeyedStream.sequence,
+    KeyedStream.drop_duplicates, KeyedStream.silent, KeyedStream.aggregate, WindowedStream.top_n, count, sum_,
+    avg, min_, max_, count_distinct, first, last, min_by, max_by, collect_list, collect_set, stddev, variance,
 ]  # fmt: skip
 OBJECTS = {
     "steps",

@@ -14,9 +14,11 @@ from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.keys.canonical import storage_type
 from state_engine.core.keys.key_form import DeclaredKey
 from state_engine.core.keys.key_schema import KeySchema
+from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
+from state_engine.job.changing_streams import from_origins, origins_of_changes
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import KEY_COLUMN, OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.late_outputs import check_event_time
@@ -24,6 +26,7 @@ from state_engine.job.lists_of_rows import check_rows
 from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInputs, element_type
 from state_engine.machine.defects import guarded_class
+from state_engine.operators.joins.asof_join import AsOfEmit, AsOfJoin, AsOfSettings
 from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings, how_of
 from state_engine.operators.joins.joined_rows import CalledJoin, JoinedRows, JoinResults, JoinTime, LeftRows
 from state_engine.operators.lateness import Lateness
@@ -102,8 +105,92 @@ class JoinableStream(Stream):
             raise ConfigurationError(
                 f"join(…, how='{how}') gives left rows as they are: leave take, right and time out"
             )
-        gives = _left_kind if made.how in _ONLY_LEFT else partial(_joined, take, right, time)
+        gives = _left_kind if made.how in _ONLY_LEFT else partial(_columns_of_both, take, right, time, "join")
         return self._interval_join(other, made, gives, Named("join", uid))
+
+    def join_asof(
+        self,
+        other: KeyedStream,
+        *,
+        take: Sequence[str] | None = None,
+        right: str = RIGHT,
+        tolerance: Span | None = None,
+        allow_exact_matches: bool = True,
+        how: str = "left",
+        lateness: Span = 0,
+        emit: AsOfEmit = "final",
+        late_to: OutputTag | None = None,
+        ttl: Span | StateTtlConfig | None = None,
+        uid: str | None = None,
+    ) -> DataStream:
+        """Put beside each row the newest row of another stream that has its key and is not newer than it.
+
+        ``trades.key_by("sym").join_asof(prices.key_by("sym"), take=["bid"], tolerance="1 day")``. A result has the
+        columns of the left row, then those of the version that was in force at its time, nulls where there was none.
+        Of versions of one time the later one in the total order counts. The right stream may change: a delete ends a
+        version at its own time. The guide on joins says when to use which join.
+
+        State: ``versions``, those above ``watermark - lateness`` and the newest one that is not, for ever or for
+        ``ttl``; ``waiting``, the left rows above ``watermark - lateness``. Nulls in a key of several columns equal
+        nothing.
+
+        Args:
+            other: the right stream, of this job, keyed by columns of the same types.
+            take: columns of the right rows that come out; all by default.
+            right: stands behind the name of a right column that left rows have, too.
+            tolerance: how old a version may be, included; of any age by default.
+            allow_exact_matches: False leaves out versions of the time of the row.
+            how: ``left`` for all left rows; ``inner`` for those that have a version.
+            lateness: how far behind the watermark left rows are still taken; results wait so much longer.
+            emit: ``final`` puts a row out when both streams have come to its time, so the order of arrival does not
+                matter; ``at_once`` as it comes, with the version that has come before it.
+            late_to: the side output for left rows that come too late. Without, they are dropped; the metric
+                ``too_late`` counts them, and right rows that come so late, which still are versions for later rows.
+            ttl: drop a version this time after it came, by the clock of micro-batches.
+            uid: identity of the operator and of its state.
+
+        Raises:
+            ConfigurationError: a stream has no event time, the left one has updates and deletes; the streams are keyed
+                by different types, or columns are unknown or would have one name.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob
+            >>> job = StatefulJob("trades")
+            >>> trades = job.source("trades", FileSource("t", schema="sym string, at timestamp"), event_time="at")
+            >>> source = FileSource("p", schema="sym string, bid int, at timestamp")
+            >>> prices = job.source("prices", source, event_time="at")
+            >>> at_bid = trades.key_by("sym").join_asof(prices.key_by("sym"), take=["bid"], tolerance="1 day")
+        """
+        check_choice(emit, get_args(AsOfEmit), what="emit of join_asof")
+        settings = AsOfSettings(
+            None if tolerance is None else to_milliseconds(tolerance),
+            exact=allow_exact_matches,
+            inner=check_choice(how_of(how), ("left", "inner"), what="how of join_asof") == "inner",
+            left=Lateness(to_milliseconds(lateness), late_to),
+            emit=emit,
+            ttl=_time_to_live(ttl),
+        )
+        inputs = self._both(other)
+        origins = origins_of_changes(self._node)
+        if origins:
+            raise ConfigurationError(
+                f"join_asof takes inserts only on its left side, and that holds updates and deletes, too"
+                f"{from_origins(origins)}: a result would have to be taken back. Put a KeyedProcessFunction before it "
+                "that turns them into inserts; the right side may change"
+            )
+
+        def made(left: OutputType, right: OutputType) -> AsOfJoin:
+            rows = gives(left, right).results
+            record = record_key(key_columns(self._key, left))
+            return AsOfJoin(element_type(left), element_type(right), rows, settings, record_key=record)
+
+        gives = partial(_columns_of_both, take, right, "left", "join_asof")
+        joined = self._timed_join(
+            inputs, made, gives, settings, Named("join_asof", uid), changes=True, shows=AsOfJoin.shows
+        )
+        if late_to is not None:
+            joined.get_side_output(late_to)
+        return joined
 
     def interval_join(self, other: KeyedStream) -> IntervalJoined:
         """The same by Flink's names: ``left.interval_join(right).between(low, high).process(function, output_type)``.
@@ -116,22 +203,13 @@ class JoinableStream(Stream):
     def _interval_join(
         self, other: KeyedStream, settings: JoinSettings, gives: Gives, named: Named
     ) -> DataStream:
-        inputs = self._both(other)
-        for one in inputs:
-            check_event_time(one.parent, what=f"{named.method}(…)", lateness_ms=settings.left.ms)
-
         def made(left: OutputType, right: OutputType) -> IntervalJoin:
             results = gives(left, right).results
             record = record_key(key_columns(self._key, left))
             return IntervalJoin(element_type(left), element_type(right), results, settings, record_key=record)
 
-        function = TypedByInputs(
-            made,
-            gives=lambda left, right: gives(left, right).kind,
-            holds_back_ms=settings.holds_back_ms,
-            shape=settings.shape,
-        )
-        joined = self._joined(inputs, function, named)
+        inputs = self._both(other)
+        joined = self._timed_join(inputs, made, gives, settings, named)
         for tag in (settings.left.late_to, settings.right.late_to):
             if tag is not None:
                 joined.get_side_output(tag)
@@ -146,14 +224,32 @@ class JoinableStream(Stream):
             )
         return OperatorInput(self._node, self._key), OperatorInput(other._node, other._key)
 
-    def _joined(
-        self, inputs: tuple[OperatorInput, OperatorInput], function: TypedByInputs, named: Named
+    def _timed_join(
+        self,
+        inputs: tuple[OperatorInput, OperatorInput],
+        made: Callable[[OutputType, OutputType], IntervalJoin | AsOfJoin],
+        gives: Gives,
+        settings: JoinSettings | AsOfSettings,
+        named: Named,
+        *,
+        changes: bool = False,
+        shows: tuple[str, str] | None = None,
     ) -> DataStream:
         """The operator; what does not fit the columns is refused here and now, where code shows them."""
+        method, uid, output_type = named
+        for one in inputs:
+            check_event_time(one.parent, what=f"{method}(…)", lateness_ms=settings.left.ms)
+        function = TypedByInputs(
+            made,
+            gives=lambda left, right: gives(left, right).kind,
+            holds_back_ms=settings.holds_back_ms,
+            shape=settings.shape,
+            accepts_changes=changes,
+            shows=shows,
+        )
         left, right = (declared_type(one.parent, type_in_code) for one in inputs)
         if left is not None and right is not None:
             function.bound(left, right)
-        method, uid, output_type = named
         joined = self._add(inputs, function, method=method, uid=uid, output_type=output_type)
         _check_keys(inputs)
         return joined
@@ -252,13 +348,17 @@ def _left_kind(left: OutputType, right: OutputType) -> Given:
     return Given(left, LeftRows())
 
 
-def _joined(
-    take: Sequence[str] | None, suffix: str, time: JoinTime, left: OutputType, right: OutputType
+def _columns_of_both(
+    take: Sequence[str] | None, suffix: str, time: JoinTime, join: str, left: OutputType, right: OutputType
 ) -> Given:
-    check_rows(left, "join")
-    check_rows(right, "join")
-    rows = JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join="join")
+    check_rows(left, join)
+    check_rows(right, join)
+    rows = JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join=join)
     return Given(OutputType(rows.columns, scalar=False), rows)
+
+
+def _time_to_live(ttl: Span | StateTtlConfig | None) -> StateTtlConfig | None:
+    return ttl if ttl is None or isinstance(ttl, StateTtlConfig) else StateTtlConfig.new_builder(ttl).build()
 
 
 def _check_keys(inputs: Sequence[OperatorInput]) -> None:

@@ -110,8 +110,8 @@ class Stream:
     def publish(self, table: StateTable, *, name: str | None = None) -> Self:
         """Show the state that the operator keeps for a table, as ``publish_state`` does.
 
-        It is ``versions`` of ``scd2``, ``top`` of ``top_n``, also in tumbling windows and sessions, and ``windows`` and
-        ``sessions`` of what else is computed of these.
+        It is ``versions`` of ``scd2`` and ``join_asof``, ``top`` of ``top_n``, also in tumbling windows and sessions,
+        and ``windows`` and ``sessions`` of what else is computed of these.
 
         Args:
             table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.

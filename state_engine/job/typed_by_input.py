@@ -107,7 +107,7 @@ class TypedByInputs(KeyedCoProcessFunction):
 
     Args:
         gives: what it emits for such elements; None where its outputs are declared.
-        accepts_changes, holds_back_ms, shape: of the function, see ``Function``.
+        accepts_changes, holds_back_ms, shape, shows: of the function, see ``Function``.
     """
 
     keeps_type = False
@@ -120,8 +120,9 @@ class TypedByInputs(KeyedCoProcessFunction):
         holds_back_ms: int,
         shape: str,
         accepts_changes: bool = False,
+        shows: tuple[str, str] | None = None,
     ) -> None:
-        self._make, self._gives = make, gives
+        self._make, self._gives, self.shows = make, gives, shows
         self.holds_back_ms, self.shape, self.accepts_changes = holds_back_ms, shape, accepts_changes
 
     def bound(self, first: OutputType, second: OutputType) -> KeyedCoProcessFunction:

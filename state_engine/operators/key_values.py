@@ -23,3 +23,13 @@ def key_values(key: Any, *, record: bool) -> Sequence[Any]:
         return [getattr(key, field.name) for field in dataclasses.fields(key)]
     values: Sequence[Any] = key
     return values
+
+
+def has_null_part(key: Any, *, record: bool) -> bool:
+    """Whether a key equals no other, because a part of it is null, as in SQL; a key as a whole is never null.
+
+    Example:
+        >>> has_null_part(("a", None), record=True), has_null_part("a", record=False)
+        (True, False)
+    """
+    return record and None in tuple(key_values(key, record=True))

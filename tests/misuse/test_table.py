@@ -531,6 +531,10 @@ Silence needs event time, a time that is one, and columns that rows have
   operators/test_silence::test_a_row_without_event_time_is_refused
 State of silences behind another time is refused
   operators/test_silence::test_silences_of_another_time_are_refused
+What is no as-of join is refused while the job is built: a left side that changes, a word that it does not know
+  operators/joins/test_asof_join::test_what_is_no_asof_join_is_refused_while_the_job_is_built
+Versions that were kept for another tolerance are refused
+  operators/joins/test_asof_join::test_another_tolerance_or_emission_is_refused
 By Flink's names as well, and its function has a type
   operators/joins/test_joins_by_names_of_flink::test_what_is_no_interval_join_is_refused
 A row without event time is in no join

@@ -22,7 +22,7 @@ from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.joins.joined_rows import JoinResults, JoinTime, Kept
-from state_engine.operators.key_values import key_values
+from state_engine.operators.key_values import has_null_part
 from state_engine.operators.lateness import Lateness, LateRows, plus, time_of
 from state_engine.operators.places import PLACE, number_behind
 
@@ -289,7 +289,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         at, watermark = time_of(ctx), ctx.current_watermark()
         if own.is_late(at, watermark):
             return own.late.outputs(value, ctx)
-        has_partners = not self._has_null_part(ctx)
+        has_partners = not has_null_part(ctx.get_current_key(), record=self._record_key)
         partners = other.between(*own.partners_of(at)) if has_partners else []
         outputs = self._matches(ctx, own, Kept(at, value), partners)
         for entry in partners:
@@ -315,7 +315,3 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     def _alone(self, ctx: KeyedContext, side: _Side, row: Kept) -> list[Any]:
         return self._results.of(ctx, row, None) if side is self._left else self._results.of(ctx, None, row)
-
-    def _has_null_part(self, ctx: KeyedContext) -> bool:
-        """Whether the key equals no other, as one with a null part does in SQL."""
-        return self._record_key and None in tuple(key_values(ctx.get_current_key(), record=True))

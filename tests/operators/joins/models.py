@@ -21,7 +21,7 @@ class Event(NamedTuple):
     at: int
 
 
-def watermarks_before(events: Iterable[Event], bound: int) -> Iterator[tuple[Event, int]]:
+def watermarks_before(events: Iterable[Any], bound: int) -> Iterator[tuple[Any, int]]:
     """Each row, and the watermark before it: the smaller one of both streams."""
     of_side = {1: START, 2: START}
     for event in events:
@@ -34,7 +34,7 @@ class Joined:
     """Pairs of the numbers of rows, None for one that is not there; and the rows that came too late."""
 
     pairs: Counter[Any]
-    late: list[Event]
+    late: list[Any]
 
 
 def interval_join(events: list[Event], *, low: int, high: int, how: str, lateness: int, bound: int) -> Joined:
@@ -81,3 +81,59 @@ def stream(seed: int, bound: int, count: int = 40) -> list[Event]:
             Event(side, rng.choice("ab"), rng.choice([1, 1, 1, 2, None]), number, newest[side] - behind)
         )
     return rows
+
+
+class Version(NamedTuple):
+    """A row of either stream of an as-of join; ``kind`` says what a row of the right one does."""
+
+    side: int
+    k: str
+    part: int | None
+    n: int
+    at: int
+    kind: str
+
+
+def asof_join(
+    events: list[Version],
+    *,
+    tolerance: int | None,
+    exact: bool,
+    inner: bool,
+    lateness: int,
+    bound: int,
+    wait: bool,
+) -> Joined:
+    """Each left row that is in time, with what of the right one had come when it came out."""
+    given = list(watermarks_before(events, bound))
+    after = [watermark for _, watermark in given[1:]] + [2**63]
+    pairs, late = list[Any](), list[Any]()
+    for place, (event, watermark) in enumerate(given):
+        if watermark >= event.at + lateness:
+            late.append(event)
+        elif event.side == 1:
+            comes_out = place
+            while wait and after[comes_out] < event.at + lateness:
+                comes_out += 1
+            known = [
+                (one.at, number, one)
+                for number, one in enumerate(events[: comes_out + 1])
+                if one.side == 2 and one.kind != "-U" and one.k == event.k
+                and None is not event.part == one.part
+                and (one.at < event.at or (exact and one.at == event.at))
+            ]  # fmt: skip
+            newest = max(known)[2] if known else None
+            too_old = newest and tolerance is not None and event.at - newest.at > tolerance
+            version = None if newest is None or newest.kind == "-D" or too_old else newest.n
+            if version is not None or not inner:
+                pairs.append((event.n, version))
+    return Joined(Counter(pairs), late)
+
+
+def versions(seed: int, bound: int, count: int = 40) -> list[Version]:
+    """The same streams, whose right one changes."""
+    rng = random.Random(seed)
+    return [
+        Version(*event, rng.choice(["+I", "+I", "-U", "+U", "-D"]) if event.side == 2 else "+I")
+        for event in stream(seed, bound, count)
+    ]

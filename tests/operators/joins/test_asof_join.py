@@ -1,0 +1,268 @@
+"""As-of joins against a model, and examples of Flink, pandas and polars with a restore between any two steps.
+
+``l5`` is a left row of 5 ms, ``r5`` a version, ``r5-`` its end. ``W 9`` sets the watermark. Behind ``→`` stands what
+has come out since the arrow before: the time of the row, and that of its version or ``–``.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from state_engine import (
+    ChangeFormat,
+    DeltaStateTable,
+    EmbeddedRocksDBStateBackend,
+    FileSource,
+    OutputTag,
+    RowKind,
+    StatefulJob,
+    Tumbling,
+    count,
+)
+from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.joins.asof_join import AsOfJoin, AsOfSettings
+from state_engine.operators.joins.joined_rows import JoinedRows
+from state_engine.operators.lateness import Lateness
+from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.joins import models
+from tests.operators.joins.models import Version
+from tests.operators.joins.test_joins_in_jobs import EPOCH, LATE, ROW, pair_of, row_of, stream_of
+
+COLUMNS = "side int, k string, part int, n bigint, at bigint, kind string"
+LATE_ROWS = OutputTag("late", COLUMNS)
+BOUND = 4
+KINDS = {str(kind): kind for kind in RowKind}
+VECTORS: dict[str, tuple[dict[str, Any], str]] = {
+    "a version that changes and ends": (
+        {}, "r2 W 2 l3/a r4/b W 5 → 3,2/a l6/b r7/b-U r7/b+U W 8 → 6,4/b l9/b l11/b r9/b- r10/b W 13 → 9,–/b 11,10/b",
+    ),
+    "rows without version are left out": (
+        {"inner": True}, "r4/b l6/b r7/b+U l9/b l11/b r9/b- r10/b W 13 → 6,4/b 11,10/b",
+    ),
+    "until both streams are there": ({}, "l3 W 2 → r3 W 3 → 3,3"),
+    "without versions of its time": ({"exact": False}, "l3 r2 r3 W 3 → 3,2"),
+    "tolerance": ({"tolerance_ms": 10}, "l0 l10 l20 r5 r15 r25 W 30 → 0,– 10,5 20,15"),
+    "tolerance of stocks": (
+        {"tolerance_ms": 2},
+        "l1/a l1/b l3/b l6/c r0/a r2/b r4/c r6/a W 9 → 1,0/a 1,–/b 3,2/b 6,4/c",
+    ),
+    "a version comes late": ({}, "l6 r3 W 7 → 6,3 r5 l9 W 13 → 9,5"),
+    "at once": ({"emit": "at_once"}, "l3 → 3,– r2 l3 → 3,2 r3 l3 → 3,3 r1 l3 → 3,3"),
+    "a null part of a key equals none": ({}, "r1/_ l2/_ W 5 → 2,–/_"),
+}  # fmt: skip
+
+
+def join_of(lateness: int = 0, **settings: Any) -> AsOfJoin:
+    columns = to_type(COLUMNS, parameter="rows")
+    assert isinstance(columns, StructType)
+    rows = JoinedRows(columns, columns, take=None, suffix="_right", join="join_asof")
+    made = AsOfSettings(left=Lateness(lateness, LATE_ROWS), **settings)
+    return AsOfJoin(columns, columns, rows, made, record_key=True)
+
+
+def options(parallelism: int = 1, backend: Any = None, bound: int | None = None) -> dict[str, Any]:
+    return {
+        "key_by": (lambda row: (row.k, row.part), lambda row: (row.k, row.part)),
+        "timestamp_of": lambda row: row.at,
+        "max_out_of_orderness_ms": bound,
+        "parallelism": parallelism,
+        "backend": backend,
+        "changing": True,
+        "key_type": "k string, part int",
+    }
+
+
+def given(event: Version) -> tuple[int, Any]:
+    kind = KINDS[event.kind]
+    return event.side, event if kind is RowKind.INSERT else (kind, event)
+
+
+def event_of(step: str) -> Version:
+    match = re.fullmatch(r"([lr])(\d+)(?:/(\w))?(-U|\+U|-)?", step)
+    assert match, step
+    kind = {None: "+I", "-": "-D"}.get(match[4], match[4])
+    key = match[3] or "a"
+    return Version(1 if match[1] == "l" else 2, key, None if key == "_" else 1, 0, int(match[2]), str(kind))
+
+
+def shown(output: Any) -> str:
+    """Time of the row, that of its version, and the key where it is not ``a``."""
+    values = tuple(output)
+    at = "–" if values[10] is None else values[10]
+    return f"{values[4]},{at}" + ("" if values[1] == "a" else f"/{values[1]}")
+
+
+MORE = pytest.mark.more
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "backend"),
+    [(1, "heap"), *(pytest.param(*one, marks=MORE) for one in ((2, "rocksdb"), (7, "heap"), (7, "rocksdb")))],
+)
+@pytest.mark.parametrize("name", VECTORS)
+def test_vectors(name: str, parallelism: int, backend: str) -> None:
+    settings, text = VECTORS[name]
+    stores = EmbeddedRocksDBStateBackend() if backend == "rocksdb" else None
+    run = KeyedHarness(join_of(**settings), **options(parallelism, stores))
+    outputs = list[Any]()
+    parts = text.replace("W ", "W").split("→")
+    for number, part in enumerate(parts):
+        results = [word for word in part.split() if "," in word]
+        if number:
+            expected = [word.removesuffix("/a") for word in results]
+            assert Counter(map(shown, outputs)) == Counter(expected), part
+            outputs = []
+        for step in part.split():
+            if step in results:
+                continue
+            if step.startswith("W"):
+                run.set_watermark(int(step[1:]))
+                outputs += run.process_pairs([])
+            else:
+                outputs += run.process_pairs([given(event_of(step))])
+            run = KeyedHarness.restored(join_of(**settings), run.snapshot(), **options(parallelism, stores))
+    assert outputs == []
+
+
+def kept(run: KeyedHarness) -> list[int]:
+    entries = run.snapshot().keyed.entries.get("versions", {})
+    return sorted(at for of_key in entries.values() for at in of_key)
+
+
+@pytest.mark.parametrize(("tolerance", "left"), [(None, [10]), (4, [])])
+def test_versions_that_no_row_can_get_go(tolerance: int | None, left: list[int]) -> None:
+    run = KeyedHarness(join_of(tolerance_ms=tolerance), **options())
+    run.process_pairs([given(event_of(step)) for step in ("r1", "r2", "r3", "r10")])
+    run.set_watermark(5)
+    run.process_pairs([given(event_of("l6"))])
+    assert kept(run) == [3, 10]
+    run.set_watermark(20)
+    run.process_pairs([given(event_of("l21"))])
+    assert kept(run) == left
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [range(2), pytest.param(range(2, 25), marks=MORE), pytest.param(range(25, 150), marks=pytest.mark.long)],
+    ids=["few", "more", "many"],
+)
+@pytest.mark.parametrize("emit", ["final", "at_once"])
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+def test_any_stream_gives_the_join_of_the_model(emit: Any, inner: bool, exact: bool, seeds: range) -> None:
+    for seed in seeds:
+        rng, events = random.Random(seed), models.versions(seed, BOUND)
+        lateness, tolerance = rng.choice([0, 3, 20]), rng.choice([None, 0, 7])
+        expected = models.asof_join(
+            events, tolerance=tolerance, exact=exact, inner=inner, lateness=lateness, bound=BOUND,
+            wait=emit == "final",
+        )  # fmt: skip
+        settings = {"tolerance_ms": tolerance, "exact": exact, "inner": inner, "emit": emit}
+        run = KeyedHarness(join_of(lateness, **settings), **options(rng.choice([1, 2, 7]), bound=BOUND))
+        outputs, late, at, counted = list[Any](), list[Any](), 0, 0.0
+        while at < len(events):
+            size = rng.choice([1, 3, 30])
+            outputs += run.process_pairs([given(event) for event in events[at : at + size]])
+            counted += run.metrics["too_late"]
+            at += size
+            if rng.random() < 0.5:
+                late += run.side_output(LATE_ROWS)
+                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
+                again = options(rng.choice([1, 2, 7]), backend, BOUND)
+                run = KeyedHarness.restored(join_of(lateness, **settings), run.snapshot(), **again)
+        outputs += run.drain()
+        late += run.side_output(LATE_ROWS)
+        pairs = Counter((tuple(output)[3], tuple(output)[9]) for output in outputs)
+        assert pairs == expected.pairs, f"seed {seed}"
+        assert late == [event for event in expected.late if event.side == 1], f"seed {seed}"
+        assert counted == len([event for event in expected.late if event.kind != "-U"]), f"seed {seed}"
+        assert not run.snapshot().keyed.entries.get("waiting"), f"seed {seed}"
+
+
+# -- in jobs -----------------------------------------------------------------------------------------------------------
+
+
+def prices(job: StatefulJob) -> Any:
+    feed = FileSource("/prices", schema=f"{ROW}, op string")
+    kinds = ChangeFormat.columns(op="op", insert=["I"], update=["U"], delete=["D"])
+    return job.source("right", feed, format=kinds, event_time="at", max_out_of_orderness="4 ms")
+
+
+def test_a_feed_of_versions_with_a_window_behind_and_a_table_of_versions() -> None:
+    job = StatefulJob("asof", parallelism=2)
+    trades = stream_of(job, "left").key_by("k")
+    joined = trades.join_asof(prices(job).key_by("k"), take=["n"], lateness="3 ms", late_to=LATE, uid="join")
+    joined.publish(DeltaStateTable("/versions"))
+    joined.sink("joined", CollectSink())
+    counts = joined.key_by("k").window(Tumbling(10)).aggregate(rows=count(), uid="counts")
+    counts.sink("counts", CollectSink())
+    rows = [row_of(models.Event(1, "a", 1, n, at)) for n, at in ((0, 5), (1, 20), (2, 13), (3, 40), (4, 2))]
+    with run_in_memory(job) as run:
+        run.process({"right": [(*row_of(models.Event(2, "a", 1, n, at)), op) for n, at, op in (
+            (7, 3, "I"), (8, 15, "U"), (8, 30, "D"), (9, 50, "I"))]})  # fmt: skip
+        run.process({"left": rows})
+        run.process(drain=True)
+        assert sorted((row.n, row.n_right) for row in run.sink("joined")) == [
+            (0, 7),
+            (1, 8),
+            (2, 7),
+            (3, None),
+        ]
+        assert sum(row.metrics["join.too_late"] for row in run.checkpoints()) == 1
+        assert sum(row.metrics["counts.too_late"] for row in run.checkpoints()) == 0
+        assert sum(row.rows for row in run.sink("counts")) == 4
+        assert [row.valid_from for row in run.table("versions")] == [30, 50]
+
+
+def test_another_tolerance_or_emission_is_refused() -> None:
+    def job_of(**options: Any) -> StatefulJob:
+        job = StatefulJob("changed")
+        left, right = stream_of(job, "left").key_by("k"), stream_of(job, "right").key_by("k")
+        left.join_asof(right, uid="join", **options).sink("rows", CollectSink())
+        return job
+
+    for options in ({"tolerance": 5}, {"emit": "at_once"}, {"lateness": 1}):
+        with run_in_memory(job_of()) as run:
+            run.process({"left": [("a", 1, 0, EPOCH)]})
+            run.restart(job_of(**options))
+            with pytest.raises(
+                StateMigrationError, match=r"'as-of join, any age, final, lateness 0'.*another uid"
+            ):
+                run.process({"left": [("a", 1, 0, EPOCH)]})
+
+
+def refused(left: Any = None, right: Any = None, **options: Any) -> Any:
+    one, other = pair_of() if left is None else (left, right)
+    return one.join_asof(other, **options)
+
+
+def changing_left() -> Any:
+    job = StatefulJob("refused")
+    return refused(prices(job).key_by("k"), stream_of(job, "left").key_by("k"))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: refused(*pair_of(event_time=None, max_out_of_orderness=0)), "needs event time.*give source"),
+        (lambda: refused(*pair_of(late_to=LATE), lateness=1), "diverts late rows before.*move late_to"),
+        (lambda: refused(how="full"), "how of join_asof must be 'left' or 'inner'"),
+        (lambda: refused(emit="changes"), "emit of join_asof must be 'final' or 'at_once'"),
+        (lambda: refused(tolerance=-1), "tolerance must be 0 or more"),
+        (lambda: refused(take=["m"]), r"join_asof: take names columns that the right stream does not have: \['m'\]"),
+        (changing_left, "takes inserts only on its left side.*turns them into inserts; the right side may change"),
+    ],
+)  # fmt: skip
+def test_what_is_no_asof_join_is_refused_while_the_job_is_built(
+    build: Callable[[], Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build()
