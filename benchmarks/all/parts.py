@@ -150,7 +150,7 @@ PARTS: dict[str, Part] = {
             "session_keys": 100_000,
             "batches": 10,
             "rounds": 1,
-            "element_events": 500_000,
+            "element_events": 1_000_000,
             "verify_events": 20_000,
             "verify_keys": 500,
             "open_sessions": {10_000: 1_000, 1_000_000: 1_000},

@@ -229,7 +229,8 @@ def measure(
     """Rounds of each engine over the same files, each on a new root; then a few rows on open sessions.
 
     Args:
-        element_events: so many are measured per element, in as many micro-batches; the time of all is in proportion.
+        element_events: so many are measured per element, in as many micro-batches and over the same share of the keys,
+            so that each has as many open windows; the time of all is in proportion.
         open_sessions: how many rows a micro-batch has, by the number of sessions that are open.
 
     Raises:
@@ -248,7 +249,8 @@ def measure(
             for number in range(rounds):
                 for engine in engines:
                     if engine == "statelake_per_element":
-                        taken = one(engine, element_events, of_keys, batches) * events / element_events
+                        share = max(of_keys * element_events // events, 1)
+                        taken = one(engine, element_events, share, batches) * events / element_events
                     else:
                         taken = one(engine, events, of_keys, batches)
                     seconds[engine].append(taken)
