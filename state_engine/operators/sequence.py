@@ -184,6 +184,16 @@ class Sequences(KeyedProcessFunction):
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, one outside of the years 1 to 9999, or not this type.
+
+    Example:
+        >>> from state_engine.testing import KeyedHarness
+        >>> funnel = SequenceSettings.of(["view", "buy"], 60_000, by="action")
+        >>> function = Sequences("user string, action string, at bigint", funnel, Lateness())
+        >>> harness = KeyedHarness(function, key_by=lambda row: row[0], timestamp_of=lambda row: row[2])
+        >>> harness.process([("ada", "buy", 5_000), ("ada", "view", 2_000)])
+        []
+        >>> [(user, viewed.second, bought.second) for user, viewed, bought in harness.drain()]
+        [('ada', 2, 5)]
     """
 
     def __init__(

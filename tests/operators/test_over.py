@@ -213,7 +213,7 @@ def expected_rows(rows: list[Given], emit: WhenOut, lateness: int, name: str) ->
 SEEDS = [
     range(2),
     pytest.param(range(2, 12), marks=pytest.mark.more),
-    pytest.param(range(12, 120), marks=pytest.mark.long),
+    pytest.param(range(12, 130), marks=pytest.mark.long),
 ]
 
 
