@@ -62,8 +62,6 @@ Advice of the messages of operations helps
   misuse/test_advice_of_operations::test_the_advice_of_a_message_helps
 Advice about damaged files and tables helps
   misuse/test_advice_of_damage::test_the_advice_of_an_error_about_damage_helps
-A damaged file of a root or of an output is refused before each call, or changes no result
-  misuse/test_damage_of_every_file::test_a_damaged_file_changes_no_result
 Advice about an argument that does not fit is taken
   misuse/test_constructors::test_the_advice_about_an_argument_is_taken
 A column that no reader of files gets back is refused before the batch
