@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -16,6 +16,7 @@ from state_engine.operators.lateness import TOO_LATE
 from state_engine.operators.silence import Silence
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.test_deduplication import Event
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
 
@@ -23,14 +24,6 @@ COLUMNS = "k string, v bigint, at bigint"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BOUND = 4
 END = 2**63 - 1
-
-
-class Event(NamedTuple):
-    """A row; ``at`` is its event time in milliseconds."""
-
-    k: str
-    v: int
-    at: int
 
 
 def silence(after: int = 10, lateness: int = 0, **more: Any) -> Silence:
