@@ -98,7 +98,7 @@ class ColumnWindows(StandsForElements):
         )
 
     def _counted(self, given: TimedRows, part_of: Column, entries: Entries, parts: Parts) -> Counted:
-        """What the windows that are closed by the end of the batch count."""
+        """The pieces that closed windows count, by the end of the batch."""
         if not isinstance(self._windows, Tumbling):
             closed_before = parts.closed_before(part_of, given.watermarks)
             if closed_before.any():  # late for some of their windows, and not for others
@@ -215,7 +215,7 @@ class Parts:
         return rows, self.ended[begins[rows] + within]
 
     def closed_before(self, part: Column, watermarks: Column) -> Column:
-        """How many of the windows of the part of each row are closed before it; they close one after the other."""
+        """The number of windows, of the part of each row, that close before the row; they close one after the other."""
         number = np.zeros(len(part), np.int64)
         places = np.repeat(np.arange(len(self.starts)), self.offsets[1:] - self.offsets[:-1])
         for at in range(int(np.bincount(places, minlength=1).max())):
@@ -232,7 +232,7 @@ class Counted:
 
     Attributes:
         kept: of their rows.
-        stored: whether they are of an entry that was stored.
+        stored: true for an entry of the state, false for rows by themselves.
         skipped: so many of the first windows of their part do not count them.
     """
 

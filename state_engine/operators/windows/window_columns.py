@@ -82,7 +82,7 @@ class WindowColumns:
         Args:
             keys: by number.
             results: the columns of the plan's results.
-            marks: columns that say what the outputs come from, and of which kind they are.
+            marks: columns of origins and kinds.
         """
         columns = {name: keys[name].take(pa.array(self.keys)) for name in keys.column_names}
         columns["window_start"] = pa.array(self.starts * 1000).cast(_INSTANT)
