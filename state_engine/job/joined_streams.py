@@ -64,7 +64,7 @@ class JoinableStream(Stream):
         """Pair each row with the rows of another stream that have its key and are not too far away in time.
 
         A result has the columns of the left row (of this stream), then those of the right one. Pairs come as the later
-        one of their rows comes. Rows without partner come when the watermark says that none can come any more. So the
+        one of their rows comes. Rows without partner come when the watermark says that none comes. So the
         result is the join of all rows that are in time, in whatever order they came. The guide on joins shows it.
 
         State: ``left`` and ``right``. A left row is kept until the watermark is ``most + lateness`` behind it, a right
@@ -320,7 +320,7 @@ class IntervalJoined:
             uid: identity of the operator and of its state.
 
         Raises:
-            ConfigurationError: it is no such function, its type is missing, or as of ``KeyedStream.join``.
+            ConfigurationError: it is not a ``ProcessJoinFunction``, its type is missing, or as of ``KeyedStream.join``.
         """
         if not isinstance(process_join_function, ProcessJoinFunction):
             raise ConfigurationError(

@@ -185,7 +185,7 @@ class AsOfJoin(KeyedCoProcessFunction):
         return None if last is None else Kept(last[0], last[1][0])
 
     def _drop_versions(self, watermark: int) -> None:
-        """Drop the versions that no left row can be given any more: those are above ``watermark - lateness``."""
+        """Drop the versions that no left row can be given: those are above ``watermark - lateness``."""
         if watermark == MIN_TIMESTAMP:
             return
         first_row = watermark - self._settings.left.ms + 1

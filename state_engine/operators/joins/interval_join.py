@@ -213,7 +213,7 @@ class IntervalJoin(KeyedCoProcessFunction):
 
     A row of time ``t`` is too late once the watermark, which is the smaller one of the two streams, is ``t + lateness``
     or more: then it has no pair at all. Pairs come with the later one of their rows, by the place of the other one.
-    Rows without partner come when none can come any more. A null part of a key equals no other.
+    Rows without partner come when none can come. A null part of a key equals no other.
 
     State: ``left`` and ``right``, sorted maps ``(at, n) → row``, with ``matched`` in front where rows without partner
     come out. A left row stays until the watermark is ``most + lateness`` behind it, a right one until it is ``-least +
