@@ -50,6 +50,7 @@ from state_engine import (
 from state_engine.cli import init
 from tests.faults.workloads import Kept, RowsAsJson
 from tests.kafka.topics import Topics
+from tests.metamorphic import operators
 from tests.metamorphic.functions import (
     HOUR_MS,
     JOIN_MS,
@@ -100,6 +101,7 @@ class Case:
         in_order: the job asks for an order across its sources that files may break: its rows come in it.
         first: sources whose rows are all there before the others'.
         by_arrival: states that depend on the order of arrival while rows come.
+        left_by_arrival: states that do so in the end, too: what nobody reads any more goes as its key has a row.
         by_cut: sinks that depend on cuts, as the guide says, and why.
         cut: whether the rows may come in several steps.
         start: the first clock; the last one is ``days`` later.
@@ -119,6 +121,7 @@ class Case:
     bound: timedelta = BOUND
     any_arrival: bool = False
     by_arrival: tuple[str, ...] = ()
+    left_by_arrival: tuple[str, ...] = ()
     in_order: bool = False
     first: tuple[str, ...] = ()
     by_cut: Mapping[str, str] = field(default_factory=dict)
@@ -392,6 +395,15 @@ def silent(**time: Any) -> Callable[[Path, str], StatefulJob]:
         return job
 
     return build
+
+
+def operators_of_two(directory: Path, cleanup: str) -> StatefulJob:
+    job, timed = StatefulJob("operators"), TIMED | {"order_by": ["at"]}
+    orders = job.source("orders", read(directory, "orders"), **timed)
+    paid = job.source("payments", read(directory, "payments", files="parquet"), **timed)
+    for name, results in operators.streams(orders, paid).items():
+        results.sink(name, delta(directory, name))
+    return job
 
 
 def joined(directory: Path, cleanup: str) -> StatefulJob:
@@ -709,6 +721,10 @@ CASES: dict[str, Case] = {
     ),
     "windows": Case(
         windows, of_events(steps_ms=IN_MINUTES), any_arrival=True, by_arrival=TIMERS_OF_SESSIONS, plainly=windows_of
+    ),
+    "operators": Case(
+        operators_of_two, of_events("orders", "payments", steps_ms=IN_MINUTES), any_arrival=True,
+        left_by_arrival=("of_time.versions",), plainly=operators.plainly,
     ),
     "joined": Case(joined, of_events("orders", "payments", steps_ms=IN_MINUTES), any_arrival=True, plainly=met),
     "from Delta": Case(from_delta, of_events()),

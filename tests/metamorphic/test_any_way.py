@@ -25,8 +25,8 @@ WAYS = int(os.environ.get("STATELAKE_TEST_WAYS", "2"))
 SAME_ROWS = 8
 """So many ways are tried with the same rows: a plain run costs as much as another way."""
 SHORT = {
-    "every state, event time": 1, "hours in order": 2, "joined": 1, "zones": 2, "history": 1, "template ledger": 3,
-    "example broadcast_rules": 1, "raw state of subtasks": 2, "outages": 4,
+    "every state, event time": 1, "hours in order": 2, "joined": 1, "operators": 1, "zones": 2, "history": 1,
+    "template ledger": 3, "example broadcast_rules": 1, "raw state of subtasks": 2, "outages": 4,
 }  # fmt: skip
 """Ways that ``make test-all`` tries: which of which job."""
 WAYS_OF_CASES = [

@@ -109,7 +109,8 @@ def check_any_way(
     variation = by_chance(case, seed, lambda rng: options(spark, rng, turned))
     left = performed(case, variation, rows, directory, spark)
     assert left.keys() == expected.keys()
-    by_arrival = {f"state {state} before the end" for state in case.by_arrival}
+    by_arrival = {f"state {state} before the end" for state in case.by_arrival + case.left_by_arrival}
+    by_arrival |= {f"state {state}" for state in case.left_by_arrival}
     compared = expected.keys() - by_arrival
     different = {part: (left[part], expected[part]) for part in compared if left[part] != expected[part]}
     assert not different, f"{variation}: {different}"
