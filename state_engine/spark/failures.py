@@ -74,7 +74,7 @@ _NO_MEMORY = {
 """Who asked for memory in vain, and what Spark says then."""
 _OURS = re.compile(r"\bstate_engine\.core\.errors\.(\w+): (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)
 """How Python prints an error of ours, as which it leaves a task, and how an expression raises one."""
-_OF_A_VALUE = re.compile(r"SQLSTATE: 22\w{3}")
+_OF_A_VALUE = re.compile(r"SQLSTATE: (22\w{3}|P0001)")
 """How Spark says that an expression cannot take a value: a text that is no number, a sum that is too large."""
 _NO_ANSI = re.compile(r' If necessary set "?spark\.sql\.ansi\.enabled"? to "?false"?[^.]*\.')
 """Advice of Spark's that is none in a session of the engine, which has ANSI on."""

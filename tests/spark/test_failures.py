@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from state_engine import DeltaSink, DeltaSource, FileSource, KeyedProcessFunction, StateEngine, StatefulJob
 from state_engine.core.errors import (
     CommitFailedError,
+    ConfigurationError,
     SetupError,
     SparkLostError,
     StatelakeError,
@@ -248,6 +249,11 @@ FRAME_CODE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "a cast": (lambda d: d["k"].cast("int"), r"CAST_INVALID_INPUT.*'a'.*try_cast"),
     "a sum": (lambda d: d["v"] + F.lit(2**63 - 1), "ARITHMETIC_OVERFLOW"),
     "a division": (lambda d: d["v"] / F.lit(0), r"DIVIDE_BY_ZERO.*try_divide"),
+    "an error that it raises": (
+        lambda d: F.when(F.col("v") > 0, F.raise_error(F.lit("too large"))).otherwise(F.lit(1)),
+        "too large",
+    ),
+    "a condition": (lambda d: F.when(F.assert_true(F.col("v") > 1).isNull(), F.lit(1)), "is not true"),
     "a pattern of times": (lambda d: F.to_date("k", "yyyy"), "CANNOT_PARSE_TIMESTAMP"),
     "a udf": (_by_row, "KeyError: 'a'"),
     "a pandas_udf": (_by_column, "KeyError: 'a'"),
@@ -272,6 +278,18 @@ def test_what_code_of_a_transform_cannot_take_is_no_defect(
         engine.run(refusing)
     assert "ansi" not in str(caught.value)
     assert engine.checkpoints(refusing) == []
+
+
+@pytest.mark.parametrize("column", ["NULL", "raise_error('x')"])
+def test_a_column_of_nulls_only_is_named(column: str, tmp_path: Path, spark: SparkSession) -> None:
+    pq.write_table(pa.table({"k": ["a"]}), tmp_path / "1.parquet")
+    job = StatefulJob("nulls")
+    rows = job.source("events", FileSource(str(tmp_path / "1.parquet"), schema="k string"))
+    rows.transform(lambda d: d.withColumn("x", F.expr(column))).sink("out", DeltaSink(str(tmp_path / "sink")))
+    with StateEngine(tmp_path / "root", spark) as engine:
+        with pytest.raises(ConfigurationError, match=r"column 'x': .*only nulls.*cast\('string'\)"):
+            engine.run(job)
+        assert engine.checkpoints(job) == []
 
 
 def test_a_traceback_of_the_engine_is_none_of_a_transform(spark: SparkSession) -> None:

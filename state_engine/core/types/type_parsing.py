@@ -193,6 +193,8 @@ def from_spark_json(kind: Any) -> TypeInformation:
         >>> str(from_spark_json({"type": "array", "elementType": "long", "containsNull": True}))
         'list<item: int64>'
     """
+    if kind == "void":
+        raise ConfigurationError("it holds only nulls, and has no type: cast it, as in lit(None).cast('string')")
     if isinstance(kind, str):
         return parse_ddl(kind.replace("char(", "varchar(") if kind.startswith("char(") else kind)
     if kind["type"] == "array":
@@ -200,6 +202,13 @@ def from_spark_json(kind: Any) -> TypeInformation:
     if kind["type"] == "map":
         return DictType(from_spark_json(kind["keyType"]), from_spark_json(kind["valueType"]))
     if kind["type"] == "struct":
-        fields = kind["fields"]
-        return StructType([f["name"] for f in fields], [from_spark_json(f["type"]) for f in fields], "row")
+        names = [field["name"] for field in kind["fields"]]
+        return StructType(names, [_of_field(field) for field in kind["fields"]], "row")
     raise ConfigurationError(f"the Spark type {kind['type']} is not supported")
+
+
+def _of_field(field: dict[str, Any]) -> TypeInformation:
+    try:
+        return from_spark_json(field["type"])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"column '{field['name']}': {error}") from None
