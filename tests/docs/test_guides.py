@@ -36,7 +36,8 @@ EXAMPLES = {
 }  # fmt: skip
 """How many examples in Python each guide has; one more must be run by its test before it is counted here."""
 WITHOUT = {
-    "benchmarks": "figures, and commands that take minutes to hours; tests/benchmarks tries each of them small"
+    "benchmarks": "figures, and commands that take minutes to hours; tests/benchmarks tries each of them small",
+    "which_operator": "a table; tests/examples/test_operators.py runs the examples that it names",
 }
 """Guides without an example in Python, and why."""
 ELSEWHERE = {

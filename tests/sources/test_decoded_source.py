@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,6 +99,24 @@ def test_a_sequence_orders_the_changes_of_a_batch() -> None:
     with run_in_memory(job) as run:
         given = run.process({"accounts": numbered})
         assert kinds_and_values(given["totals"]) == totals_of(changes)
+
+
+def test_a_row_that_comes_before_the_first_change_is_joined_with_none() -> None:
+    """What the feed declares says the columns of its rows, where none has come."""
+    job = StatefulJob("limits")
+    feed = FileSource("feed", schema="op int, k string, at timestamp, most bigint")
+    format_ = ChangeFormat.columns(op="op", insert=[0], update_before=[1], update=[2], delete=[3])
+    limits = job.source("limits", feed, format=format_, event_time="at").key_by("k")
+    orders = job.source(
+        "orders", FileSource("orders", schema="k string, at timestamp"), event_time="at"
+    ).key_by("k")
+    orders.join_asof(limits, take=["most"], emit="at_once", uid="limited").sink("limited", CollectSink())
+    at = datetime(2026, 1, 5, tzinfo=UTC)
+    with run_in_memory(job) as run:
+        (before,) = run.process({"orders": [("a", at)]})["limited"]
+        run.process({"limits": [(0, "a", at, 7)]})
+        (after,) = run.process({"orders": [("a", at)]})["limited"]
+    assert (before.most, after.most) == (None, 7)
 
 
 BAD = ["no json", json.dumps({"op": "t"}), json.dumps({"op": "d"})]

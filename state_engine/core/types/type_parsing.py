@@ -194,7 +194,9 @@ def from_spark_json(kind: Any) -> TypeInformation:
         'list<item: int64>'
     """
     if kind == "void":
-        raise ConfigurationError("it holds only nulls, and has no type: cast it, as in lit(None).cast('string')")
+        raise ConfigurationError(
+            "it holds only nulls, and has no type: cast it, as in lit(None).cast('string')"
+        )
     if isinstance(kind, str):
         return parse_ddl(kind.replace("char(", "varchar(") if kind.startswith("char(") else kind)
     if kind["type"] == "array":

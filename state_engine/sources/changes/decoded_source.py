@@ -18,6 +18,7 @@ import pyarrow as pa
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.beyond_python import shown
 from state_engine.core.types.spark_types import spark_schema
+from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import (
     FILE_COLUMN,
@@ -57,6 +58,14 @@ class DecodedSource(Source):
     @property
     def changing(self) -> bool:
         return True
+
+    @property
+    def schema_in_code(self) -> TypeLike | None:
+        schema = self.source.schema_in_code
+        if schema is None:
+            return None
+        given = to_type(schema, parameter=f"schema of source '{self.name}'")
+        return self.format.decoded(pa.schema(list(given.arrow)))
 
     @property
     def inner(self) -> Source:
