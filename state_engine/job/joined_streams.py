@@ -65,7 +65,7 @@ class JoinableStream(Stream):
 
         A result has the columns of the left row (of this stream), then those of the right one. Pairs come as the later
         one of their rows comes. Rows without partner come when the watermark says that none comes. So the
-        result is the join of all rows that are in time, in whatever order they came. The guide on joins shows it.
+        result is the join of all rows that are in time, in any order. The guide on joins shows it.
 
         State: ``left`` and ``right``. A left row is kept until the watermark is ``most + lateness`` behind it, a right
         one until it is ``-least + lateness`` behind it. Nulls in a key of several columns equal nothing.
@@ -235,7 +235,7 @@ class JoinableStream(Stream):
         changes: bool = False,
         shows: tuple[str, str] | None = None,
     ) -> DataStream:
-        """The operator; what does not fit the columns is refused here and now, where code shows them."""
+        """The operator; columns that do not fit are refused here and now, if code shows them."""
         method, uid, output_type = named
         for one in inputs:
             check_event_time(one.parent, what=f"{method}(…)", lateness_ms=settings.left.ms)
@@ -335,7 +335,7 @@ class IntervalJoined:
 
 
 class Given(NamedTuple):
-    """What a join makes of rows of some kinds, where that is not declared, and how."""
+    """The rows that a join makes of rows of some kinds, if nobody declares them."""
 
     kind: OutputType
     results: JoinResults

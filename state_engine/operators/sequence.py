@@ -244,7 +244,7 @@ class Sequences(KeyedProcessFunction):
             return replace(one, value=kind.normalise(one.value))
         except ValueTypeError as error:
             raise ConfigurationError(
-                f"sequence: the step {one.value!r} is no value of the column '{self._settings.by}', which has the type "
+                f"sequence: the step {one.value!r} does not fit the column '{self._settings.by}', which has the type "
                 f"{kind}: {error}"
             ) from None
 

@@ -1,4 +1,4 @@
-"""Where outputs wait that go into no table and no directory, but into a database or a function: in the job's root.
+"""Outputs for databases and functions wait in the job's root.
 
     <root>/<job>/sinks/<sink>/<target>/<write_id>/part-….parquet     outputs, staged and kept: a restore may bring them
     <root>/<job>/sinks/<sink>/<target>/….json                        notes of the sink
@@ -31,7 +31,7 @@ class Staging:
     root: str
 
     def directory(self, app: str, target: str) -> str:
-        """Where a sink stages outputs for a target, which is named by letters and digits.
+        """The directory in which a sink stages outputs for a target; letters and digits name it.
 
         Example:
             >>> Staging("file:///state").directory("4f6e/totals/report", "a1b2")
@@ -41,7 +41,7 @@ class Staging:
         return join(self.root, job, _SINKS, sink, target)
 
     def here(self, uri: str) -> str:
-        """Where a directory that ``directory`` gave is, now that the root may have been moved.
+        """The present place of a directory that ``directory`` gave: the root may have moved.
 
         Example:
             >>> Staging("file:///moved").here("file:///state/totals/sinks/report/a1b2")

@@ -237,9 +237,9 @@ def test_any_stream_gives_the_sequences_of_the_model(strict: bool, overlapping: 
                 )
             ]
             complete, incomplete = model(mine, steps, within, strict=strict, overlapping=overlapping)
-            found = [plain(one) for one in outputs if one[0] == key]
-            assert [one[:-1] for one in found if one[-1] == len(steps)] == complete, seed
-            left = sorted((one[0] + within, *one[: one[-1]]) for one in found if one[-1] < len(steps))
+            results = [plain(one) for one in outputs if one[0] == key]
+            assert [one[:-1] for one in results if one[-1] == len(steps)] == complete, seed
+            left = sorted((one[0] + within, *one[: one[-1]]) for one in results if one[-1] < len(steps))
             assert left == sorted(incomplete), seed
         assert run.state("waiting") == run.state("partial") == {}
 
@@ -260,13 +260,13 @@ def at(ms: int) -> datetime:
 
 def test_a_job_has_typed_results_and_a_window_behind_takes_each_in_time() -> None:
     job = StatefulJob("funnel", parallelism=2)
-    found = keyed_rows(job).sequence(
+    results = keyed_rows(job).sequence(
         "a", "b", by="v", within=10, incomplete=True, take=["n"], lateness=4, uid="funnel"
     )
-    found.key_by("k").window(Tumbling(1000)).aggregate(uid="windows", n=count("b_at")).sink(
+    results.key_by("k").window(Tumbling(1000)).aggregate(uid="windows", n=count("b_at")).sink(
         "windows", CollectSink()
     )
-    found.sink("found", CollectSink())
+    results.sink("results", CollectSink())
     given = [
         ("k", "a", at(1), 7),
         ("k", "b", at(9), 8),
@@ -278,7 +278,7 @@ def test_a_job_has_typed_results_and_a_window_behind_takes_each_in_time() -> Non
         for row in given:
             run.process({"rows": [row]})
         run.process(drain=True)
-        results = [row.as_dict() for row in run.sink("found")]
+        results = [row.as_dict() for row in run.sink("results")]
         assert results == [
             {"k": "k", "a_at": at(1), "b_at": at(9), "steps": 2, "n": 8},
             {"k": "k", "a_at": at(30), "b_at": None, "steps": 1, "n": 9},
@@ -325,7 +325,7 @@ BY_V: dict[str, Any] = {"by": "v", "within": 5}
         (lambda job: keyed_rows(job).sequence("a", None, **BY_V), "a step cannot be null"),
         (lambda job: keyed_rows(job).sequence("a", "b", by="w", within=5), r"there is no column \['w'\]"),
         (lambda job: keyed_rows(job).sequence("a", "b", by="n", within=5),
-         "the step 'a' is no value of the column 'n'"),
+         "the step 'a' does not fit the column 'n'"),
         (lambda job: keyed_rows(job).sequence("a", "b", by="v", within=0),
          "within of sequence must be longer than nothing"),
         (lambda job: keyed_rows(job).sequence(step("a", bool), step("b", bool), **BY_V), "leave by out"),

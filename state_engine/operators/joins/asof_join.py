@@ -133,7 +133,7 @@ class AsOfJoin(KeyedCoProcessFunction):
             self._waiting.open(runtime_context)
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
-        """Let a left row wait, or give it the version that is there."""
+        """Let a left row wait, or give it its version."""
         watermark = ctx.current_watermark()
         self._drop_versions(watermark)
         if self._settings.emit == "final":
@@ -158,7 +158,7 @@ class AsOfJoin(KeyedCoProcessFunction):
         return []
 
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterable[Any]:
-        """The left rows of which all versions have come."""
+        """The left rows whose versions have all come."""
         for at, row in self._waiting.due(timestamp, ctx):
             yield from self._joined(ctx, Kept(at, row))
         self._drop_versions(timestamp)

@@ -2,7 +2,7 @@
 
 Mirrors Flink's ``IntervalJoinOperator`` and, for rows without partner, the ``RowTimeIntervalJoin`` of its SQL. Other
 than in those, a row is in time until the watermark is at its time, and a row that is too late has no pair at all: the
-result is the join of the rows that are in time, whatever their order.
+result is the join of the rows that are in time, in any order.
 """
 
 from __future__ import annotations
@@ -304,7 +304,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         return outputs
 
     def _matches(self, ctx: KeyedContext, own: _Side, row: Kept, partners: list[Entry]) -> list[Any]:
-        """What comes out because a row has partners that came before it."""
+        """The results of a row with the partners that came before it."""
         how, is_left = self._settings.how, own is self._left
         if how == "anti":
             return []

@@ -1,4 +1,4 @@
-"""What a join puts out: the columns of both rows side by side, or the left row as it came."""
+"""The results of a join: the columns of both rows side by side, or the left row as it came."""
 
 from __future__ import annotations
 
