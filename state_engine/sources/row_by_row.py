@@ -76,6 +76,10 @@ _CLOCKS = {"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentT
 _OF_THE_DAY = r"(?i)^[\x00-\x20\x7f]*(?:T[0-9]|[0-9]{1,2}:|(?:now|today|tomorrow|yesterday)\b)"
 """Texts from which a cast makes a time of the day on which it runs."""
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
+_TEXT = re.compile(r'(?:^|:)"string"').search
+_NESTED = re.compile(r"^{").search
+"""Find types in a type's JSON: texts, and those that have parts."""
+_PARSERS = {"JsonToStructs", "CsvToStructs", "XmlToStructs"}
 _HOLD_CASTS = {"ParseToTimestamp", "ParseToDate"}
 """``to_timestamp`` and ``to_date``, which stand for a cast where no format is given."""
 
@@ -136,7 +140,7 @@ class _Carrier:
         patterns = java_class(self._vm, f"{_CATALYST}.trees.TreePattern")
         self._of_python = patterns.PYTHON_UDF()
         self._current = patterns.CURRENT_LIKE()
-        self._casts = (patterns.CAST(), patterns.RUNTIME_REPLACEABLE())
+        self._casts = (patterns.CAST(), patterns.RUNTIME_REPLACEABLE(), patterns.TIME_ZONE_AWARE_EXPRESSION())
 
     def carried(self, plan: JavaObject) -> _Carried | None:
         """The node with the hidden columns; None where it does not read the stream."""
@@ -293,6 +297,7 @@ class _Carrier:
             made = self._whole_time(cast)
             return expression if made is cast else made
         before = _list(expression.children())
+        self._check_texts(expression, before)
         after = [self._whole_time(child) for child in before]
         if _kind(expression) == "Cast" and before[0].dataType().typeName() == "string":
             kind = str(expression.dataType().typeName())
@@ -301,6 +306,25 @@ class _Carrier:
         if all(new is old for new, old in zip(after, before, strict=True)):
             return expression
         return expression.withNewChildren(self._seq(after))
+
+    def _check_texts(self, expression: JavaObject, children: Sequence[JavaObject]) -> None:
+        """Refuse what makes times of texts inside of values, which nothing marks."""
+        if not _TIMESTAMP(expression.dataType().json()):
+            return
+        kind = _kind(expression)
+        given = children[0].dataType() if kind == "Cast" else None
+        if kind in _PARSERS and not expression.options().contains("timestampFormat"):
+            way_out = "let it give strings, and cast these, or give it the option timestampFormat"
+        elif kind == "VariantGet" or (given is not None and given.typeName() == "variant"):
+            way_out = "get a string, and cast it"
+        elif given is not None and _NESTED(given.json()) and _TEXT(given.json()):
+            way_out = "cast each text by itself, as in transform(texts, t -> try_cast(t AS timestamp))"
+        else:
+            return
+        raise ConfigurationError(
+            f"{self._what} makes times of texts inside of values ({expression.dataType().simpleString()}), where a "
+            f"time of day without a date would get that of the run: {way_out}"
+        )
 
     def _marked(self, text: JavaObject) -> JavaObject:
         """A text that says what it lacks, so that its cast fails, or gives null where it is a ``try_cast``."""

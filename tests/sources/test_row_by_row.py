@@ -325,6 +325,33 @@ def test_no_text_gets_the_date_of_the_run(frame: StreamFrame) -> None:
         times(WITH_A_DATE, lambda d: d.select(F.explode(F.array(F.col("t").cast("timestamp")))))
 
 
+INSIDE = {
+    "a list": ("cast(array(t) AS array<timestamp>)", "try_cast"),
+    "a list, tried": ("try_cast(array(t) AS array<timestamp>)", "try_cast"),
+    "a map": ("cast(map(t, t) AS map<string, timestamp>)", "try_cast"),
+    "a record": ("cast(struct(t) AS struct<t: timestamp>)", "try_cast"),
+    "from_json": ("from_json(t, 'at timestamp')", "timestampFormat"),
+    "from_csv": ("from_csv(t, 'at timestamp')", "timestampFormat"),
+    "from_xml": ("from_xml(t, 'at timestamp')", "timestampFormat"),
+    "a variant": ("cast(parse_json(t) AS timestamp)", "get a string"),
+    "inside of a variant": ("variant_get(parse_json(t), '$.a', 'timestamp')", "get a string"),
+}
+NO_TIMES_INSIDE = [
+    "cast(array(t) AS array<string>)", "from_json(t, 'at string')",
+    "from_json(t, 'at timestamp', map('timestampFormat', 'yyyy-MM-dd'))", "cast(array(k) AS array<timestamp>)",
+    "transform(array(t), x -> try_cast(x AS timestamp))",
+]  # fmt: skip
+
+
+def test_times_of_texts_inside_of_values_are_refused(frame: StreamFrame) -> None:
+    with_text = frame.transformed(Step(lambda d: d.selectExpr("k", "s AS t")))
+    for what, (code, way_out) in INSIDE.items():
+        message = refused(with_text, lambda d, code=code: d.selectExpr(code))  # type: ignore[misc]
+        assert re.search(f"makes times of texts inside of values.*{way_out}", message), what
+    for code in NO_TIMES_INSIDE:
+        with_text.transformed(Step(lambda d, code=code: d.selectExpr(code)))  # type: ignore[misc]
+
+
 TIMES = {
     "a time": lambda d: d.withColumn("n", F.udf(lambda at: at.hour, "int")(F.timestamp_seconds("k"))),
     "by Arrow": lambda d: d.select(F.udf(lambda at: at.hour, "int", useArrow=True)(F.timestamp_seconds("k"))),
