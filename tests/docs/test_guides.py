@@ -37,6 +37,7 @@ EXAMPLES = {
 """How many examples in Python each guide has; one more must be run by its test before it is counted here."""
 WITHOUT = {
     "benchmarks": "figures, and commands that take minutes to hours; tests/benchmarks tries each of them small",
+    "nexmark": "a table; tests/benchmarks/test_nexmark.py runs its queries",
     "which_operator": "a table; tests/examples/test_operators.py runs the examples that it names",
 }
 """Guides without an example in Python, and why."""
