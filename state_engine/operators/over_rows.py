@@ -98,7 +98,7 @@ class Tiles:
 
     A span of ``d`` has tiles of its level, of the length ``tile · 4ⁿ``: the longest ones that leave it at least 16 of
     them. Its rows begin with that tile which ``at - d`` lies in, so it is at most one tile longer than ``d``. A key
-    has at most 66 tiles of a level.
+    has at most 66 tiles of a level. Decision 0115.
 
     Args:
         tile_ms: of the lowest level.
