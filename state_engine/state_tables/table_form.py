@@ -11,7 +11,7 @@ Columns have the types that key and state are declared with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,7 +107,9 @@ class TableForm:
         parts = dict(zip(self.key.names, key.flatten(), strict=True))
         if self.shape == "map" and self.column in entries.schema.names:
             map_keys = one_chunk(entries[self.column]).field("key")
-            parts |= {self.map_key: map_keys} if self.map_key is not None else _by_name(map_keys)
+            parts |= (
+                {self.map_key: map_keys} if self.map_key is not None else _named(self._key_fields, map_keys)
+            )
         return parts
 
     def identity_rows(self, entries: pa.Table, *, key_only: bool = False) -> pa.Table:
@@ -150,7 +152,7 @@ class TableForm:
             array = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), lengths]), elements)
         if not pa.types.is_struct(array.type):
             return {VALUE: array}
-        return _by_name(array)
+        return _named(self._value_fields, array)
 
 
 def _table(parts: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
@@ -169,8 +171,9 @@ def _as(array: pa.Array, kind: pa.DataType) -> pa.Array:
     return array.cast(kind)
 
 
-def _by_name(records: pa.StructArray) -> dict[str, pa.Array]:
-    return dict(zip((field.name for field in records.type), records.flatten(), strict=True))
+def _named(fields: Sequence[tuple[str, pa.DataType]], records: pa.StructArray) -> dict[str, pa.Array]:
+    """The parts of records by declared names: files of a state whose fields were renamed have the older ones."""
+    return dict(zip((name for name, _ in fields), records.flatten(), strict=True))
 
 
 def _fields(kind: pa.StructType | pa.Schema) -> list[tuple[str, pa.DataType]]:

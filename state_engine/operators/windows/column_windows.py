@@ -44,7 +44,7 @@ from state_engine.operators.windows.window_columns import (
 )
 from state_engine.operators.windows.window_results import WindowSettings
 
-_KINDS = pa.array([str(RowKind.INSERT), str(RowKind.UPDATE_BEFORE), str(RowKind.UPDATE_AFTER)])
+_KINDS = (str(RowKind.INSERT), str(RowKind.UPDATE_BEFORE), str(RowKind.UPDATE_AFTER))
 
 
 class ColumnWindows(StandsForElements):
@@ -148,7 +148,7 @@ class ColumnWindows(StandsForElements):
             state.drop_columns([KEY]),
             self._plan,
             [pa.concat_arrays(columns).take(pa.array(source)) for columns in both],
-            **{ROW: given.rows[ROW].take(pa.array(outputs)), KIND: _KINDS.take(pa.array(kinds))},
+            **{ROW: given.rows[ROW].take(pa.array(outputs)), KIND: pa.array(_KINDS).take(pa.array(kinds))},
         )
 
 
