@@ -536,7 +536,7 @@ What is no as-of join is refused while the job is built: a left side that change
 Versions that were kept for another tolerance are refused
   operators/joins/test_asof_join::test_another_tolerance_or_emission_is_refused
 By Flink's names as well, and its function has a type
-  operators/joins/test_joins_by_names_of_flink::test_what_is_no_interval_join_is_refused
+  porting/test_joins_of_flink::test_what_is_no_interval_join_is_refused
 A row without event time is in no join
   operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
 State of another join is refused before a row is read

@@ -30,6 +30,7 @@ FUNCTIONS = {
     "KeyedCoProcessFunction": ["process_element1", "process_element2"],
     "BroadcastProcessFunction": ["process_element", "process_broadcast_element"],
     "KeyedBroadcastProcessFunction": ["process_element", "process_broadcast_element"],
+    "ProcessJoinFunction": ["process_element"],
     "CheckpointedFunction": ["snapshot_state", "initialize_state"],
     "ListCheckpointed": ["snapshot_state", "restore_state"],
     "CheckpointListener": ["notify_checkpoint_complete"],
@@ -62,7 +63,8 @@ CALLED = [
     "min_by", "max_by", "project", "print", "execute_and_collect", "rebalance", "shuffle", "rescale", "forward",
     "get_row_kind", "set_row_kind", "Row.of_kind", "window", "window_all", "allowed_lateness", "side_output_late_data",
     "trigger", "apply", "global_state", "TumblingEventTimeWindows.of", "SlidingEventTimeWindows.of",
-    "EventTimeSessionWindows.with_dynamic_gap", "EventTimeTrigger.create",
+    "EventTimeSessionWindows.with_dynamic_gap", "EventTimeTrigger.create", "interval_join", "between",
+    "lower_bound_exclusive",
 ]  # fmt: skip
 
 
