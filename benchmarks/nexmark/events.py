@@ -1,6 +1,6 @@
 """Events of an auction house, the same for the same numbers.
 
-Of fifty events one is a new person, three are new auctions and 46 are bids, 10,000 events a second. Every second bid is
+Of fifty events one is a new person, three are new auctions and 46 are bids. Every second bid is
 for the newest of the popular auctions, and three of four are by the newest of the popular persons. An event is up to a
 second older than its place in the stream, so rows come out of order.
 """
@@ -35,7 +35,9 @@ LONGEST_MS = 4000
 FIRST_ID = 1000
 CATEGORIES = 5
 SIDE_KEYS = 10_000
-_GROUP, _AUCTIONS, _PER_MS = 50, 3, 10
+PER_SECOND = 10_000
+"""Events in a second of event time."""
+_GROUP, _AUCTIONS = 50, 3
 _POPULAR = 100
 _STATES = ("AZ", "CA", "ID", "OR", "WA", "WY")
 _CITIES = ("Phoenix", "Los Angeles", "Boise", "Portland", "Seattle", "Cheyenne")
@@ -72,8 +74,8 @@ def _instants(ms: Numbers) -> pa.Array:
     return pa.array(ms * 1000).cast(pa.timestamp("us", "UTC"))
 
 
-def _times(number: Numbers) -> Numbers:
-    return START_MS + number // _PER_MS - _chosen(number, 1, DISPLACED_MS)
+def _times(number: Numbers, per_second: int) -> Numbers:
+    return START_MS + number * 1000 // per_second - _chosen(number, 1, DISPLACED_MS)
 
 
 def _before(number: Numbers, each: int) -> Numbers:
@@ -89,7 +91,7 @@ def _id(number: Numbers, there: Numbers, salt: int, *, popular: float, of: int) 
     return FIRST_ID + np.where(drawn(number, salt + 1) < popular, hot, other)
 
 
-def persons(number: Numbers) -> pa.Table:
+def persons(number: Numbers, per_second: int = PER_SECOND) -> pa.Table:
     """The new persons among some events, given by their numbers."""
     number = number[number % _GROUP == 0]
     names = [f"{first} {last}" for first in _FIRST for last in _LAST]
@@ -103,18 +105,18 @@ def persons(number: Numbers) -> pa.Table:
         "card": _texts(number, 11, cards),
         "city": pa.array(_CITIES).take(pa.array(place)),
         "state": pa.array(_STATES).take(pa.array(place)),
-        "at": _instants(_times(number)),
+        "at": _instants(_times(number, per_second)),
         "extra": _texts(number, 13, _EXTRA),
     }
     return pa.table(columns)
 
 
-def auctions(number: Numbers) -> pa.Table:
+def auctions(number: Numbers, per_second: int = PER_SECOND) -> pa.Table:
     """The new auctions among some events."""
     of_group = number % _GROUP
     number = number[(of_group > 0) & (of_group <= _AUCTIONS)]
     initial = _prices(number, 20)
-    at = _times(number)
+    at = _times(number, per_second)
     columns: dict[str, Any] = {
         "id": FIRST_ID + number // _GROUP * _AUCTIONS + number % _GROUP - 1,
         "item": _texts(number, 21, [f"item {item}" for item in range(500)]),
@@ -130,7 +132,7 @@ def auctions(number: Numbers) -> pa.Table:
     return pa.table(columns)
 
 
-def bids(number: Numbers) -> pa.Table:
+def bids(number: Numbers, per_second: int = PER_SECOND) -> pa.Table:
     """The bids among some events."""
     number = number[number % _GROUP > _AUCTIONS]
     few = [(name, f"https://auctions.example.org/{name}/item/query=1") for name in _CHANNELS]
@@ -151,7 +153,7 @@ def bids(number: Numbers) -> pa.Table:
         "price": _prices(number, 37),
         "channel": pa.array([name for name, _ in channels]).take(pa.array(place)),
         "url": pa.array([url for _, url in channels]).take(pa.array(place)),
-        "at": _instants(_times(number)),
+        "at": _instants(_times(number, per_second)),
         "extra": _texts(number, 38, _EXTRA),
     }
     return pa.table(columns)
@@ -162,17 +164,17 @@ def _prices(number: Numbers, salt: int) -> Numbers:
     return np.round(np.power(10.0, drawn(number, salt) * 6) * 100).astype(np.int64)
 
 
-STREAMS: dict[str, tuple[str, Callable[[Numbers], pa.Table]]] = {
+STREAMS: dict[str, tuple[str, Callable[[Numbers, int], pa.Table]]] = {
     "persons": (PERSONS, persons),
     "auctions": (AUCTIONS, auctions),
     "bids": (BIDS, bids),
 }
 
 
-def write(directory: Path, count: int, *, files: int) -> None:
+def write(directory: Path, count: int, *, files: int, per_second: int = PER_SECOND) -> None:
     """Write so many events as Parquet, below a directory for each stream, in so many files."""
     for name, (_, rows_of) in STREAMS.items():
         (directory / name).mkdir(parents=True)
         for file in range(files):
             number = np.arange(count * file // files, count * (file + 1) // files, dtype=np.int64)
-            pq.write_table(rows_of(number), directory / name / f"{file:05}.parquet")
+            pq.write_table(rows_of(number, per_second), directory / name / f"{file:05}.parquet")

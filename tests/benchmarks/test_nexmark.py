@@ -16,13 +16,13 @@ from benchmarks.nexmark.measure import check, run
 from benchmarks.nexmark.queries import QUERIES
 from benchmarks.unequal import UnequalResultsError
 
-EVENTS = 6_000
+EVENTS, PER_SECOND = 6_000, 200
 
 
 @pytest.fixture(scope="module")
 def events(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("nexmark")
-    write(directory, EVENTS, files=4)
+    write(directory, EVENTS, files=4, per_second=PER_SECOND)
     return directory
 
 
@@ -33,9 +33,9 @@ def rows(events: Path) -> Frames:
 
 def test_events_do_not_depend_on_how_many_are_made_at_once() -> None:
     for name, (_, rows_of) in STREAMS.items():
-        parts = [rows_of(np.arange(first, first + 500)) for first in (0, 500)]
+        parts = [rows_of(np.arange(first, first + 500), PER_SECOND) for first in (0, 500)]
         assert pl.concat([pl.DataFrame(part) for part in parts]).equals(
-            pl.DataFrame(rows_of(np.arange(1000)))
+            pl.DataFrame(rows_of(np.arange(1000), PER_SECOND))
         ), name
 
 
