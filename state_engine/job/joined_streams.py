@@ -26,6 +26,7 @@ from state_engine.job.lists_of_rows import check_rows
 from state_engine.job.stream import Stream
 from state_engine.job.typed_by_input import TypedByInputs, element_type
 from state_engine.machine.defects import guarded_class
+from state_engine.operators.idle_keys import as_ttl_config
 from state_engine.operators.joins.asof_join import AsOfEmit, AsOfJoin, AsOfSettings
 from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings, how_of
 from state_engine.operators.joins.joined_rows import CalledJoin, JoinedRows, JoinResults, JoinTime, LeftRows
@@ -168,7 +169,7 @@ class JoinableStream(Stream):
             inner=check_choice(how_of(how), ("left", "inner"), what="how of join_asof") == "inner",
             left=Lateness(to_milliseconds(lateness), late_to),
             emit=emit,
-            ttl=_time_to_live(ttl),
+            ttl=None if ttl is None else as_ttl_config(ttl),
         )
         inputs = self._both(other)
         origins = origins_of_changes(self._node)
@@ -355,10 +356,6 @@ def _columns_of_both(
     check_rows(right, join)
     rows = JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join=join)
     return Given(OutputType(rows.columns, scalar=False), rows)
-
-
-def _time_to_live(ttl: Span | StateTtlConfig | None) -> StateTtlConfig | None:
-    return ttl if ttl is None or isinstance(ttl, StateTtlConfig) else StateTtlConfig.new_builder(ttl).build()
 
 
 def _check_keys(inputs: Sequence[OperatorInput]) -> None:

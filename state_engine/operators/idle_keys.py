@@ -25,6 +25,11 @@ LAST_ROW = "last_row"
 """Name of the state with the time of the last row of a key."""
 
 
+def as_ttl_config(ttl: Span | StateTtlConfig) -> StateTtlConfig:
+    """What ``ttl=`` of an operator asks for: a span alone is one by the clock of micro-batches."""
+    return ttl if isinstance(ttl, StateTtlConfig) else StateTtlConfig.new_builder(ttl).build()
+
+
 @dataclass(frozen=True)
 class IdleTime:
     """The time that a key is kept after its last row.
@@ -49,7 +54,7 @@ class IdleTime:
         """
         if ttl is None:
             return None
-        config = ttl if isinstance(ttl, StateTtlConfig) else StateTtlConfig.new_builder(ttl).build()
+        config = as_ttl_config(ttl)
         if not config.is_enabled():
             return None
         if config.get_update_type() is TtlUpdateType.OnReadAndWrite or (
