@@ -10,6 +10,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,13 @@ def parse(arguments: list[str]) -> None:
         arguments = [*context._protected_args, *context.args] if isinstance(command, Group) else []
 
 
+def parse_of_module(module: str, arguments: list[str]) -> None:
+    """Take the arguments of a benchmark as its ``run`` does, without running it; raises ``click.UsageError``."""
+    program = typer.Typer()
+    program.command()(import_module(f"{module}.__main__").run)
+    typer.main.get_command(program).make_context(module, list(arguments))
+
+
 def test_every_block_is_run_or_checked_or_stands_in_the_table() -> None:
     checked = {*SHELL, "toml", "yaml", "sql"}
     rest = {(str(page.relative_to(REPOSITORY)), kind_of(block)) for page, block in LEFT}
@@ -126,6 +134,8 @@ def test_every_command_exists_and_takes_its_arguments() -> None:
         elif program == "pip":
             [extra] = re.findall(r"^statelake\[(\w+)\]$", arguments[-1])
             assert extra in extras
+        elif (program, arguments[0]) == ("python", "-m"):
+            parse_of_module(arguments[1], arguments[2:])
         else:
             assert program in OTHERS, program
 
@@ -135,6 +145,8 @@ def test_a_command_that_is_written_wrongly_is_noticed() -> None:
     for wrong in (["restor", "plane_delays"], ["restore", "plane_delays", "41", "--try"], ["restore"]):
         with pytest.raises(typer.main.click.UsageError):
             parse(wrong)
+    with pytest.raises(typer.main.click.UsageError):
+        parse_of_module("benchmarks.nexmark", ["--event", "10"])
 
 
 def test_every_settings_file_is_one(tmp_path: Path) -> None:
