@@ -48,7 +48,7 @@ test-stores: $(VENV)/.s3 $(VENV)/.servers $(VENV)/.azurite ## put whole jobs, ma
 test-kafka: $(VENV)/.kafka ## put jobs between topics of a real Kafka broker, and kill driver, executor and broker
 	$(BIN)/python -m pytest tests/kafka -m "not long"
 
-test-flink: $(READY) .venv-flink/.ready ## compare windows with those of Flink itself, which an environment of its own has
+test-flink: $(READY) .venv-flink/.ready ## compare windows and operators with those of Flink itself, which an environment of its own has
 	$(BIN)/python -m pytest tests/flink
 
 test-cluster: $(VENV)/.s3 ## kill executors and workers of a Spark cluster, with the root in a store and every kind of sink

@@ -1,3 +1,3 @@
-"""The program needs PyFlink, which this environment has not."""
+"""The programs need PyFlink, which this environment has not."""
 
-collect_ignore = ["program.py"]
+collect_ignore = ["program.py", "operators_program.py"]

@@ -5,13 +5,8 @@ The table of the guide about windows has the counts. ``make test-flink`` install
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import re
-import subprocess
 from collections import Counter
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +24,16 @@ from state_engine import (
     count,
     sum_,
 )
-from state_engine.machine.java import find_java_home
 from state_engine.testing import CollectSink, run_in_memory
 from tests.flink.flink_sessions import fired
+from tests.flink.running import compared, instant, ms, printed_by, shown_in
 from tests.operators.windows import models
 from tests.operators.windows.models import Event
 from tests.support.environments import REPOSITORY
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(900)]
 
-PYTHON = REPOSITORY / ".venv-flink" / "bin" / "python"
-PROGRAM = Path(__file__).with_name("program.py")
 GUIDE = REPOSITORY / "docs" / "guides" / "windows.md"
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BOUND, GAP = 5, 6
 LATENESS = (0, 4)
 ROW = "k string, v bigint, at timestamp"
@@ -79,14 +71,8 @@ def by_flink(api: str, rows: list[Event], directory: Path, *, lateness: int) -> 
     """By windows, what Flink emits."""
     file = directory / f"{api}.csv"
     file.write_text("".join(f"{row.k},{row.v},{row.at}\n" for row in rows))
-    done = subprocess.run(
-        [str(PYTHON), str(PROGRAM), api, str(file), str(BOUND), str(lateness)],
-        env={**os.environ, "JAVA_HOME": str(find_java_home(environ=os.environ, explicit=None).path)},
-        capture_output=True, text=True, timeout=800,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
     results: Results = {}
-    for name, *result in json.loads(done.stdout.splitlines()[-1]):
+    for name, *result in printed_by("program.py", api, file, BOUND, lateness):
         results.setdefault(name, Counter())[tuple(result)] += 1
     return results
 
@@ -101,7 +87,7 @@ def ours(rows: list[Event], name: str, *, lateness: int) -> tuple[Counter[tuple[
     results = windows.aggregate(n=count(), total=sum_("v"), uid="windows")
     results.sink("windows", CollectSink())
     results.get_side_output(late).sink("late", CollectSink())
-    given = [(row.k, row.v, EPOCH + timedelta(milliseconds=row.at)) for row in rows]
+    given = [(row.k, row.v, instant(row.at)) for row in rows]
     with run_in_memory(job) as run:
         while given:
             cut = rng.randint(1, 2_000)
@@ -110,12 +96,6 @@ def ours(rows: list[Event], name: str, *, lateness: int) -> tuple[Counter[tuple[
         run.process(drain=True)
         windowed = Counter((k, ms(s), ms(e), n, total) for k, s, e, n, total in run.sink("windows"))
         return windowed, Counter(Event(k, v, 0.0, ms(at)) for k, v, at in run.sink("late"))
-
-
-def ms(at: datetime | str) -> int:
-    if isinstance(at, str):
-        at = datetime.fromisoformat(at).replace(tzinfo=UTC)
-    return (at - EPOCH) // timedelta(milliseconds=1)
 
 
 def table_of(windowed: models.Windowed) -> Counter[tuple[Any, ...]]:
@@ -158,13 +138,9 @@ def firings_of_ours(rows: list[Event], name: str, *, lateness: int) -> Counter[t
     fired = windows.process(Sums(), "k string, s bigint, e bigint, n bigint, total bigint", uid="windows")
     fired.sink("windows", CollectSink())
     with run_in_memory(job) as run:
-        run.process({"rows": [(row.k, row.v, EPOCH + timedelta(milliseconds=row.at)) for row in rows]})
+        run.process({"rows": [(row.k, row.v, instant(row.at)) for row in rows]})
         run.process(drain=True)
         return Counter(map(tuple, run.sink("windows")))
-
-
-def compared(one: Counter[tuple[Any, ...]], other: Counter[tuple[Any, ...]]) -> tuple[int, int, int]:
-    return (one & other).total(), (one - other).total(), (other - one).total()
 
 
 @pytest.mark.parametrize("name", ["tumbling", "sliding"])
@@ -225,11 +201,5 @@ def test_sessions_of_sql_differ_by_what_the_guide_says(
 
 
 def test_the_table_of_the_guide_has_these_counts(counts: dict[tuple[str, str], Any]) -> None:
-    shown = {
-        (api, name): tuple(map(int, numbers))
-        for api, name, *numbers in re.findall(
-            r"^\| (.+?) \| `(\w+)` \| (\d+) \| (\d+) \| (\d+) \|$", GUIDE.read_text(), re.MULTILINE
-        )
-    }
     assert len(counts) == 2 * 3 + 4, "run the whole file"
-    assert shown == counts
+    assert shown_in(GUIDE) == counts
