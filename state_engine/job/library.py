@@ -6,24 +6,27 @@ Their state has the type of the rows, which may show only when these come. Decis
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.job.changing_streams import is_changing, sequence_of_feeds
 from state_engine.job.duplicates import Duplicates, EmitOfDuplicates, Keep
-from state_engine.job.graph import OperatorInput, SelectedKey, declared_type, type_in_code
+from state_engine.job.graph import Node, OperatorInput, SelectedKey, declared_type, type_in_code
+from state_engine.job.late_outputs import check_event_time
 from state_engine.job.lists_of_rows import check_rows, ranked_columns
 from state_engine.job.silences import Silences
 from state_engine.job.stream import Stream, idle_time
-from state_engine.job.typed_by_input import TypedByInput, forgetting
+from state_engine.job.typed_by_input import TimedByInput, TypedByInput, forgetting
 from state_engine.job.windowed_stream import WindowedStream
 from state_engine.job.windowing import Assigner, WindowTime, windowing
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.lateness import Lateness
-from state_engine.operators.scd2 import Scd2
+from state_engine.operators.scd2 import Scd2, Untracked, shape_of
 from state_engine.operators.top_n import TopN
 from state_engine.operators.windows.count_windows import Counted
 from state_engine.operators.windows.window_results import Emit
@@ -203,14 +206,18 @@ class TableFunctions(Stream):
         tracked: Sequence[str] | None = None,
         sequence: str | Sequence[str] | None = None,
         merge_equal: bool = True,
+        untracked: Untracked = "first",
+        lateness: Span | None = None,
+        late_to: OutputTag | None = None,
         ttl: Span | StateTtlConfig | None = None,
         uid: str | None = None,
     ) -> DataStream:
         """Keep all versions of each key, with the time from which and until which each was valid (SCD 2).
 
         They are in the map state ``versions``; publish it: ``keyed.scd2(valid_from="moved", uid="homes")
-        .publish(DeltaStateTable(path))``. Rows may come in any order; the
-        operator emits nothing. See ``Scd2``.
+        .publish(DeltaStateTable(path))``. Or read the stream: it has the changes of the versions, each with the
+        columns of the key, ``valid_from``, ``valid_to``, ``is_current`` and the others. Rows may come in any order. See
+        ``Scd2``.
 
         Args:
             valid_from: the column with the time from which a row is valid.
@@ -219,20 +226,25 @@ class TableFunctions(Stream):
             sequence: columns that order the rows of one key and time, the greatest counts: then any order of arrival
                 gives the same versions. By default that of the ``ChangeFormat`` of the stream's sources.
             merge_equal: False makes every row a version.
+            untracked: ``last`` lets a version show the last of its rows, and not the first, in columns not tracked.
+            lateness: how far behind the watermark the ``valid_from`` of a row may be. Then rows that are part of a
+                version, and deletions, are kept only as long as a row could come before them. By default for ever.
+            late_to: the side output for rows that come later; without, they are dropped and counted.
             ttl: forget a key, with all of its versions, this time after its last row. A published table loses them.
                 By default the state grows with the rows, for ever.
             uid: identity of the operator and of its state.
 
         Raises:
-            ConfigurationError: as ``Scd2`` does; where the stream declares its type, here and now.
+            ConfigurationError: as ``Scd2`` does; where the stream declares its type, here and now. Or the stream has no
+                event time and needs it, or the arguments do not fit each other.
         """
-        of_feeds = sequence_of_feeds(self._node) if sequence is None else None
-        made = TypedByInput(
-            partial(_scd2, _columns(self._key), valid_from, tracked, sequence, of_feeds, merge_equal),
-            accepts_changes=Scd2.accepts_changes,
-            shows=Scd2.shows,
+        asked = Versions(valid_from, tracked, sequence, merge_equal, untracked, lateness, late_to)
+        versions = self._table_function(
+            asked.function(self._node, _columns(self._key), ttl), "scd2", uid, ttl
         )
-        return self._table_function(made, "scd2", uid, ttl)
+        if late_to is not None:
+            versions.get_side_output(late_to)
+        return versions
 
     def top_n(
         self,
@@ -290,28 +302,6 @@ def _columns(key: Key) -> tuple[str, ...]:
     return () if isinstance(key, SelectedKey) else key
 
 
-def _scd2(
-    key: tuple[str, ...],
-    valid_from: str,
-    tracked: Sequence[str] | None,
-    sequence: str | Sequence[str] | None,
-    of_feeds: str | None,
-    merge_equal: bool,
-    kind: OutputType,
-) -> Scd2:
-    check_rows(kind, "scd2")
-    if of_feeds in kind.columns.names and of_feeds not in (*key, valid_from):
-        sequence = of_feeds
-    return Scd2(
-        kind.columns,
-        key=key,
-        valid_from=valid_from,
-        tracked=tracked,
-        sequence=sequence,
-        merge_equal=merge_equal,
-    )
-
-
 def _top_n(
     key: tuple[str, ...],
     n: int,
@@ -324,3 +314,88 @@ def _top_n(
 ) -> TopN:
     check_rows(kind, "top_n")
     return TopN(kind.columns, n, by=by, key=key, keep_all=keep_all, ascending=ascending, ties=ties, rank=rank)
+
+
+@dataclass(frozen=True)
+class Versions:
+    """The arguments of ``scd2``, see there."""
+
+    valid_from: str
+    tracked: Sequence[str] | None
+    sequence: str | Sequence[str] | None
+    merge_equal: bool
+    untracked: Untracked
+    lateness: Span | None
+    late_to: OutputTag | None
+
+    def function(self, node: Node, key: tuple[str, ...], ttl: Span | StateTtlConfig | None) -> TypedByInput:
+        """What the operator runs.
+
+        Args:
+            key: the columns that the stream is keyed by.
+
+        Raises:
+            ConfigurationError: the arguments do not fit each other, or the stream has no event time and needs it.
+        """
+        late = self._late(node, ttl)
+        of_feeds = sequence_of_feeds(node) if self.sequence is None else None
+        made = partial(self._scd2, key, of_feeds, late)
+        if late is None:
+            typed = TypedByInput(
+                made,
+                gives=partial(_columns_of, made),
+                accepts_changes=Scd2.accepts_changes,
+                emits_changes=Scd2.emits_changes,
+                shows=Scd2.shows,
+            )
+            typed.shape = shape_of(self.untracked, late)
+            return typed
+        return TimedByInput(
+            made,
+            gives=partial(_columns_of, made),
+            holds_back_ms=late.ms,
+            shape=shape_of(self.untracked, late),
+            accepts_changes=Scd2.accepts_changes,
+            emits_changes=Scd2.emits_changes,
+            shows=Scd2.shows,
+            late_to=late.late_to,
+        )
+
+    def _late(self, node: Node, ttl: Span | StateTtlConfig | None) -> Lateness | None:
+        if self.lateness is None:
+            if self.late_to is not None:
+                raise ConfigurationError(
+                    "scd2 takes all rows, however late, and late_to would get none: give lateness, too, or leave "
+                    "late_to out"
+                )
+            return None
+        late = Lateness(to_milliseconds(self.lateness), self.late_to)
+        check_event_time(node, what="scd2(lateness=…)", lateness_ms=late.ms)
+        if ttl is not None:
+            raise ConfigurationError(
+                "scd2 with lateness takes no ttl, because a row that is too late must not keep its key: leave one of "
+                "them out"
+            )
+        return late
+
+    def _scd2(
+        self, key: tuple[str, ...], of_feeds: str | None, late: Lateness | None, kind: OutputType
+    ) -> Scd2:
+        check_rows(kind, "scd2")
+        sequence = self.sequence
+        if of_feeds in kind.columns.names and of_feeds not in (*key, self.valid_from):
+            sequence = of_feeds
+        return Scd2(
+            kind.columns,
+            key=key,
+            valid_from=self.valid_from,
+            tracked=self.tracked,
+            sequence=sequence,
+            merge_equal=self.merge_equal,
+            untracked=self.untracked,
+            lateness=late,
+        )
+
+
+def _columns_of(made: partial[Scd2], kind: OutputType) -> OutputType:
+    return OutputType(made(kind).results, scalar=False)

@@ -605,6 +605,10 @@ A lateness is 0 or more, and a row that waits has an event time
   operators/test_waiting::test_a_row_without_event_time_is_refused
 A sequence of a feed that is no field, or that orders the changes of one file of a log only, is refused with the way out
   operators/test_sequences_of_feeds::test_a_sequence_that_is_no_field_is_refused
+Versions with a lateness have event time, and a timestamp or date; what has no effect on them is refused
+  operators/test_versions_in_time::test_what_cannot_be_is_refused_while_the_job_is_built
+Other versions are refused where there is a state
+  operators/test_versions_in_time::test_other_versions_are_refused_where_there_is_a_state
 A sequence of versions that orders nothing is refused
   operators/test_scd2::test_a_sequence_that_orders_nothing_is_refused
 Late rows of a source that changes are not diverted

@@ -1,0 +1,423 @@
+"""Versions with lateness, the last of untracked columns, and their changes: examples, and random streams by a model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pytest
+
+from state_engine import (
+    EmbeddedRocksDBStateBackend,
+    FileSource,
+    OutputTag,
+    Row,
+    RowKind,
+    Scd2,
+    StatefulJob,
+    count,
+)
+from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
+from state_engine.operators.lateness import Lateness
+from state_engine.operators.scd2 import Untracked
+from state_engine.state_tables.delta import DeltaStateTable
+from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.windows.models import watermarks_before
+from tests.operators.windows.test_windows import SEEDS
+
+INSERT, BEFORE, AFTER, DELETE = RowKind
+COLUMNS = "k string, since timestamp, city string, phone bigint"
+LATE = OutputTag("late", COLUMNS)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BOUND = 4
+BACKENDS = [None, EmbeddedRocksDBStateBackend()]
+
+
+class Event(NamedTuple):
+    """A change of a key; ``at`` is the time from which it holds, in milliseconds, and its event time."""
+
+    kind: RowKind
+    k: str
+    at: int
+    city: str
+    phone: int
+
+    @property
+    def row(self) -> Row:
+        return Row.of_kind(self.kind, k=self.k, since=moment(self.at), city=self.city, phone=self.phone)
+
+
+class Version(NamedTuple):
+    """From when and until when a city held, and with which phone."""
+
+    k: str
+    begins: int
+    ends: int | None
+    city: str
+    phone: int
+
+
+def moment(at: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=at)
+
+
+def ms(at: datetime | None) -> Any:
+    return None if at is None else (at - EPOCH) // timedelta(milliseconds=1)
+
+
+def scd2(lateness: int | None = None, untracked: Untracked = "first", **more: Any) -> Scd2:
+    late = None if lateness is None else Lateness(lateness, LATE)
+    given: dict[str, Any] = {"tracked": ["city"], "untracked": untracked, "lateness": late, **more}
+    return Scd2(COLUMNS, key=["k"], valid_from="since", **given)
+
+
+def options(parallelism: int = 1, backend: Any = None) -> dict[str, Any]:
+    return {
+        "key_by": lambda row: row.k,
+        "timestamp_of": lambda row: ms(row.since),
+        "changing": True,
+        "parallelism": parallelism,
+        "backend": backend,
+        "max_out_of_orderness_ms": BOUND,
+    }
+
+
+# -- random streams by a model -----------------------------------------------------------------------------------------
+
+
+def stream(seed: int, length: int = 40) -> list[Event]:
+    """Displacements of up to and exactly the bound, some rows far behind, many of one time, times before 1970."""
+    rng = random.Random(seed)
+    newest, events = rng.choice([-20, 0, 1_000_000]), []
+    for phone in range(length):
+        newest += rng.choice([0, 0, 1, 2, 5, 12])
+        at = newest - rng.choice([0, 0, 1, BOUND, BOUND + 1, 9, 25])
+        kind = rng.choice([INSERT, INSERT, INSERT, AFTER, BEFORE, DELETE])
+        events.append(Event(kind, rng.choice("ab"), at, rng.choice(["Rome", "Turin"]), phone))
+    return events
+
+
+def accepted_of(events: list[Event], lateness: int | None) -> tuple[list[Event], list[Event]]:
+    """The events that are taken, and those that are too late."""
+    late = [
+        event
+        for event, watermark in watermarks_before(events, BOUND)
+        if lateness is not None and event.at + lateness <= watermark
+    ]
+    return [event for event in events if event not in late], late
+
+
+def versions_of(events: Iterable[Event], untracked: str) -> list[Version]:
+    """What all events make, in their order of arrival."""
+    last: dict[tuple[str, int], Event] = {}
+    for event in events:
+        if event.kind is not BEFORE or (event.k, event.at) not in last:
+            last[event.k, event.at] = event
+    made: list[Version] = []
+    for k in sorted({k for k, _ in last}):
+        current: Version | None = None
+        for event in sorted((e for e in last.values() if e.k == k), key=lambda e: e.at):
+            if event.kind in (DELETE, BEFORE):
+                made += [] if current is None else [current._replace(ends=event.at)]
+                current = None
+            elif current is not None and current.city == event.city:
+                if untracked == "last":
+                    current = current._replace(phone=event.phone)
+            else:
+                made += [] if current is None else [current._replace(ends=event.at)]
+                current = Version(k, event.at, None, event.city, event.phone)
+        made += [] if current is None else [current]
+    return made
+
+
+def as_version(row: Any) -> Version:
+    k, since, until, current, city, phone = row
+    assert current is (until is None)
+    return Version(k, ms(since), ms(until), city, phone)
+
+
+class Table:
+    """What outputs make of a table: each takes back what is there, and nothing else."""
+
+    def __init__(self) -> None:
+        self.versions: dict[tuple[str, int], Version] = {}
+
+    def apply(self, outputs: list[Any]) -> None:
+        for kind, row in outputs:
+            version = as_version(row)
+            if kind in (BEFORE, DELETE):
+                assert self.versions.pop((version.k, version.begins)) == version
+            else:
+                assert (version.k, version.begins) not in self.versions
+                self.versions[version.k, version.begins] = version
+            of_key = [one for one in self.versions.values() if one.k == version.k]
+            assert sum(one.ends is None for one in of_key) <= 1, "one version of a key is current at most"
+
+
+def stored(run: KeyedHarness) -> list[Version]:
+    versions = run.state("versions") if "versions" in run.snapshot().keyed.entries else {}
+    return sorted(
+        as_version((k, at, *version)) for k, of_key in versions.items() for at, version in of_key.items()
+    )
+
+
+def check_bound(run: KeyedHarness, came: list[Event], lateness: int) -> None:
+    """``unshown`` has at most one entry besides those above the watermark as the last row of the key came."""
+    unshown = run.state("unshown") if "unshown" in run.snapshot().keyed.entries else {}
+    watermarks: dict[str, int] = {}
+    for event, watermark in watermarks_before(came, BOUND):
+        if event.at + lateness > watermark:
+            watermarks[event.k] = watermark
+    for k, of_key in unshown.items():
+        open_ = [at for at in of_key if ms(at) + lateness > watermarks[k]]
+        assert len(of_key) <= 1 + len(open_)
+
+
+@SEEDS
+@pytest.mark.parametrize("untracked", ["first", "last"])
+@pytest.mark.parametrize("lateness", [None, 0, 5, 20])
+def test_versions_are_those_of_the_rows_that_are_not_too_late(
+    lateness: int | None, untracked: Untracked, seeds: range
+) -> None:
+    for seed in seeds:
+        rng, events = random.Random(seed), stream(seed)
+        table, late, at = Table(), list[Any](), 0
+        run = KeyedHarness(scd2(lateness, untracked), **options())
+        while at < len(events):
+            size = rng.choice([1, 3, 40])
+            table.apply(run.process([event.row for event in events[at : at + size]]))
+            late += run.side_output(LATE)
+            at += size
+            if lateness is not None:
+                check_bound(run, events[:at], lateness)
+            backend = rng.choice(BACKENDS) if rng.random() < 0.05 else None
+            run = KeyedHarness.restored(
+                scd2(lateness, untracked), run.snapshot(), **options(rng.choice([1, 2, 7]), backend)
+            )
+        taken, too_late = accepted_of(events, lateness)
+        expected = sorted(versions_of(taken, untracked))
+        assert stored(run) == sorted(table.versions.values()) == expected, f"seed {seed}"
+        came_late = [getattr(one, "value", one) for one in late]
+        assert len(came_late) == len(too_late), f"seed {seed}"
+
+
+@SEEDS
+@pytest.mark.parametrize("untracked", ["first", "last"])
+def test_no_order_of_arrival_changes_the_versions(untracked: Untracked, seeds: range) -> None:
+    """Each row is displaced by up to and exactly the out-of-orderness, so none is late."""
+    for seed in seeds:
+        rng = random.Random(seed)
+        kinds = [INSERT, INSERT, DELETE]
+        events = [
+            Event(rng.choice(kinds), rng.choice("ab"), at, rng.choice(["Rome", "Turin"]), at)
+            for at in range(0, 60, rng.choice([1, 2]))
+        ]
+        results = []
+        for _ in range(2):
+            events = sorted(events, key=lambda e: (e.at + rng.choice([0, BOUND // 2, BOUND]), rng.random()))
+            run = KeyedHarness(scd2(0, untracked), **options())
+            table = Table()
+            table.apply(run.process([event.row for event in events]))
+            assert run.side_output(LATE) == []
+            results.append(sorted(table.versions.values()))
+        assert results[0] == results[1] == sorted(versions_of(events, untracked)), f"seed {seed}"
+
+
+# -- examples ----------------------------------------------------------------------------------------------------------
+
+PEOPLE = "id bigint, name string, city string, seq bigint"
+CHANGES = [
+    (INSERT, 124, "Raul", "Oaxaca", 1),
+    (INSERT, 123, "Isabel", "Monterrey", 1),
+    (INSERT, 125, "Mercedes", "Tijuana", 2),
+    (INSERT, 126, "Lily", "Cancun", 2),
+    (DELETE, 123, None, None, 6),
+    (AFTER, 125, "Mercedes", "Guadalajara", 6),
+    (AFTER, 125, "Mercedes", "Mexicali", 5),
+    (AFTER, 123, "Isabel", "Chihuahua", 5),
+]
+"""Of the example of Databricks' AUTO CDC."""
+ALL_TRACKED = {
+    (123, 1, 5, "Monterrey"), (123, 5, 6, "Chihuahua"), (124, 1, None, "Oaxaca"), (125, 2, 5, "Tijuana"),
+    (125, 5, 6, "Mexicali"), (125, 6, None, "Guadalajara"), (126, 2, None, "Cancun"),
+}  # fmt: skip
+WITHOUT_CITY = {
+    "last": {
+        (123, 1, 6, "Chihuahua"), (124, 1, None, "Oaxaca"), (125, 2, None, "Guadalajara"), (126, 2, None, "Cancun"),
+    },
+    "first": {
+        (123, 1, 6, "Monterrey"), (124, 1, None, "Oaxaca"), (125, 2, None, "Tijuana"), (126, 2, None, "Cancun"),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("seed", "backend"),
+    [(0, None), (1, None), (2, None), pytest.param(0, BACKENDS[1], marks=pytest.mark.more)],
+)
+def test_the_example_of_auto_cdc_in_any_arrival(seed: int, backend: Any) -> None:
+    changes = random.Random(seed).sample(CHANGES, len(CHANGES))
+    cases: list[tuple[dict[str, Any], set[Any]]] = [({}, ALL_TRACKED)]
+    cases += [
+        ({"tracked": ["name"], "untracked": untracked}, table) for untracked, table in WITHOUT_CITY.items()
+    ]
+    for given, expected in cases:
+        by: dict[str, Any] = {"key_by": lambda row: row.id, "changing": True, "backend": backend}
+        made = Scd2(PEOPLE, key=["id"], valid_from="seq", **given)
+        run = KeyedHarness(made, **by)
+        for kind, *values in changes:
+            run.process([Row.of_kind(kind, **dict(zip(("id", "name", "city", "seq"), values, strict=True)))])
+            run = KeyedHarness.restored(made, run.snapshot(), **by)
+        versions = run.state("versions")
+        shown = {(k, at, v.valid_to, v.city) for k, of in versions.items() for at, v in of.items()}
+        assert shown == expected
+
+
+def said(outputs: Iterable[Any]) -> list[str]:
+    """``+I 10-30 Rome 1``: kind, from, until, city and phone."""
+    made = []
+    for kind, row in outputs:
+        version = as_version(row)
+        until = "" if version.ends is None else version.ends
+        made.append(f"{kind} {version.begins}-{until} {version.city} {version.phone}")
+    return made
+
+
+def test_each_change_of_a_version_comes_out_once_deletes_first() -> None:
+    run = KeyedHarness(scd2(), **options())
+    steps = [
+        ((INSERT, 10, "Rome"), ["+I 10- Rome 0"]),
+        ((INSERT, 30, "Turin"), ["-U 10- Rome 0", "+U 10-30 Rome 0", "+I 30- Turin 1"]),
+        ((INSERT, 40, "Turin"), []),
+        ((INSERT, 35, "Rome"), ["-U 30- Turin 1", "+U 30-35 Turin 1", "+I 35-40 Rome 3", "+I 40- Turin 2"]),
+        ((INSERT, 35, "Turin"), ["-D 35-40 Rome 3", "-D 40- Turin 2", "-U 30-35 Turin 1", "+U 30- Turin 1"]),
+        ((DELETE, 30, "Turin"), ["-D 30- Turin 1", "+I 35- Turin 4"]),
+        ((BEFORE, 35, "Turin"), []),
+    ]
+    for phone, ((kind, at, city), expected) in enumerate(steps):
+        assert said(run.process([Event(kind, "a", at, city, phone).row])) == expected
+
+
+def test_a_version_shows_the_last_of_its_rows_also_where_earlier_ones_are_dropped() -> None:
+    run = KeyedHarness(scd2(0, "last"), **options())
+    rows = [(10, "Rome"), (20, "Rome"), (40, "Rome"), (43, "Rome")]
+    assert (
+        said(run.process([Event(INSERT, "a", at, city, at).row for at, city in rows]))[-1] == "+U 10- Rome 43"
+    )
+    assert [ms(at) for at in run.state("unshown")["a"]] == [20, 40, 43]
+    outputs = run.process([Event(INSERT, "a", 41, "Bari", 41).row])
+    assert said(outputs) == ["-U 10- Rome 43", "+U 10-41 Rome 40", "+I 41-43 Bari 41", "+I 43- Rome 43"]
+
+
+def test_a_key_that_is_forgotten_takes_its_versions_back() -> None:
+    idle = IdleTime(10, by_event_time=True)
+    run = KeyedHarness(ForgetsIdleKeys(scd2(), idle), **options())
+    run.process([Event(INSERT, "a", at, city, at).row for at, city in ((1, "Rome"), (2, "Turin"))])
+    assert said(run.process([Event(INSERT, "a", 30, "Bari", 3).row])) == [
+        "-D 1-2 Rome 1", "-D 2- Turin 2", "+I 30- Bari 3"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "times"),
+    [
+        ("date", [date(2026, 1, 1), date(2026, 1, 9), date(2026, 1, 2)]),
+        ("timestamp_ntz", [datetime(2026, 1, 1), datetime(2026, 1, 9), datetime(2026, 1, 2)]),
+    ],
+)
+def test_a_date_and_a_time_without_zone_are_in_utc(kind: str, times: list[Any]) -> None:
+    made = Scd2(f"k string, since {kind}, v bigint", key=["k"], valid_from="since", lateness=Lateness(0))
+    run = KeyedHarness(made, key_by=lambda row: row.k, changing=True)
+    run.process([Row(k="a", since=times[0], v=1)])
+    run.set_watermark(ms(datetime(2026, 1, 2, tzinfo=UTC)) - 1)
+    assert len(run.process([Row(k="a", since=times[2], v=2)])) == 3
+    run.set_watermark(ms(datetime(2026, 1, 2, tzinfo=UTC)))
+    assert run.process([Row(k="a", since=times[2], v=3)]) == []
+    assert len(run.process([Row(k="a", since=times[1], v=4)])) == 3
+
+
+# -- jobs --------------------------------------------------------------------------------------------------------------
+
+
+def keyed_of(
+    rows: list[Any] | None = None, *, timed: bool = True, since: str = "timestamp", **more: Any
+) -> Any:
+    job = StatefulJob("homes", parallelism=2)
+    event_time: dict[str, Any] = {"event_time": "since", "max_out_of_orderness": 0} if timed else {}
+    columns = f"k string, since {since}, city string, phone bigint"
+    given = job.from_collection(rows or [], columns, name="rows", max_rows_per_batch=2, **event_time, **more)
+    return given.key_by("k")
+
+
+def test_who_reads_the_changes_has_what_the_table_shows_and_late_rows_are_aside() -> None:
+    rows = [
+        ("a", 5, "Rome"),
+        ("b", 100, "Rome"),
+        ("a", 50, "Turin"),
+        ("a", 60, "Bari"),
+        ("b", 40, "Pisa"),
+        ("b", 90, "Bari"),
+    ]
+    keyed = keyed_of([(k, moment(at), city, at) for k, at, city in rows])
+    tag = OutputTag("late", COLUMNS)
+    versions = keyed.scd2(valid_from="since", lateness=55, late_to=tag, uid="homes")
+    versions.publish(DeltaStateTable("/homes"))
+    versions.key_by("city").aggregate(n=count(), uid="n").sink("n", CollectSink())
+    versions.get_side_output(tag).sink("late", CollectSink())
+    with run_in_memory(keyed._job) as run:
+        run.run()
+        cities = [row.city for row in run.table("versions")]
+        assert sorted(cities) == ["Bari", "Bari", "Rome", "Rome", "Turin"]
+        assert {key: n for key, (n, *_) in run.state("n", "aggregates").items()} == {
+            "Bari": 2,
+            "Rome": 2,
+            "Turin": 1,
+        }
+        assert [row.phone for row in run.sink("late")] == [40]
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "no event time": (
+        lambda: keyed_of(timed=False).scd2(valid_from="since", lateness=5),
+        r"scd2\(lateness=…\) needs event time, and none of the sources"),
+    "late rows that are gone": (
+        lambda: keyed_of(late_to=LATE).scd2(valid_from="since", lateness=5),
+        r"source 'rows' diverts late rows before scd2.*scd2\(…, late_to=…\), or leave lateness"),
+    "late rows of none": (
+        lambda: keyed_of().scd2(valid_from="since", late_to=LATE), "late_to would get none: give lateness, too"),
+    "a lateness below 0": (
+        lambda: keyed_of().scd2(valid_from="since", lateness=-1), "lateness must be 0 or more"),
+    "a time to live beside it": (
+        lambda: keyed_of().scd2(valid_from="since", lateness=5, ttl="1 h"), "scd2 with lateness takes no ttl"),
+    "a time that is none": (
+        lambda: keyed_of().scd2(valid_from="phone", lateness=5),
+        "the valid_from column 'phone' is compared with the watermark, and it is .*: make a timestamp or a date"),
+    "another word": (
+        lambda: keyed_of().scd2(valid_from="since", untracked="any"), "untracked must be 'first' or 'last'"),
+    "rows that are never merged": (
+        lambda: keyed_of().scd2(valid_from="since", untracked="last", merge_equal=False), "leave untracked out"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("build", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_cannot_be_is_refused_while_the_job_is_built(build: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        build()
+
+
+@pytest.mark.parametrize("other", [{"untracked": "last", "tracked": ["city"]}, {"lateness": 5}])
+def test_other_versions_are_refused_where_there_is_a_state(other: dict[str, Any]) -> None:
+    def job(**given: Any) -> StatefulJob:
+        job = StatefulJob("homes")
+        rows = job.source("rows", FileSource("/rows", schema=COLUMNS), event_time="since")
+        rows.key_by("k").scd2(valid_from="since", uid="homes", **given)
+        return job
+
+    with run_in_memory(job()) as run:
+        run.process({"rows": [("a", moment(1), "Rome", 1)]})
+        run.restart(job(**other))
+        with pytest.raises(StateMigrationError, match=r"versions of .* rows.*another uid"):
+            run.process({"rows": [("a", moment(2), "Rome", 1)]})
