@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, NamedTuple
@@ -312,6 +313,22 @@ def test_a_version_shows_the_last_of_its_rows_also_where_earlier_ones_are_droppe
     assert said(outputs) == ["-U 10- Rome 43", "+U 10-41 Rome 40", "+I 41-43 Bari 41", "+I 43- Rome 43"]
 
 
+def test_a_row_that_becomes_a_version_again_shows_the_last_of_those_behind_it() -> None:
+    run = KeyedHarness(scd2(None, "last"), **options())
+    run.process([Event(INSERT, "a", at, "Rome", at).row for at in (10, 20, 30)])
+    assert said(run.process([Event(INSERT, "a", 15, "Bari", 15).row])) == [
+        "-U 10- Rome 30", "+U 10-15 Rome 10", "+I 15-20 Bari 15", "+I 20- Rome 30"
+    ]  # fmt: skip
+
+
+def test_the_sequence_of_a_time_is_that_of_its_own_row() -> None:
+    run = KeyedHarness(scd2(None, "last", sequence="phone"), **options())
+    run.process([Event(INSERT, "a", at, "Rome", phone).row for at, phone in ((10, 1), (20, 9))])
+    assert said(run.process([Event(INSERT, "a", 10, "Bari", 5).row])) == [
+        "-U 10- Rome 9", "+U 10-20 Bari 5", "+I 20- Rome 9"
+    ]  # fmt: skip
+
+
 def test_a_key_that_is_forgotten_takes_its_versions_back() -> None:
     idle = IdleTime(10, by_event_time=True)
     run = KeyedHarness(ForgetsIdleKeys(scd2(), idle), **options())
@@ -328,7 +345,11 @@ def test_a_key_that_is_forgotten_takes_its_versions_back() -> None:
         ("timestamp_ntz", [datetime(2026, 1, 1), datetime(2026, 1, 9), datetime(2026, 1, 2)]),
     ],
 )
-def test_a_date_and_a_time_without_zone_are_in_utc(kind: str, times: list[Any]) -> None:
+def test_a_date_and_a_time_without_zone_are_in_utc(
+    kind: str, times: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
     made = Scd2(f"k string, since {kind}, v bigint", key=["k"], valid_from="since", lateness=Lateness(0))
     run = KeyedHarness(made, key_by=lambda row: row.k, changing=True)
     run.process([Row(k="a", since=times[0], v=1)])
@@ -337,6 +358,8 @@ def test_a_date_and_a_time_without_zone_are_in_utc(kind: str, times: list[Any]) 
     run.set_watermark(ms(datetime(2026, 1, 2, tzinfo=UTC)))
     assert run.process([Row(k="a", since=times[2], v=3)]) == []
     assert len(run.process([Row(k="a", since=times[1], v=4)])) == 3
+    monkeypatch.undo()
+    time.tzset()
 
 
 # -- jobs --------------------------------------------------------------------------------------------------------------
