@@ -17,6 +17,8 @@ from state_engine.core.state.descriptors import SortedMapStateDescriptor, ValueS
 from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.type_information import TypeInformation, TypeLike
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.column_duplicates import ColumnFirstRow, ColumnFirstRowsWithin
+from state_engine.operators.column_last_rows import ColumnNewestRow
 from state_engine.operators.idle_keys import ForgettableFunction
 from state_engine.operators.keyed_rows import ROW_TIME, KeyedRows, same, with_time
 from state_engine.operators.last_rows import ROW, LastRow
@@ -39,6 +41,10 @@ class FirstRow(ForgettableFunction):
 
     def __init__(self) -> None:
         self._descriptor = ValueStateDescriptor(SEEN, bool)
+
+    def vectorized(self) -> ColumnFirstRow:
+        """The same over columns, which a subtask runs where it can."""
+        return ColumnFirstRow(self._descriptor)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._seen = runtime_context.get_state(self._descriptor)
@@ -68,11 +74,11 @@ class KeptTimes:
 
     def __init__(self, within_ms: int | None, lateness: Lateness) -> None:
         self._within_ms, self._lateness = within_ms, lateness
-        self._descriptor = SortedMapStateDescriptor(SEEN, BIGINT, bool)
+        self.descriptor = SortedMapStateDescriptor(SEEN, BIGINT, bool)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the state."""
-        self._seen = runtime_context.get_sorted_map_state(self._descriptor)
+        self._seen = runtime_context.get_sorted_map_state(self.descriptor)
 
     def keeps(self, at: int, ctx: KeyedContext) -> bool:
         """Keep the time of a row, unless the row is a duplicate."""
@@ -128,6 +134,11 @@ class FirstRowsWithin(KeyedProcessFunction):
         )
         self.late_to, self.shape = lateness.late_to, shape_of(within_ms, lateness)
         self.holds_back_ms = lateness.ms
+        self._within_ms = within_ms
+
+    def vectorized(self) -> ColumnFirstRowsWithin:
+        """The same over columns, which a subtask runs where it can."""
+        return ColumnFirstRowsWithin(self._within_ms, self._lateness, self._kept.descriptor)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._kept.open(runtime_context)
@@ -244,6 +255,16 @@ class NewestRow(ForgettableFunction):
             columns, sequence = with_time(self._rows.columns, operator="drop_duplicates"), ROW_TIME
         self._last = LastRow(columns, key=key, sequence=sequence)
         self.shape = shape_of_last(sequence, by_time=by_time)
+        self._key = key
+        self._sequence = (sequence,) if isinstance(sequence, str) else tuple(sequence or ())
+
+    def vectorized(self) -> ColumnNewestRow | None:
+        """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        if self.accepts_changes or not self._last.has_columns:
+            return None
+        return ColumnNewestRow(
+            *self._last.descriptors, key=self._key, sequence=self._sequence, by_time=self._by_time
+        )
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._last.open(runtime_context)

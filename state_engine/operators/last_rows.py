@@ -17,6 +17,8 @@ from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.row import Row, RowKind
 from state_engine.core.types.type_information import TypeLike
+from state_engine.operators.column_last_rows import ColumnLastRow
+from state_engine.operators.column_order import are_compared
 from state_engine.operators.keyed_rows import GONE, KeyedRows, same
 
 ROW, DELETED = "row", "deleted"
@@ -93,6 +95,25 @@ class LastRow(KeyedProcessFunction):
         if self._sequence:
             self._sequence_type = self._rows.in_order(self._sequence, what="sequence")
             self._deleted_descriptor = _descriptor(DELETED, self._sequence_type, deleted_ttl)
+
+    def vectorized(self) -> ColumnLastRow | None:
+        """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        descriptors = self.descriptors
+        expires = any(one is not None and one.ttl is not None for one in descriptors)
+        if type(self) is not LastRow or expires or self._of_changes or not self.has_columns:
+            return None
+        return ColumnLastRow(*descriptors, sequence=self._sequence)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether rows are compared by columns as they are one by one."""
+        kept = self._rows.kept
+        return are_compared(kept) and are_compared(kept, self._sequence, nan=False)
+
+    @property
+    def descriptors(self) -> tuple[ValueStateDescriptor, ValueStateDescriptor | None]:
+        """Of the row, and with a sequence of that of a deletion."""
+        return self._row_descriptor, self._deleted_descriptor if self._sequence else None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the states; without a sequence there is only one."""

@@ -44,25 +44,25 @@ class Ranking:
     ) -> None:
         if n < 1:
             raise ConfigurationError(f"TopN keeps at least one row, not {n}")
-        self.n, self.ties, self._ascending = n, ties, ascending
-        self._by = (by,) if isinstance(by, str) else tuple(by)
+        self.n, self.ties, self.ascending = n, ties, ascending
+        self.by = (by,) if isinstance(by, str) else tuple(by)
         key = tuple(key)
-        in_key = [name for name in self._by if name in key]
-        if in_key or not self._by:
+        in_key = [name for name in self.by if name in key]
+        if in_key or not self.by:
             raise ConfigurationError(
                 f"TopN needs columns to compare rows of one key by, not {in_key} of the key"
             )
-        self.form = form_of(n, self._by, ascending=ascending, ties=ties)
-        self._encode = [key_order(kind).encode for kind in rows.in_order(self._by, what="by").types]
+        self.form = form_of(n, self.by, ascending=ascending, ties=ties)
+        self._encode = [key_order(kind).encode for kind in rows.in_order(self.by, what="by").types]
 
     def place(self, row: Any) -> bytes:
         """Where a row stands: rows with lesser bytes stand before it."""
         parts = [
             _NULL if (value := row[name]) is None else _NAN if value != value else _VALUE + encode(value)
-            for name, encode in zip(self._by, self._encode, strict=True)
+            for name, encode in zip(self.by, self._encode, strict=True)
         ]
         place = b"".join(parts)
-        return place if self._ascending else place.translate(_REVERSED)
+        return place if self.ascending else place.translate(_REVERSED)
 
     def count(self, places: Sequence[bytes]) -> int:
         """The number of rows to keep; their places are in order."""

@@ -17,15 +17,18 @@ from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.lateness import plus
 from state_engine.operators.retraction import takes_back
 from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
+from state_engine.operators.windows.column_top_rows import ColumnTopRows
 from state_engine.operators.windows.column_windows import ColumnWindows
 from state_engine.operators.windows.contents import Contents, Kept
 from state_engine.operators.windows.window_results import (
     Emitter,
     Rows,
+    RowsWithBounds,
     WindowOperator,
     WindowSettings,
     check_bounds,
 )
+from state_engine.operators.windows.window_top_n import TopRows
 
 WINDOWS, SLICES = "windows", "slices"
 """Names of the state: of tumbling windows, whose parts are whole windows, and of others."""
@@ -64,12 +67,21 @@ class AlignedWindows(WindowOperator):
 
     def vectorized(self) -> ColumnWindows | None:
         """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        if isinstance(self._contents, TopRows):
+            return self._lists_over_columns(self._contents)
         plan = self.plan_over_columns()
         settings = self._settings
         runs = settings.emit == "running" and isinstance(self._windows, Tumbling)
         if plan is None or type(self) is not AlignedWindows or not (settings.shows_once or runs):
             return None
         return ColumnWindows(self._windows, plan, settings, self._descriptor)
+
+    def _lists_over_columns(self, contents: TopRows) -> ColumnTopRows | None:
+        settings, emitter, windows = self._settings, self._emitter, self._windows
+        if not isinstance(emitter, RowsWithBounds) or not isinstance(windows, Tumbling) or settings.clock:
+            return None
+        order = contents.order_over_columns(shows_key=emitter.shows_key)
+        return None if order is None else ColumnTopRows(windows, settings, self._descriptor, *order)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         super().open(runtime_context)

@@ -29,7 +29,8 @@ from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.lateness import TOO_LATE
-from state_engine.operators.windows.window_columns import TimedRows, WindowColumns, bounds_are_timestamps
+from state_engine.operators.timed_rows import TimedRows, bounds_are_timestamps
+from state_engine.operators.windows.window_columns import WindowColumns
 from state_engine.operators.windows.window_results import WindowSettings
 
 

@@ -34,14 +34,14 @@ from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.segments import Column, Segments
 from state_engine.operators.lateness import TOO_LATE, plus
-from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
-from state_engine.operators.windows.window_columns import (
+from state_engine.operators.timed_rows import (
     TimedRows,
-    WindowColumns,
     bounds_are_timestamps,
     distinct,
     prefix_largest,
 )
+from state_engine.operators.windows.assigners import Cumulating, Sliding, TimeWindow, Tumbling
+from state_engine.operators.windows.window_columns import WindowColumns
 from state_engine.operators.windows.window_results import WindowSettings
 
 _KINDS = (str(RowKind.INSERT), str(RowKind.UPDATE_BEFORE), str(RowKind.UPDATE_AFTER))
@@ -86,16 +86,21 @@ class ColumnWindows(StandsForElements):
         given, part_of = given.those(accepted), part_of[accepted]
         entries = Entries.of(given, part_of, stored, part_of_stored, starts, self._plan)
         timers = entries.timers(parts, given.watermarks, state.num_rows)
-        if self._settings.shows_once:
-            outputs = self._fired(self._counted(given, part_of, entries, parts), parts, state, ctx.due)
-        else:
-            outputs = self._running(given, entries, parts, state)
+        outputs, others = self._results(given, part_of, entries, parts, state, ctx)
         return VectorizedResult(
             outputs=outputs,
-            maps={name: entries.changes(parts)},
+            maps={name: entries.changes(parts), **others},
             timers=timers,
             side=late,
         )
+
+    def _results(
+        self, given: TimedRows, part_of: Column, entries: Entries, parts: Parts, state: pa.Table, ctx: Any
+    ) -> tuple[pa.Table, dict[str, pa.Table]]:
+        """What comes out, and the changes of other maps."""
+        if not self._settings.shows_once:
+            return self._running(given, entries, parts, state), {}
+        return self._fired(self._counted(given, part_of, entries, parts), parts, state, ctx.due), {}
 
     def _counted(self, given: TimedRows, part_of: Column, entries: Entries, parts: Parts) -> Counted:
         """The pieces that closed windows count, by the end of the batch."""

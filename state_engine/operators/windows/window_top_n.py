@@ -12,9 +12,11 @@ from typing import Any
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.state.descriptors import SortedMapStateDescriptor
 from state_engine.core.types.type_parsing import to_type
+from state_engine.operators.column_order import are_compared
 from state_engine.operators.keyed_rows import KeyedRows, same, with_time
 from state_engine.operators.ranking import RANK, Ranking
 from state_engine.operators.top_n import TOP
+from state_engine.operators.windows.column_top_rows import ListOrder
 from state_engine.operators.windows.contents import Contents, Kept
 
 Timed = Any
@@ -37,6 +39,15 @@ class TopRows(Contents):
         place = to_type(f"window_start bigint, {RANK} bigint", parameter="place in a list")
         self._timed = with_time(rows.kept, operator="top_n of a window")
         self._descriptor = SortedMapStateDescriptor(TOP, place, self._timed)
+
+    def order_over_columns(self, *, shows_key: bool) -> tuple[SortedMapStateDescriptor, ListOrder] | None:
+        """The state and the order of lists, for the form over columns; None where columns do not compare as rows do."""
+        if not are_compared(self._timed):
+            return None
+        ranking = self._ranking
+        return self._descriptor, ListOrder(
+            ranking.n, ranking.by, ranking.ascending, ranking.ties, self._shows_rank, shows_key
+        )
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._top = runtime_context.get_sorted_map_state(self._descriptor)

@@ -6,19 +6,15 @@ A run per element stands beside one whose batches go through columns and element
 from __future__ import annotations
 
 import random
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from state_engine.core.errors import InternalError
-from state_engine.core.functions.vectorized_functions import PerElement, vectorized_form
 from state_engine.core.state.descriptors import TIMERS
-from state_engine.core.types.row import Row, RowKind
 from state_engine.operators.windows.assigners import Tumbling
 from state_engine.operators.windows.window_results import Emit
 from state_engine.testing import KeyedHarness
-from tests.operators.windows.models import Event
+from tests.operators.mixed import Mixed, kinds_of, state_of
 from tests.operators.windows.test_windows import ASSIGNERS, LATE, operator, options, stream
 
 OUTPUT = (
@@ -35,55 +31,9 @@ RUNNING = [(name, "running") for name in NAMES if isinstance(ASSIGNERS[name][0],
 FEW, MORE = range(3), range(3, 25)
 
 
-def state_of(harness: KeyedHarness) -> dict[str, Any]:
-    """Entries of all states, those of timers too, without keys that have none."""
-    entries = harness.snapshot().keyed.entries
-    left = {name: {k: v for k, v in of.items() if v != {}} for name, of in entries.items()}
-    return {name: of for name, of in left.items() if of}
-
-
-def kinds_of(outputs: list[Row]) -> list[RowKind]:
-    return [output.get_row_kind() for output in outputs]
-
-
 def without_timers(state: dict[str, Any], name: str) -> dict[str, Any]:
     """Timers of sessions are sufficient over columns, and not the same."""
     return {of: entries for of, entries in state.items() if name != "session" or of != TIMERS}
-
-
-class Mixed:
-    """Goes on per element or over columns, batch by batch; counts how often columns had to leave a batch."""
-
-    def __init__(self, make: Any, rng: random.Random, columns: float = 1.0) -> None:
-        self.make, self.rng, self.columns = make, rng, columns
-        self.stored: Any = None
-        self.late: list[Any] = []
-        self.runs: Counter[str] = Counter()
-
-    def process(self, rows: list[Event], **given: Any) -> list[Any]:
-        if self.rng.random() < self.columns:
-            try:
-                outputs = self._run(vectorized_form(self.make()), rows, **given)
-                self.runs["columns"] += 1
-                return outputs
-            except InternalError as error:
-                if not isinstance(error.__cause__, PerElement):
-                    raise
-        self.runs["elements"] += 1
-        return self._run(self.make(), rows, **given)
-
-    def _run(self, function: Any, rows: list[Event], **given: Any) -> list[Any]:
-        assert function is not None
-        chosen = {**options(self.rng.choice([1, 2, 7])), **TYPES}
-        if self.stored is None:
-            harness = KeyedHarness(function, **chosen)
-        else:
-            harness = KeyedHarness.restored(function, self.stored, **chosen)
-        outputs = harness.process(rows, **given)
-        self.stored, self.state = harness.snapshot(), state_of(harness)
-        self.late += harness.side_output(LATE)
-        self.times = harness.output_timestamps
-        return outputs
 
 
 @pytest.mark.internal_errors
@@ -102,7 +52,9 @@ def test_columns_and_elements_in_turn_give_what_elements_give(
             return operator(windows, lateness=lateness, emit=emit)
 
         elements = KeyedHarness(made(), **options(), **TYPES)
-        mixed = Mixed(made, rng, columns=0.5 if seed % 2 else 1.0)
+        mixed = Mixed(
+            made, rng, lambda n: {**options(n), **TYPES}, late=LATE, columns=0.5 if seed % 2 else 1.0
+        )
         while at <= len(rows):
             size = rng.choice([1, 3, 10, 40])
             batch, at = rows[at : at + size], at + size

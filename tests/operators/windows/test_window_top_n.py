@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, Row, Tumbling
+from state_engine import EmbeddedRocksDBStateBackend, Row, Session, Sliding, Tumbling
+from state_engine.core.functions.vectorized_functions import vectorized_form
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.keyed_rows import KeyedRows
@@ -15,6 +17,7 @@ from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
+from tests.operators.mixed import check_equal
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_functions_of_windows import operator
 from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, SEEDS, ms, options, stream
@@ -125,3 +128,40 @@ def test_null_is_below_every_value_and_nan_above(ascending: bool, names: list[fl
     run = KeyedHarness(function_of(Tumbling(10), 2, by="x", ascending=ascending, rank=False), **options())
     run.process([Row(k="a", v=1, x=x, at=1) for x in (None, 5.0, NAN, 3.0)])
     assert [repr(x) for _, _, _, _, x, _ in run.drain()] == [repr(x) for x in names]
+
+
+TUMBLING = [name for name, (windows, _) in ASSIGNERS.items() if isinstance(windows, Tumbling)]
+COLUMNS = (
+    "key string, window_start timestamp, window_end timestamp, rank bigint, v bigint, x double, at bigint"
+)
+
+
+def over_columns(parallelism: int, backend: Any = None) -> dict[str, Any]:
+    types = {"key_type": str, "input_type": "k string, v bigint, x double, at bigint", "output_type": COLUMNS}
+    return {**options(parallelism, backend), **types}
+
+
+@SEEDS
+@pytest.mark.internal_errors
+@pytest.mark.parametrize("ties", [False, True], ids=["numbers", "ties"])
+@pytest.mark.parametrize("ascending", [False, True], ids=["greatest", "least"])
+@pytest.mark.parametrize("name", TUMBLING)
+def test_lists_over_columns_are_those_per_element(
+    name: str, ascending: bool, ties: bool, seeds: range
+) -> None:
+    windows, _ = ASSIGNERS[name]
+    for seed in seeds:
+        rng = random.Random(seed)
+        rows = [row._replace(x=rng.choice([NAN, 1.5, None, 0.0])) for row in stream(seed, count=40)]
+        n, lateness, by = rng.choice([1, 2, 5]), rng.choice([0, 7]), rng.choice(["v", "x", ["x", "v"]])
+        make = partial(function_of, windows, n, lateness, by=by, ascending=ascending, ties=ties)
+        backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
+        share = 0.5 if seed % 2 else 1.0
+        runs = check_equal(make, rows, rng, over_columns, late=LATE, share=share, backend=backend)
+        assert share < 1 or not runs["elements"]
+
+
+def test_lists_of_other_windows_and_rows_have_no_form_over_columns() -> None:
+    assert vectorized_form(function_of(Tumbling(10), 1)) is not None
+    assert vectorized_form(function_of(Sliding(10, every=5), 1)) is None
+    assert vectorized_form(function_of(Session(10), 1)) is None

@@ -1,0 +1,131 @@
+"""Rows of a batch with their times, for functions over columns, and numbers of parts of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.vectorized_functions import (
+    KEY,
+    ROW,
+    PerElement,
+    VectorizedKeyedFunction,
+)
+from state_engine.core.types.every_type import StructType
+from state_engine.core.types.timestamps import MAX_TIMESTAMP
+from state_engine.operators.aggregates.segments import Column
+
+_FIRST_MS, _END_MS = -62_135_596_800_000, 253_402_300_800_000
+"""The years 1 to 9999."""
+_DENSE = 2**20
+"""Numbers up to which, or up to four times as many as are given, a table of all of them finds those that are there."""
+
+
+@dataclass(frozen=True)
+class TimedRows:
+    """Rows of a batch with their keys, event times and the watermarks before them."""
+
+    rows: pa.Table
+    keys: Column
+    at: Column
+    watermarks: Column
+
+    @classmethod
+    def of(cls, rows: pa.Table, ctx: VectorizedKeyedFunction.Context) -> TimedRows:
+        """Raises PerElement where a row has no event time, or another kind than an insert."""
+        if not rows.num_rows:
+            return cls(rows, *[np.zeros(0, np.int64)] * 3)
+        times, watermarks = ctx.timestamps, ctx.watermarks
+        if ctx.kinds is not None or times is None or watermarks is None or times.null_count:
+            raise PerElement
+        keys = rows[KEY].to_numpy()
+        return cls(rows, keys, times.to_numpy(), watermarks.to_numpy())
+
+    def those(self, which: Column) -> TimedRows:
+        """Some of the rows."""
+        if which.all():
+            return self
+        columns = (column[which] for column in (self.keys, self.at, self.watermarks))
+        return TimedRows(self.rows.filter(pa.array(which)), *columns)
+
+    def late(self, which: Column, tag: OutputTag | None) -> dict[OutputTag, pa.Table]:
+        """The side output of rows that come too late. Raises PerElement where its type is not that of the rows."""
+        if tag is None or not which.any():
+            return {}
+        names = [name for name in self.rows.column_names if name not in (ROW, KEY)]
+        kind = tag.type_info
+        if not isinstance(kind, StructType) or list(kind.names) != names:
+            raise PerElement
+        return {tag: self.rows.filter(pa.array(which)).select([*names, ROW])}
+
+
+def bounds_are_timestamps(start: int, end: int) -> bool:
+    """Whether both bounds of a window are timestamps: in the years 1 to 9999."""
+    return start >= _FIRST_MS and end < _END_MS
+
+
+def times_are_timestamps(at: Column) -> bool:
+    """Whether all times are timestamps, so that differences of them fit into 64 bits."""
+    return not len(at) or bounds_are_timestamps(int(at.min()), int(at.max()))
+
+
+def plus(at: Column, span_ms: int) -> Column:
+    """``lateness.plus`` of a column.
+
+    Example:
+        >>> plus(np.array([1, 2**63 - 2]), 5).tolist() == [6, 2**63 - 1]
+        True
+    """
+    return cast(Column, np.minimum(at, MAX_TIMESTAMP - span_ms) + span_ms)
+
+
+def distinct(*columns: Column) -> tuple[Column, ...]:
+    """Different numbers of columns, smallest first; and for each column the places of its numbers among them.
+
+    Example:
+        >>> [column.tolist() for column in distinct(np.array([30, 10, 30]), np.array([20]))]
+        [[10, 20, 30], [2, 0, 2], [1]]
+    """
+    given = np.concatenate(columns)
+    if not len(given):
+        return given, *columns
+    least, span = int(given.min()), int(given.max()) - int(given.min()) + 1
+    if span <= max(4 * len(given), _DENSE):
+        there = np.zeros(span, bool)
+        there[given - least] = True
+        numbers, place = np.flatnonzero(there) + least, np.cumsum(there) - 1
+        return numbers, *(place[column - least] for column in columns)
+    encoded = pa.array(given).dictionary_encode()
+    numbers = encoded.dictionary.to_numpy()
+    order = np.argsort(numbers)
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    places, start, of_columns = place[encoded.indices.to_numpy()], 0, []
+    for column in columns:
+        of_columns.append(places[start : start + len(column)])
+        start += len(column)
+    return numbers[order], *of_columns
+
+
+def prefix_largest(keys: Column, values: Column, begins: Column) -> np.ndarray:
+    """For each row the largest value of its key before it, and with it: two rows of an array.
+
+    Args:
+        keys: numbers that rise.
+        values: whole numbers, 0 or more.
+        begins: the value of each key before its first row.
+
+    Example:
+        >>> prefix_largest(np.array([0, 0, 1]), np.array([2, 1, 5]), np.array([0, 3])).tolist()
+        [[0, 2, 3], [2, 2, 5]]
+    """
+    step = max(int(values.max(initial=0)), int(begins.max(initial=0))) + 1
+    offset = keys * step
+    with_row = np.maximum(np.maximum.accumulate(values + offset) - offset, begins[keys])
+    first = np.append(True, keys[1:] != keys[:-1])[: len(keys)]
+    before = np.where(first, begins[keys], np.append(0, with_row[:-1])[: len(keys)])
+    return np.stack([before, with_row])

@@ -1,0 +1,122 @@
+"""A run whose batches go per element and over columns in turn, on the same state."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from state_engine import OutputTag
+from state_engine.core.errors import InternalError
+from state_engine.core.functions.vectorized_functions import PerElement, vectorized_form
+from state_engine.core.types.row import Row, RowKind
+from state_engine.testing import KeyedHarness
+
+
+def state_of(harness: KeyedHarness) -> dict[str, Any]:
+    """Entries of all states, those of timers too, without keys that have none."""
+    entries = harness.snapshot().keyed.entries
+    left = {name: {k: v for k, v in of.items() if v != {}} for name, of in entries.items()}
+    return {name: of for name, of in left.items() if of}
+
+
+def kinds_of(outputs: list[Row]) -> list[RowKind]:
+    return [output.get_row_kind() for output in outputs]
+
+
+def text_of(value: Any) -> Any:
+    """What is equal if values are, and NaN equal to NaN, and -0.0 not to 0.0."""
+    if isinstance(value, dict):
+        return sorted((repr(key), text_of(of)) for key, of in value.items())
+    return repr(value)
+
+
+class Mixed:
+    """Goes on per element or over columns, batch by batch, restored for each at another parallelism.
+
+    Args:
+        make: the function per element.
+        options: of a harness, for a parallelism.
+        late: the side output of late rows.
+        columns: the share of batches that go over columns, if columns can compute them.
+
+    Attributes:
+        runs: how many batches went per element, and how many over columns.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        rng: random.Random,
+        options: Callable[[int], dict[str, Any]],
+        *,
+        late: OutputTag | None = None,
+        columns: float = 1.0,
+    ) -> None:
+        self.make, self.rng, self.options, self.tag, self.columns = make, rng, options, late, columns
+        self.stored: Any = None
+        self.late: list[Any] = []
+        self.runs: Counter[str] = Counter()
+
+    def process(self, rows: Sequence[Any], **given: Any) -> list[Any]:
+        if self.rng.random() < self.columns:
+            try:
+                outputs = self._run(vectorized_form(self.make()), rows, **given)
+                self.runs["columns"] += 1
+                return outputs
+            except InternalError as error:
+                if not isinstance(error.__cause__, PerElement):
+                    raise
+        self.runs["elements"] += 1
+        return self._run(self.make(), rows, **given)
+
+    def _run(self, function: Any, rows: Sequence[Any], **given: Any) -> list[Any]:
+        assert function is not None
+        chosen = self.options(self.rng.choice([1, 2, 7]))
+        if self.stored is None:
+            harness = KeyedHarness(function, **chosen)
+        else:
+            harness = KeyedHarness.restored(function, self.stored, **chosen)
+        outputs = harness.process(rows, **given)
+        self.stored, self.state = harness.snapshot(), state_of(harness)
+        self.times = harness.output_timestamps
+        if self.tag is not None:
+            self.late += harness.side_output(self.tag)
+        return outputs
+
+
+def check_equal(
+    make: Callable[[], Any],
+    rows: Sequence[Any],
+    rng: random.Random,
+    options: Callable[..., dict[str, Any]],
+    *,
+    late: OutputTag | None = None,
+    share: float = 1.0,
+    kinds: bool = False,
+    backend: Any = None,
+) -> Counter[str]:
+    """Run both ways over one cut of the rows; outputs, their times, late rows, state and timers are equal each time.
+
+    Args:
+        options: of a harness, for a parallelism and a backend.
+        share: of batches over columns.
+        kinds: whether outputs have kinds.
+        backend: of the run per element.
+    """
+    elements = KeyedHarness(make(), **options(1, backend))
+    mixed, at = Mixed(make, rng, options, late=late, columns=share), 0
+    while at <= len(rows):
+        size = rng.choice([1, 3, 10, 40])
+        batch, at = rows[at : at + size], at + size
+        drain = at > len(rows)
+        outputs, wanted = mixed.process(batch, drain=drain), elements.process(batch, drain=drain)
+        assert text_of(outputs) == text_of(wanted)
+        if kinds:
+            assert kinds_of(outputs) == kinds_of(wanted)
+        assert mixed.times == elements.output_timestamps
+        if late is not None:
+            assert text_of(mixed.late) == text_of(elements.side_output(late))
+        assert text_of(mixed.state) == text_of(state_of(elements))
+    return mixed.runs
