@@ -111,7 +111,7 @@ class ColumnFirstRowsWithin(StandsForElements):
 
 
 def kept_within(keys: Column, at: Column, stored_keys: Column, stored_at: Column, within_ms: int) -> Column:
-    """Which rows are no duplicates: no stored time, and no row that is kept in front of them, is nearer.
+    """Which rows come out: those without a stored time, or a row that came out before them, nearer than the distance.
 
     Only rows with another time of their key nearer than that can be duplicates; these are looked at one by one.
 

@@ -36,7 +36,7 @@ from state_engine.operators.timed_rows import prefix_largest
 
 @dataclass(frozen=True)
 class KeptColumns:
-    """What the state keeps of the rows of a batch, and behind it what is stored of their keys.
+    """The columns that the state keeps of the rows of a batch, then those stored of their keys.
 
     Attributes:
         columns: that are kept, of the rows and then of the keys.
@@ -56,7 +56,7 @@ class KeptColumns:
         return cls(columns, rows.num_rows)
 
     def equal(self, one: Column, other: Column) -> Column:
-        """Whether what is at some places is the same as what is at others."""
+        """Compare two lists of places: whether the columns have the same there."""
         left, right = ([column.take(pa.array(at)) for column in self.columns] for at in (one, other))
         return equal_rows(left, right)
 
@@ -65,7 +65,7 @@ class KeptColumns:
         return [column.take(pa.array(places)) for column in self.columns]
 
     def ranks(self, names: Sequence[str], kind: pa.DataType, stored: Column) -> Column:
-        """Ranks from 1 on by some columns, equal ones equal; 0 of a key where nothing is stored.
+        """Ranks by some columns, the least 1, equal ones equal; 0 of a key where nothing is stored.
 
         Raises:
             PerElement: a row has a null there, and so no place.
@@ -210,7 +210,7 @@ class ColumnLastRow(StandsForElements):
 
     @staticmethod
     def _replace(places: Column, kept: KeptColumns, keys: Column, kinds: pa.Array | None) -> None:
-        """Of each key, the place of what is there after its rows, in the total order; -1 of nothing."""
+        """Update the place of what each key has, by its rows in the total order; -1 of nothing."""
         number = len(keys)
         if kinds is None:
             places[keys] = np.arange(number)

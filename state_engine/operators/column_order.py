@@ -45,7 +45,7 @@ def are_compared(kind: StructType, names: Sequence[str] | None = None, *, nan: b
 
 
 def dense_ranks(columns: Sequence[pa.Array]) -> Column:
-    """Numbers from 0 on that say how rows stand by columns: null is below every value, and NaN above all.
+    """Numbers that say how rows stand by columns, the least 0: null is below every value, and NaN above all.
 
     Example:
         >>> dense_ranks([pa.array([2.0, None, -0.0, float("nan"), 0.0, -1.5])]).tolist()

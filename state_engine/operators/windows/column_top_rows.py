@@ -102,7 +102,7 @@ class Lists:
 
     Attributes:
         keys, parts: of each row of a list.
-        places: of rows in their list, from 1 on.
+        places: of rows in their list; the first is 1.
         ranks: that come out.
         kind, columns: of what is kept of rows.
         as_stored: whether a row stands at its place in the state already.
