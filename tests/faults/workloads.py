@@ -28,6 +28,7 @@ from state_engine import (
     CheckpointedFunction,
     DataStream,
     DeltaSink,
+    DeltaStateTable,
     FileSink,
     ForeachBatchSink,
     KeyedBroadcastProcessFunction,
@@ -54,6 +55,7 @@ from state_engine.storage.state.located_files import state_files
 from state_engine.storage.stores import durability
 from state_engine.storage.stores.files import join, normal_uri, open_location
 from tests.core.checkpoints.rows import tree
+from tests.faults import chain_of_operators
 from tests.support import stores
 
 CLOCK_MS = 1_000_000
@@ -268,7 +270,7 @@ class Workload:
     Attributes:
         name: of the workload, and of the job.
         operators: uids of operators.
-        sinks: names, see ``sink_of``.
+        sinks: names, see ``sink_of``; one of tables that show a state of the operator begins with ``shown``.
         letters: whether rows are refused, some in each of the first micro-batches.
         tables: points that sinks with a key reach; such a sink stages nothing, and its table shows a state.
         withdraws: whether all sinks can withdraw, so that restores are possible.
@@ -299,7 +301,10 @@ class Workload:
             on_error="dead_letter" if self.letters else "fail",
         )
         for name, stream in self.build(workload_job, cut).items():
-            stream.sink(name, sink_of(name, directory, store))
+            if name.startswith("shown"):
+                stream.publish(DeltaStateTable(table_of(name, directory, store)), name=name)
+            else:
+                stream.sink(name, sink_of(name, directory, store))
         return workload_job
 
     @property
@@ -343,6 +348,13 @@ WORKLOADS = {
             tables=TABLES_OF_STATES,
         ),
         Workload("windows", _windows, ("sessions", "slides"), ("delta", "files")),
+        Workload(
+            "operators",
+            chain_of_operators.chain,
+            ("once", "met", "sums", "best"),
+            chain_of_operators.SINKS,
+            tables=TABLES_OF_STATES[:1],
+        ),
         Workload("at_least_once", _at_least_once, ("sums",), ("spark_delta", "function"), withdraws=False),
     )
 }
@@ -475,7 +487,7 @@ def _read(uri: str) -> list[dict[str, Any]]:
 def _published(name: str, directory: Path, store: str | None) -> list[tuple[Any, ...]]:
     sink = directory / "sinks" / name
     match name.split("_")[0]:
-        case "latest":  # with deletion vectors, which delta-rs does not read
+        case "latest" | "shown":  # with deletion vectors, which delta-rs does not read
             return _rows_of_state(directory / "sinks" / name)
         case "delta" | "spark":
             return [(row["k"], row["n"]) for row in _rows_of_table(table_of(name, directory, store))]

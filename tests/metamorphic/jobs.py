@@ -401,8 +401,10 @@ def operators_of_two(directory: Path, cleanup: str) -> StatefulJob:
     job, timed = StatefulJob("operators"), TIMED | {"order_by": ["at"]}
     orders = job.source("orders", read(directory, "orders"), **timed)
     paid = job.source("payments", read(directory, "payments", files="parquet"), **timed)
-    for name, results in operators.streams(orders, paid).items():
+    streams = operators.streams(orders, paid)
+    for name, results in streams.items():
         results.sink(name, delta(directory, name))
+    operators.best(streams["met"]).publish(DeltaStateTable(str(directory / "out" / "best")), name="best")
     return job
 
 

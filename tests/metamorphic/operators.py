@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from state_engine import count, step, sum_
+from state_engine import Tumbling, count, step, sum_
 
 Values = dict[str, Any]
 AGAIN, NEAR, BEFORE, SILENT = (timedelta(minutes=minutes) for minutes in (30, 5, 20, 6))
+HOUR, BEST = timedelta(hours=1), 2
 FEW, MANY = step("few", where=lambda row: row.n < 10), step("many", where=lambda row: row.n >= 10)
 
 
@@ -26,8 +27,14 @@ def streams(orders: Any, paid: Any) -> dict[str, Any]:
     }
 
 
+def best(met: Any) -> Any:
+    """The keys with the greatest sums of each hour: the end of a chain of operators."""
+    sums = met.key_by("k").window(Tumbling(HOUR)).aggregate(n=sum_("n"), paid=count("n_right"), uid="hours")
+    return sums.key_by("window_start").top_n(BEST, by=["n", "k"], uid="best")
+
+
 def plainly(rows: Mapping[str, list[Values]]) -> Mapping[str, list[Values]]:
-    """The tables of ``streams``, but for the funnel."""
+    """The tables of ``streams``, but for the funnel, and that of ``best``."""
     orders = sorted(rows["orders"], key=lambda row: row["at"])
     once, newest = [], dict[tuple[str, int], datetime]()
     for row in orders:
@@ -45,7 +52,27 @@ def plainly(rows: Mapping[str, list[Values]]) -> Mapping[str, list[Values]]:
         before = [one for one in once if one["k"] == row["k"] and one["at"] <= row["at"]]
         last = [one["n"] for one in before if row["at"] - one["at"] <= BEFORE]
         features.append({**row, "sum": sum(last), "rows": len(before[-3:])})
-    return {"met": met, "of_time": of_time, "features": features, "silent": _silences(orders)}
+    tables = {"met": met, "of_time": of_time, "features": features, "silent": _silences(orders)}
+    return {**tables, "best": _best(met)}
+
+
+def _best(met: list[Values]) -> list[Values]:
+    hours: dict[datetime, dict[str, list[Values]]] = {}
+    for row in met:
+        begin = row["at"].replace(minute=0, second=0, microsecond=0)
+        hours.setdefault(begin, {}).setdefault(row["k"], []).append(row)
+    listed: list[Values] = []
+    for begin, of_keys in hours.items():
+        sums = [
+            (sum(r["n"] for r in rows), k, sum(r["n_right"] is not None for r in rows))
+            for k, rows in of_keys.items()
+        ]
+        for rank, (n, k, paid) in enumerate(sorted(sums, reverse=True)[:BEST], 1):
+            end = begin + HOUR
+            listed.append(
+                {"window_start": begin, "rank": rank, "k": k, "window_end": end, "n": n, "paid": paid}
+            )
+    return listed
 
 
 def _silences(orders: list[Values]) -> list[Values]:
