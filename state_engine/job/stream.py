@@ -111,7 +111,8 @@ class Stream:
         """Show the state that the operator keeps for a table, as ``publish_state`` does.
 
         It is ``versions`` of ``scd2`` and ``join_asof``, ``top`` of ``top_n``, also in tumbling windows and sessions,
-        and ``windows`` and ``sessions`` of what else is computed of these.
+        ``windows`` and ``sessions`` of what else is computed of these, ``seen`` and ``row`` of ``drop_duplicates``,
+        ``last_seen`` of ``silent``, and ``partial`` of ``sequence``.
 
         Args:
             table: where it is shown: ``DeltaStateTable(path)`` or ``SqlStateTable(url, table)``.
@@ -127,7 +128,8 @@ class Stream:
         if operator.function.shows is None:
             raise ConfigurationError(
                 f"publish: operator '{operator.uid}' does not say which of its states a table shows; name it: "
-                "publish_state(state, table)"
+                "publish_state(state, table). A table of the newest row that comes out for each key is a sink: "
+                "sink(name, DeltaSink(path, key=[…]))"
             )
         state, map_key = operator.function.shows
         return self.publish_state(state, table, name=name, map_key=map_key)

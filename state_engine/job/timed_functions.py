@@ -20,7 +20,7 @@ from state_engine.job.typed_by_input import TimedByInput
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.declarations import Aggregate, Reach
 from state_engine.operators.lateness import Lateness
-from state_engine.operators.over import Over, OverPlan, WhenOut, shape_of_over
+from state_engine.operators.over import Over, OverPlan, WhenOut, check_forget_after, shape_of_over
 from state_engine.operators.sequence import Sequences, SequenceSettings, check_no_clash
 from state_engine.sources.output_type import OutputType
 
@@ -41,6 +41,7 @@ class TimedFunctions(Stream):
         late_to: OutputTag | None = None,
         emit: WhenOut = "final",
         tile: Span | None = None,
+        forget_after: Span | None = None,
         uid: str | None = None,
         **aggregates: Aggregate,
     ) -> DataStream:
@@ -50,7 +51,8 @@ class TimedFunctions(Stream):
         Behind the columns of the row come those of the aggregates: ``spent_1h``, ``spent_30days`` and ``n``. ``last=d``
         is of the rows between ``d`` before the row and the row itself, both included; ``last_rows=n`` of so many last
         ones; without either, of all rows so far. A key has state until no row has its rows in reach; with an aggregate
-        of all rows, or of so many, for ever. The guide on features has examples.
+        of all rows, or of so many, for ever or for ``forget_after``. No table shows this state: a sink with ``key``
+        shows the newest row of each key. The guide on features has examples.
 
         Args:
             lateness: how long rows wait for others that come late. Operators that read the results have a watermark so
@@ -60,7 +62,10 @@ class TimedFunctions(Stream):
                 with those that came before it.
             tile: keep parts of time of this length instead of rows. A span begins with the part that its start lies
                 in, so it may be one part longer; one of 64 parts or more has parts of up to a sixteenth of it. Without,
-                all rows of the longest span are kept, and read for each row.
+                all rows of the longest span are kept: counts, sums and averages take those back that leave it, and
+                other aggregates read it for each row.
+            forget_after: how long behind its last row a key is kept, by event time. Its next row is then its first one,
+                for aggregates of all rows and of the last so many.
             uid: identity of the operator and of its state.
             aggregates: ``count``, ``sum_`` and so on, by the names of their columns.
 
@@ -72,6 +77,8 @@ class TimedFunctions(Stream):
         check_aggregates({name: _without_reach(one) for name, one in aggregates.items()}, ())
         waits = Lateness(to_milliseconds(lateness), late_to)
         tile_ms = None if tile is None else to_milliseconds(tile)
+        forget_ms = None if forget_after is None else to_milliseconds(forget_after)
+        check_forget_after(aggregates, forget_ms)
 
         def planned(kind: OutputType) -> OverPlan:
             check_rows(kind, "over")
@@ -79,7 +86,14 @@ class TimedFunctions(Stream):
 
         def made(kind: OutputType) -> KeyedProcessFunction:
             check_rows(kind, "over")
-            return Over(kind.columns, aggregates, emit=emit, tile_ms=tile_ms, lateness=waits)
+            return Over(
+                kind.columns,
+                aggregates,
+                emit=emit,
+                tile_ms=tile_ms,
+                lateness=waits,
+                forget_after_ms=forget_ms,
+            )
 
         def gives(kind: OutputType) -> OutputType:
             return OutputType(planned(kind).output_type, scalar=False)
@@ -106,6 +120,7 @@ class TimedFunctions(Stream):
         of the key, and the time of each step: ``view_at``, ``cart_at``, ``buy_at``. Rows are taken by event time, so
         their order of arrival does not matter. A step takes the first row that fits it, and others in between are
         skipped. State of a key: the rows within the lateness, and the sequences that began less than ``within`` ago.
+        ``publish(table)`` shows these.
 
         Args:
             steps: values of the column ``by``, or ``step("large", where=…)``; at least two.
@@ -147,7 +162,8 @@ class TimedFunctions(Stream):
             of_columns = [*columns.types, *between.values(), *(types[name] for name in settings.take)]
             return OutputType(StructType(names, of_columns, "row"), scalar=False)
 
-        return self._by_time(made, gives, waits, shape=settings.shape(waits), method="sequence", uid=uid)
+        shape, shows = settings.shape(waits), Sequences.shows
+        return self._by_time(made, gives, waits, shape=shape, shows=shows, method="sequence", uid=uid)
 
     def _by_time(
         self,
@@ -156,13 +172,14 @@ class TimedFunctions(Stream):
         lateness: Lateness,
         *,
         shape: str,
+        shows: tuple[str, str | None] | None = None,
         method: str,
         uid: str | None,
     ) -> DataStream:
         """Add a function that lets rows wait, and read the side output of its late rows."""
         check_event_time(self._node, what=f"{method}(…)", lateness_ms=lateness.ms)
         function = TimedByInput(
-            made, gives=gives, holds_back_ms=lateness.ms, shape=shape, late_to=lateness.late_to
+            made, gives=gives, holds_back_ms=lateness.ms, shape=shape, shows=shows, late_to=lateness.late_to
         )
         declared = declared_type(self._node, type_in_code)
         if declared is not None:

@@ -7,7 +7,7 @@ watermark, not by the time of the last row of its key.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -29,13 +29,15 @@ from state_engine.operators.aggregates.plan import AggregatePlan, plan
 from state_engine.operators.aggregates.steps import Fields
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.lateness import Lateness, plus, time_of
-from state_engine.operators.over_rows import AllRows, KeptRows, Tiles, Timed
+from state_engine.operators.over_rows import AllRows, KeptRows, SpanSums, Tiles, Timed
 from state_engine.operators.waiting import WaitingRows
 
 WhenOut = Literal["final", "at_once"]
 """When rows come out: once all rows up to their time have come, or as they come."""
-WAKES = "wakes"
-"""Name of the state with the time of the timer that drops an idle key."""
+WAKES, LAST_ROW = "wakes", "last_row"
+"""Names of the states with the time of the timer that drops an idle key, and with that of its last row."""
+_TAKES_BACK = ("count", "sum", "avg", "stddev", "variance")
+"""Kinds of aggregates whose accumulators alone take rows back."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class OverColumn:
         place: of its aggregate among the results of its plan.
         span_ms: of time; None without.
         last_rows: how many; None without.
+        takes_back: whether rows that leave the span are taken back; otherwise it is computed of those in it.
     """
 
     name: str
@@ -53,6 +56,7 @@ class OverColumn:
     type: TypeInformation
     span_ms: int | None = None
     last_rows: int | None = None
+    takes_back: bool = False
 
 
 class OverPlan:
@@ -76,14 +80,16 @@ class OverPlan:
         self.row_type, self.tile_ms = row_type, tile_ms
         named = {name: _by_name(name, one, row_type) for name, one in aggregates.items()}
         self.fields = _fields(row_type, named)
-        self.of_tiles = self._plan(named, lambda reach: bool(reach.spans) and tile_ms is not None)
-        self.of_rows = self._plan(
-            named, lambda reach: reach.rows is not None or (bool(reach.spans) and tile_ms is None)
-        )
-        self.of_all = self._plan(named, lambda reach: reach == Reach())
+        self.of_tiles = self._plan(named, lambda one: bool(one.reach.spans) and tile_ms is not None)
+        self.of_sums = self._plan(named, self._takes_back, retract=True)
+        self.of_rows = self._plan(named, lambda one: _keeps_rows(one, tile_ms) and not self._takes_back(one))
+        self.of_all = self._plan(named, lambda one: one.reach == Reach())
         self.columns = [column for name, one in named.items() for column in self._columns(name, one)]
         _check_names([column.name for column in self.columns], row_type.names)
         self.spans_ms = sorted({column.span_ms for column in self.columns if column.span_ms is not None})
+        self.spans_of_sums = sorted(
+            {c.span_ms for c in self.columns if c.takes_back and c.span_ms is not None}
+        )
         self._check_tile()
 
     @property
@@ -97,19 +103,27 @@ class OverPlan:
         names = [*self.row_type.names, *(column.name for column in self.columns)]
         return StructType(names, [*self.row_type.types, *(column.type for column in self.columns)], "row")
 
-    def _plan(self, aggregates: Mapping[str, Aggregate], has: Any) -> AggregatePlan | None:
-        chosen = {name: replace(one, reach=Reach()) for name, one in aggregates.items() if has(one.reach)}
-        return plan(chosen, self.fields, merge=True) if chosen else None
+    def _plan(
+        self, aggregates: Mapping[str, Aggregate], has: Callable[[Aggregate], bool], *, retract: bool = False
+    ) -> AggregatePlan | None:
+        chosen = {name: replace(one, reach=Reach()) for name, one in aggregates.items() if has(one)}
+        return plan(chosen, self.fields, retract=retract, merge=not retract) if chosen else None
+
+    def _takes_back(self, aggregate: Aggregate) -> bool:
+        """Whether rows that leave its spans are taken back."""
+        return bool(aggregate.reach.spans) and self.tile_ms is None and aggregate.kind in _TAKES_BACK
 
     def plan_of(self, column: OverColumn) -> AggregatePlan | None:
         """The plan that the aggregate of a column belongs to."""
+        if column.takes_back:
+            return self.of_sums
         if column.span_ms is not None and self.tile_ms is not None:
             return self.of_tiles
         return self.of_all if column.span_ms is None and column.last_rows is None else self.of_rows
 
     def _columns(self, name: str, aggregate: Aggregate) -> list[OverColumn]:
         spans, rows = aggregate.reach.spans, aggregate.reach.rows
-        column = OverColumn(name, 0, self.fields, last_rows=rows)
+        column = OverColumn(name, 0, self.fields, last_rows=rows, takes_back=self._takes_back(aggregate))
         made = [replace(column, name=name + end, span_ms=ms) for end, ms in spans] or [column]
         results = self.plan_of(made[0])
         assert results is not None
@@ -148,12 +162,15 @@ class Over(KeyedProcessFunction):
     that aggregates are of, and of the last rows; or with tiles the sorted map ``tiles``, of at most 66 entries for each
     level that a span has. ``count_distinct``, ``collect_set`` and ``collect_list`` keep their values besides. All of it
     goes when the watermark is ``longest span + tile + lateness`` behind the last row. An aggregate of all rows, or of
-    the last so many, stays for ever.
+    the last so many, stays for ever, or for ``forget_after``. Counts, sums, averages and moments of spans without tile
+    have their accumulators in ``spans``, one entry a span: a row is added once, and taken back once. Other aggregates
+    without tile read the rows of their span for each row.
 
     Args:
         row_type: type of the elements.
         aggregates: by the name of the column; with several spans, of the columns ``<name>_<span>``.
-        tile_ms: length of a tile, which divides all spans; without, rows are kept and read for each row.
+        tile_ms: length of a tile, which divides all spans; without, rows are kept.
+        forget_after_ms: how long behind its last row a key is kept; its next row is then its first one. None for ever.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, or not this type.
@@ -177,8 +194,10 @@ class Over(KeyedProcessFunction):
         emit: WhenOut = "final",
         tile_ms: int | None = None,
         lateness: Lateness = Lateness(),  # noqa: B008  frozen
+        forget_after_ms: int | None = None,
     ) -> None:
         check_choice(emit, get_args(WhenOut), what="emit")
+        check_forget_after(aggregates, forget_after_ms)
         self._rows = KeyedRows(row_type, apart=(), operator="over")
         made = self._plan = OverPlan(self._rows.columns, aggregates, tile_ms)
         self._lateness, self._at_once = lateness, emit == "at_once"
@@ -187,17 +206,23 @@ class Over(KeyedProcessFunction):
         self._kept_at = [made.row_type.names.index(name) for name in made.fields.names]
         self._waiting = WaitingRows(made.fields if self._at_once else made.row_type, lateness)
         span = made.spans_ms[-1] if made.spans_ms and tile_ms is None else None
+        sums = None if made.of_sums is None else SpanSums(made.of_sums, made.spans_of_sums)
         self._kept = (
-            None if made.of_rows is None else KeptRows(made.of_rows, made.fields, span, made.last_rows)
+            None
+            if sums is None and made.of_rows is None
+            else KeptRows(made.of_rows, sums, made.fields, span, made.last_rows)
         )
         self._tiles = (
             None if made.of_tiles is None or tile_ms is None else Tiles(made.of_tiles, tile_ms, made.spans_ms)
         )
         self._all = None if made.of_all is None else AllRows(made.of_all)
         self._wakes_descriptor = ValueStateDescriptor(WAKES, int)
+        self._forget_after_ms, self._last_descriptor = forget_after_ms, ValueStateDescriptor(LAST_ROW, int)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._waiting.open(runtime_context)
+        if self._forget_after_ms is not None:
+            self._last = runtime_context.get_state(self._last_descriptor)
         self._wakes = runtime_context.get_state(self._wakes_descriptor)
         for part in (*self._expiring(), *self._forever()):
             part.open(runtime_context)
@@ -213,13 +238,17 @@ class Over(KeyedProcessFunction):
         if self._lateness.is_over(at, ctx.current_watermark()):
             return self._waiting.add(value, ctx)
         self._waiting.add(fields if self._at_once else row, ctx)
-        return [self._with_columns(row, at, 0, list(self._waiting.until(at)))] if self._at_once else []
+        if not self._at_once:
+            return []
+        others, alone = self._not_forgotten(list(self._waiting.until(at)))
+        return [self._with_columns(row, at, 0, others, alone=alone)]
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
         """Keep the rows whose time is over, and put them out if they are not; drop what no row has in reach."""
         outputs: list[Any] = []
         for at, timed in groupby(self._waiting.due(timestamp, ctx), key=itemgetter(0)):
             rows = [row for _, row in timed]
+            self._forget(at)
             for row in rows:
                 self._keep(at, row if self._at_once else self._fields_of(row))
             if not self._at_once:
@@ -233,6 +262,7 @@ class Over(KeyedProcessFunction):
         if wakes is not None and wakes <= timestamp:
             self._wakes.clear()
             self._expire(timestamp - self._lateness.ms)
+            self._forget(timestamp - self._lateness.ms)
             if timestamp < MAX_TIMESTAMP:
                 self._wake(ctx)
         return outputs
@@ -247,27 +277,65 @@ class Over(KeyedProcessFunction):
     def _keep(self, at: int, fields: Row) -> None:
         for part in (*self._expiring(), *self._forever()):
             part.add(at, fields)
+        if self._forget_after_ms is not None:
+            self._last.update(at)
 
-    def _with_columns(self, row: Row, at: int, behind: int, others: Sequence[Timed]) -> tuple[Any, ...]:
-        """A row with its aggregates, which are computed once for each reach."""
-        results: dict[tuple[int | None, int | None], list[Any]] = {}
+    def _forget(self, at: int) -> None:
+        """Forget a key whose last row is so far behind a time."""
+        if self._forget_after_ms is None or not self._is_behind(self._last.value(), at):
+            return
+        self._last.clear()
+        for part in (self._kept, self._all):  # spans are no longer, and tiles go by themselves
+            if part is not None:
+                part.clear()
+
+    def _is_behind(self, last: int | None, at: int) -> bool:
+        """Whether a row is the first one of a key that was forgotten."""
+        return last is not None and self._forget_after_ms is not None and at - last > self._forget_after_ms
+
+    def _not_forgotten(self, others: list[Timed]) -> tuple[list[Timed], bool]:
+        """The rows since the key was forgotten last, and whether those that are kept were forgotten."""
+        if self._forget_after_ms is None:
+            return others, False
+        last, first, alone = self._last.value(), 0, False
+        for number, (at, _) in enumerate(others):
+            if self._is_behind(last, at):
+                first, alone = number, True
+            last = at
+        return others[first:], alone
+
+    def _with_columns(
+        self, row: Row, at: int, behind: int, others: Sequence[Timed], *, alone: bool = False
+    ) -> tuple[Any, ...]:
+        """A row with its aggregates, which are computed once for each reach.
+
+        Args:
+            others: rows behind those that are kept.
+            alone: whether those that are kept were forgotten.
+        """
+        results: dict[tuple[int | None, int | None, bool], list[Any]] = {}
         columns = []
         for column in self._plan.columns:
-            reach = column.span_ms, column.last_rows
+            reach = column.span_ms, column.last_rows, column.takes_back
             if reach not in results:
-                results[reach] = self._results(*reach, at, behind, others)
+                results[reach] = self._results(column, at, behind, others, alone=alone)
             columns.append(results[reach][column.place])
         return (*row, *columns)
 
     def _results(
-        self, span: int | None, last_rows: int | None, at: int, behind: int, others: Sequence[Timed]
+        self, column: OverColumn, at: int, behind: int, others: Sequence[Timed], *, alone: bool
     ) -> list[Any]:
+        span, last_rows = column.span_ms, column.last_rows
         if last_rows is not None:
             assert self._kept is not None
-            return self._kept.of_last(last_rows, behind, others)
+            return self._kept.of_last(last_rows, behind, others, alone=alone)
+        if column.takes_back:
+            assert self._kept is not None
+            assert span is not None
+            return self._kept.sums_of_span(span, at, others)
         if span is None:
             assert self._all is not None
-            return self._all.of_all(others)
+            return self._all.of_all(others, alone=alone)
         timed = self._tiles or self._kept
         assert timed is not None
         return timed.of_span(span, at, others)
@@ -287,10 +355,29 @@ class Over(KeyedProcessFunction):
         if self._wakes.value() is not None:
             return
         ends = [end for part in self._expiring() if (end := part.empty_at()) is not None]
+        if self._forget_after_ms is not None and (last := self._last.value()) is not None:
+            ends.append(plus(last, self._forget_after_ms + 1))
         if ends:
             wakes = plus(max(ends), self._lateness.ms)
             self._wakes.update(wakes)
             ctx.timer_service().register_event_time_timer(wakes)
+
+
+def check_forget_after(aggregates: Mapping[str, Aggregate], forget_after_ms: int | None) -> None:
+    """Refuse to forget keys that go by themselves, or rows that are in reach. Raises ConfigurationError."""
+    if forget_after_ms is None:
+        return
+    if all(one.reach.spans for one in aggregates.values()):
+        raise ConfigurationError(
+            "over: all aggregates have last=, so a key goes by itself when no row has its rows in reach: leave "
+            "forget_after out"
+        )
+    longest = max((ms for one in aggregates.values() for _, ms in one.reach.spans), default=1)
+    if forget_after_ms < longest:
+        raise ConfigurationError(
+            f"over(forget_after={forget_after_ms} ms) would forget rows that are in reach: make it {longest} ms, or "
+            "longer"
+        )
 
 
 def shape_of_over(
@@ -299,15 +386,16 @@ def shape_of_over(
     """What the state means: another reach, or other fields of rows, would ask for what was not kept."""
     reaches = {one.reach for one in aggregates.values()}
     spans = sorted({ms for reach in reaches for _, ms in reach.spans})
-    of_rows = [
-        one
-        for one in aggregates.values()
-        if one.reach.rows is not None or (one.reach.spans and tile_ms is None)
-    ]
+    of_rows = [one for one in aggregates.values() if _keeps_rows(one, tile_ms)]
     fields = sorted({str(field) for one in of_rows for field in (one.field, one.by) if field is not None})
     rows = max((reach.rows or 0 for reach in reaches), default=0)
     tile = "rows" if tile_ms is None else f"tile {tile_ms}"
     return f"over {tile} last {spans} last_rows={rows} of {fields} {emit} {lateness.form}"
+
+
+def _keeps_rows(aggregate: Aggregate, tile_ms: int | None) -> bool:
+    """Whether the rows are kept that an aggregate is of."""
+    return aggregate.reach.rows is not None or (bool(aggregate.reach.spans) and tile_ms is None)
 
 
 def _by_name(name: str, aggregate: Aggregate, columns: StructType) -> Aggregate:

@@ -6,11 +6,11 @@ all of those, in the order of their times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from state_engine.core.functions.runtime_context import RuntimeContext, TaskInfo
-from state_engine.core.state.descriptors import SortedMapStateDescriptor
+from state_engine.core.state.descriptors import MapStateDescriptor, SortedMapStateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
 from state_engine.core.types.every_type import StructType
@@ -21,8 +21,8 @@ from state_engine.operators.aggregates.group_states import Group
 from state_engine.operators.aggregates.plan import AggregatePlan
 from state_engine.operators.places import PLACE, number_behind
 
-ROWS, TILES = "rows", "tiles"
-"""Names of the states, both sorted maps."""
+ROWS, SPANS, TILES = "rows", "spans", "tiles"
+"""Names of the states: maps, of which the first and the last one are sorted."""
 TIMES, LEAST = 4, 16
 """The tiles of a level are so many times as long as those of the one below; a span has at least so many tiles."""
 Timed = tuple[int, Any]
@@ -33,44 +33,84 @@ class KeptRows:
     """The rows themselves, of the longest span, and the last ones.
 
     Args:
-        plan: of the aggregates, over the fields that are kept.
+        plan: of the aggregates that are computed of rows, over the fields that are kept; None where there are none.
+        sums: of the aggregates of spans that take rows back; None where there are none.
         fields: of a row.
         span_ms: the longest one; None without.
         number: how many last rows are kept, at least; 0 without.
     """
 
-    def __init__(self, plan: AggregatePlan, fields: StructType, span_ms: int | None, number: int) -> None:
-        self._in_memory = InMemory(plan)
+    def __init__(
+        self,
+        plan: AggregatePlan | None,
+        sums: SpanSums | None,
+        fields: StructType,
+        span_ms: int | None,
+        number: int,
+    ) -> None:
+        self._in_memory, self._sums = None if plan is None else InMemory(plan), sums
         self._span_ms, self._number = span_ms, number
         self._descriptor = SortedMapStateDescriptor(ROWS, PLACE, fields)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._in_memory.open(runtime_context)
         self._kept = runtime_context.get_sorted_map_state(self._descriptor)
+        if self._in_memory is not None:
+            self._in_memory.open(runtime_context)
+        if self._sums is not None:
+            self._sums.open(runtime_context, self._between)
 
     def close(self) -> None:
-        self._in_memory.close()
+        if self._in_memory is not None:
+            self._in_memory.close()
 
     def add(self, at: int, row: Any) -> None:
         """Keep a row, which is not in front of any other."""
+        if self._sums is not None:
+            self._sums.add(at, row)
         self._kept.put((at, number_behind(self._kept, (at,))), row)
 
     def of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
         """The aggregates of the rows that are at most this span before a time."""
-        first = max(at - span_ms, MIN_TIMESTAMP)
+        assert self._in_memory is not None
+        first = _first(span_ms, at)
         rows = [(place[0], row) for place, row in self._kept.tail_items((first, 0))]
         return self._in_memory.of([*rows, *(one for one in others if one[0] >= first)])
 
-    def of_last(self, number: int, behind: int, others: Sequence[Timed]) -> list[Any]:
-        """The aggregates of so many last rows, without the last ones that stand behind these."""
-        rows = [(place[0], row) for place, row in self._kept.items()] + list(others)
+    def sums_of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
+        """The same of the aggregates that take rows back."""
+        assert self._sums is not None
+        return self._sums.of_span(span_ms, at, others)
+
+    def of_last(self, number: int, behind: int, others: Sequence[Timed], *, alone: bool = False) -> list[Any]:
+        """The aggregates of so many last rows, without the last ones that stand behind these.
+
+        Args:
+            alone: of the other rows only.
+        """
+        assert self._in_memory is not None
+        kept = [] if alone else [(place[0], row) for place, row in self._kept.items()]
+        rows = [*kept, *others]
         end = len(rows) - behind
         return self._in_memory.of(rows[max(end - number, 0) : end])
 
     def expire(self, at: int) -> None:
         """Drop the rows that no row of a time, or behind it, has in reach."""
+        if self._sums is not None:
+            self._sums.expire(at)
         for place in self._in_no_last(at):
             self._kept.remove(place)
+
+    def clear(self) -> None:
+        """Drop all rows."""
+        self._kept.clear()
+        if self._sums is not None:
+            self._sums.clear()
+
+    def _between(self, first: int, end: int | None) -> list[Any]:
+        """The rows from one time on and, where there is another one, before that."""
+        if end is None:
+            return [row for _, row in self._kept.tail_items((first, 0))]
+        return [row for _, row in self._kept.sub_items((first, 0), (end, 0))]
 
     def empty_at(self) -> int | None:
         """The time for which more goes than now, and all that goes by time; None where nothing does."""
@@ -87,6 +127,84 @@ class KeptRows:
         if not self._number or not gone:
             return gone
         return gone[: max(len(list(self._kept.keys())) - self._number, 0)]
+
+
+class SpanSums:
+    """The accumulators of the rows in each span before the newest row, for aggregates that take rows back.
+
+    A row is added once to those of each span, and taken back once. It has left a span before another one comes, so a
+    sum is never of more rows than a span has.
+
+    Args:
+        plan: of aggregates without values beside their accumulators.
+        spans_ms: those that are asked for.
+    """
+
+    def __init__(self, plan: AggregatePlan, spans_ms: Sequence[int]) -> None:
+        self._groups, self._spans_ms = GroupAccumulators(plan), tuple(spans_ms)
+        kept = plan.state.value_type
+        assert isinstance(kept, StructType)
+        self._descriptor = MapStateDescriptor(
+            SPANS, int, StructType(["since", *kept.names], [BIGINT, *kept.types])
+        )
+
+    def open(self, runtime_context: RuntimeContext, between: Callable[[int, int | None], list[Any]]) -> None:
+        """Get the state; ``between`` gives the rows that are kept, by time."""
+        self._spans = runtime_context.get_map_state(self._descriptor)
+        self._between = between
+
+    def add(self, at: int, row: Any) -> None:
+        """Add a row, which is not kept yet, and not in front of any other."""
+        for span in self._spans_ms:
+            first = _first(span, at)
+            self._spans.put(span, (first, *self._groups.added(self._since(span, first), row, at)))
+
+    def of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
+        """The aggregates of the rows that are at most this span before a time."""
+        first = _first(span_ms, at)
+        kept = self._since(span_ms, first)
+        for time, row in others:
+            if time >= first:
+                kept = self._groups.added(kept, row, time)
+        assert kept is not None
+        return self._groups.results(kept)
+
+    def expire(self, at: int) -> None:
+        """Take the rows back that no row of a time, or behind it, has in a span."""
+        for span in self._spans_ms:
+            first, stored = _first(span, at), self._spans.get(span)
+            if stored is None or stored[0] >= first:
+                continue
+            kept = self._since(span, first)
+            if kept is None:
+                self._spans.remove(span)
+            else:
+                self._spans.put(span, (first, *kept))
+
+    def clear(self) -> None:
+        """Drop all accumulators."""
+        self._spans.clear()
+
+    def _since(self, span: int, first: int) -> Kept | None:
+        """The accumulators of the rows that are kept, from a time on; None of none."""
+        stored = self._spans.get(span)
+        if stored is None or None in tuple(stored):  # not there yet for rows that are, or not all aggregates
+            return self._added(None, self._between(first, None), first)
+        since, *accumulators = stored
+        kept: Kept | None = tuple(accumulators)
+        for row in self._between(since, first) if since < first else ():
+            kept = self._groups.taken_back(kept, row)
+        return kept
+
+    def _added(self, kept: Kept | None, rows: Sequence[Any], at: int) -> Kept | None:
+        for row in rows:
+            kept = self._groups.added(kept, row, at)
+        return kept
+
+
+def _first(span_ms: int, at: int) -> int:
+    """The first time of a span that ends with another one."""
+    return max(at - span_ms, MIN_TIMESTAMP)
 
 
 def _key(entry: tuple[Any, Any] | None) -> list[Any]:
@@ -205,13 +323,18 @@ class AllRows:
     def close(self) -> None:
         self._in_memory.close()
 
+    def clear(self) -> None:
+        """Forget all rows."""
+        self._kept.clear()
+        self._groups.forget(None)
+
     def add(self, at: int, row: Any) -> None:
         """Add a row."""
         self._kept.update(self._groups.added(self._kept.value(), row, at))
 
-    def of_all(self, others: Sequence[Timed]) -> list[Any]:
-        """The aggregates of all rows."""
-        kept = self._kept.value()
+    def of_all(self, others: Sequence[Timed], *, alone: bool = False) -> list[Any]:
+        """The aggregates of all rows; with ``alone`` of the other rows only."""
+        kept = None if alone else self._kept.value()
         return self._in_memory.of_all(self._groups, None if kept is None else tuple(kept), others)
 
 

@@ -24,11 +24,13 @@ from state_engine.operators.aggregates.accumulators import BIGINT
 from state_engine.operators.key_values import key_values
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.lateness import Lateness, plus
-from state_engine.operators.places import PLACE, number_behind
+from state_engine.operators.places import number_behind
 from state_engine.operators.waiting import WaitingRows
 
 PARTIAL, TIMES, STEPS = "partial", "times", "steps"
 """Name of the state; its field with the times of steps; the column with the number of those that were reached."""
+BEGIN = StructType(["began_at", "began_n"], [BIGINT, BIGINT])
+"""The key of the state: the place of the first row, as ``PLACE``, in columns of a table that shows it."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,9 @@ class Sequences(KeyedProcessFunction):
         row_type: type of the elements, rows with named columns.
         record_key: see ``key_values``.
 
+    ``publish(table)`` shows ``partial``: ``began_at``, the time of the first row in milliseconds, ``began_n``, which
+    counts the first rows of one time, ``times`` and the columns that are taken.
+
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time, one outside of the years 1 to 9999, or not this type.
 
@@ -196,6 +201,8 @@ class Sequences(KeyedProcessFunction):
         [('ada', 2, 5)]
     """
 
+    shows = (PARTIAL, None)
+
     def __init__(
         self, row_type: Any, settings: SequenceSettings, lateness: Lateness, *, record_key: bool = False
     ) -> None:
@@ -208,7 +215,7 @@ class Sequences(KeyedProcessFunction):
         self._waiting = WaitingRows(self._rows.columns, lateness)
         taken = self._rows.only(settings.take) if settings.take else StructType([], [])
         partial = StructType([TIMES, *taken.names], [ListType(BIGINT), *taken.types])
-        self._descriptor = SortedMapStateDescriptor(PARTIAL, PLACE, partial)
+        self._descriptor = SortedMapStateDescriptor(PARTIAL, BEGIN, partial)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._waiting.open(runtime_context)

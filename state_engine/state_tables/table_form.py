@@ -91,7 +91,7 @@ class TableForm:
             of_map = self._key_fields
             entry = tuple(name for name, _ in of_map)
             given += [(name, kind) for name, kind in of_map if name not in fields or self.map_key is None]
-        held = {name for name, _ in given if name in fields}
+        held = {name for name, _ in given if name in fields} - set(entry if self.map_key is None else ())
         first = [pa.field(name, kind) for name, kind in given if name not in held]
         return TableColumns(pa.schema([*first, *(pa.field(n, k) for n, k in self._value_fields)]), key, entry)
 

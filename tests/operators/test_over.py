@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -20,6 +23,7 @@ from state_engine import (
     max_,
     min_,
     sum_,
+    variance,
 )
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.aggregates.declarations import Aggregate
@@ -45,9 +49,14 @@ def reach(run: KeyedHarness, watermark: int) -> list[Any]:
 
 
 def over(
-    emit: WhenOut = "final", tile: int | None = None, lateness: int = 0, **aggregates: Aggregate
+    emit: WhenOut = "final",
+    tile: int | None = None,
+    lateness: int = 0,
+    forget_after: int | None = None,
+    **aggregates: Aggregate,
 ) -> Over:
-    return Over(ROW, aggregates, emit=emit, tile_ms=tile, lateness=Lateness(lateness, LATE))
+    late = Lateness(lateness, LATE)
+    return Over(ROW, aggregates, emit=emit, tile_ms=tile, lateness=late, forget_after_ms=forget_after)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 7])
@@ -169,7 +178,20 @@ REACHES: dict[str, tuple[dict[str, Any], int | None]] = {
     "tiles": ({"last": [8, 40, 400]}, 2),
     "rows": ({"last_rows": 3}, None),
     "all": ({}, None),
+    "rows, forgotten": ({"last_rows": 3}, None),
+    "all, forgotten": ({}, None),
 }
+STATES = {
+    "span": ["waiting", "rows", "spans", "wakes"],
+    "tiles": ["waiting", "tiles", "values_v_tiles_0", "wakes"],
+    "rows": ["waiting"],
+    "all": ["waiting"],
+    "rows, forgotten": ["waiting", "rows", "wakes", "last_row"],
+    "all, forgotten": ["waiting", "aggregates", "values_v", "elements_v", "wakes", "last_row"],
+}
+"""What is empty in the end."""
+FORGET = 12
+"""After so long keys are forgotten, where they are."""
 
 
 def accepted_rows(rows: list[Given], lateness: int) -> list[tuple[int, Given]]:
@@ -200,6 +222,10 @@ def expected_rows(rows: list[Given], emit: WhenOut, lateness: int, name: str) ->
                     start = row[2] - span
                     start = start if hop is None else start // hop * hop
                     chosen = [one for one in mine if one[1][2] >= start]
+                if name.endswith("forgotten"):
+                    gaps = [n for n, (a, b) in enumerate(pairwise(mine), 1) if b[1][2] - a[1][2] > FORGET]
+                    up_to = mine.index((number, row))
+                    mine = chosen = mine[max((n for n in gaps if n <= up_to), default=0) :]
                 if "last_rows" in given:
                     end = mine.index((number, row)) + 1
                     chosen = mine[max(0, end - given["last_rows"]) : end]
@@ -229,7 +255,8 @@ def test_any_stream_gives_the_rows_of_the_model(emit: WhenOut, name: str, seeds:
         backend = EmbeddedRocksDBStateBackend() if seed % 4 == 1 else None
 
         def made(lateness: int = lateness) -> Over:
-            return over(emit, tile, lateness, **aggregates)
+            forget_after = FORGET if name.endswith("forgotten") else None
+            return over(emit, tile, lateness, forget_after, **aggregates)
 
         place, outputs, late = 0, list[Any](), list[Any]()
         run = KeyedHarness(made(), **options(max_out_of_orderness_ms=BOUND, backend=backend))
@@ -247,9 +274,116 @@ def test_any_stream_gives_the_rows_of_the_model(emit: WhenOut, name: str, seeds:
             assert [tuple(row) for row in outputs if row[0] == key] == wanted, seed
         in_time = {number for number, _ in accepted_rows(rows, lateness)}
         assert late == [row for number, row in enumerate(rows) if number not in in_time]
-        if name in ("span", "tiles"):
-            for state in ("waiting", "rows" if tile is None else "tiles", "wakes"):
-                assert run.state(state) == {}, (seed, state)
+        left = {state: run.state(state) for state in STATES[name]}
+        assert left == {state: {} for state in STATES[name]}, seed
+
+
+# -- sums that take rows back ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seeds", SEEDS, ids=["few", "more", "many"])
+@pytest.mark.parametrize("emit", ["final", "at_once"])
+def test_what_left_a_span_leaves_nothing_in_its_sums(emit: WhenOut, seeds: range) -> None:
+    """Doubles far apart, and decimals: bit for bit the results of those in the span alone."""
+    row_type = "k string, x double, d decimal(20,4), at bigint"
+    numbers = [1e16, -1e16, 1.0, 0.1, -0.0, 3e-300, math.inf, math.nan, None]
+    aggregates: dict[str, Any] = {
+        "s": sum_("x", last=[3, 20]), "m": avg("x", last=20), "e": sum_("d", last=20), "v": variance("x", last=20),
+    }  # fmt: skip
+    given: dict[str, Any] = {
+        "key_by": lambda row: row[0],
+        "timestamp_of": lambda row: row[3],
+        "max_out_of_orderness_ms": BOUND,
+    }
+    for seed in seeds:
+        chance, newest, rows, outputs = random.Random(seed), 0, list[Any](), list[Any]()
+        for _ in range(40):
+            newest += chance.choice([0, 1, 2, 5, 30])
+            value = chance.choice(numbers[:-3] if seed % 2 else numbers)
+            rows.append(
+                (
+                    "k",
+                    value,
+                    Decimal(chance.randrange(-(10**9), 10**9)).scaleb(-4),
+                    newest - chance.choice([0, BOUND]),
+                )
+            )
+
+        def made() -> Over:
+            return Over(row_type, aggregates, emit=emit)
+
+        run = KeyedHarness(made(), **given)
+        for place in range(0, len(rows), 9):
+            outputs += run.process(rows[place : place + 9])
+            run = KeyedHarness.restored(made(), run.snapshot(), **given)
+        outputs += run.drain()
+        taken = list(enumerate(rows))
+        if emit == "final":
+            taken.sort(key=lambda one: (one[1][3], one[0]))
+        for (number, row), output in zip(taken, outputs, strict=True):
+            before = [r for n, r in enumerate(rows) if r[3] <= row[3] and (emit == "final" or n <= number)]
+            doubles, decimals = (
+                [[r[c] for r in before if r[3] >= row[3] - span] for span in (3, 20)] for c in (1, 2)
+            )
+            short, long = (known(values) for values in doubles)
+            expected = (*map(double_sum, (short, long)), mean(long), sum(decimals[1]), variance_of(long))
+            assert repr(tuple(output[4:])) == repr(expected), (seed, row)
+
+
+def double_sum(values: list[float]) -> float | None:
+    return (math.fsum(values) if not any(map(math.isnan, values)) else math.nan) if values else None
+
+
+def mean(values: list[float]) -> float | None:
+    return None if (total := double_sum(values)) is None else total / len(values)
+
+
+def variance_of(values: list[float]) -> float | None:
+    """By fractions, rounded once."""
+    if len(values) < 2:
+        return None
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    exact = list(map(Fraction, values))
+    middle = sum(exact) / len(exact)
+    return float(sum((x - middle) ** 2 for x in exact) / (len(exact) - 1))
+
+
+def test_sums_of_rows_kept_by_an_operator_without_them_are_made_of_the_rows() -> None:
+    """Another aggregate of a field and span is added to an operator with state."""
+    run = KeyedHarness(over(s=sum_("v", last=10)), **options())
+    run.process([("k", v, at) for v, at in [(1, 0), (2, 5), (3, 9)]])
+    reach(run, 9)
+    more: dict[str, Any] = {"s": sum_("v", last=10), "m": avg("v", last=10)}
+    run = KeyedHarness.restored(over(**more), run.snapshot(), **options())
+    run.process([("k", 4, 12)])
+    assert [row[3:] for row in reach(run, 12)] == [(9, 3.0)]
+
+
+# -- forgotten keys ----------------------------------------------------------------------------------------------------
+
+
+def test_a_row_at_the_limit_keeps_its_key() -> None:
+    given: dict[str, Any] = {"n": count(), "two": count(last_rows=2), "near": count(last=10)}
+    run = KeyedHarness(over(forget_after=10, **given), **options())
+    run.process([("k", 1, at) for at in (0, 10, 21, 31)])
+    assert [row[2:] for row in reach(run, 31)] == [(0, 1, 1, 1), (10, 2, 2, 2), (21, 1, 1, 1), (31, 2, 2, 2)]
+    reach(run, 41)
+    assert run.state("aggregates") != {}
+    reach(run, 42)
+    left = [run.state(state) for state in ("aggregates", "rows", "spans", "last_row")]
+    assert left == [{}] * 4
+
+
+def test_a_row_that_comes_later_keeps_what_seemed_forgotten() -> None:
+    """At once, a key is forgotten for good when no row can come in between."""
+    run = KeyedHarness(over("at_once", lateness=20, forget_after=10, n=count(last_rows=5)), **options())
+    assert [row[2:] for row in run.process([("k", 1, at) for at in (0, 15, 8, 16)])] == [
+        (0, 1),
+        (15, 1),
+        (8, 2),
+        (16, 4),
+    ]
 
 
 # -- tiles ---------------------------------------------------------------------------------------------------------
@@ -311,6 +445,15 @@ def test_an_idle_key_has_no_state_and_a_timer_only() -> None:
         (lambda: sum_("v", last=-1), "a span of 0 or more"),
         (lambda: sum_("v", last=[]), "a span of 0 or more"),
         (lambda: over(lateness=-1, n=count()), "lateness must be 0 or more"),
+        (
+            lambda: over(forget_after=9, n=count(last=9)),
+            "all aggregates have last=, so a key goes by itself.*leave forget_after out",
+        ),
+        (
+            lambda: over(forget_after=9, n=count(last=10), all=count()),
+            r"over\(forget_after=9 ms\) would forget rows that are in reach: make it 10 ms, or longer",
+        ),
+        (lambda: over(forget_after=0, n=count()), "make it 1 ms, or longer"),
     ],
 )
 def test_what_is_refused(make: Callable[[], Any], message: str) -> None:

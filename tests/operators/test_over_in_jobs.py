@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
-import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import sqlalchemy as sa
 from pyspark.sql import SparkSession
 
 from state_engine import (
     ChangeFormat,
     DataStream,
     DeltaSink,
+    DeltaStateTable,
     FileSource,
     KeyedStream,
     OutputTag,
@@ -33,6 +35,7 @@ from state_engine.core.errors import ConfigurationError, StateMigrationError
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 from tests.support.pipelines import Pipeline
+from tests.support.postgres import PASSWORD_ENV, Server
 
 ROW = "card string, cents bigint, at timestamp"
 NOWHERE = FileSource("/nowhere", schema=ROW)
@@ -90,11 +93,34 @@ def test_other_spans_of_a_state_are_refused() -> None:
             run.process({"tx": payments(2, 3)})
 
 
-@pytest.mark.parametrize("declared", [True, False], ids=["types in code", "types of files"])
+@pytest.fixture
+def postgres(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """Options of a table in a PostgreSQL of its own."""
+    with Server.started() as server:
+        monkeypatch.setenv(PASSWORD_ENV, server.password)
+        yield {"url": server.new_database(), "password_env": PASSWORD_ENV}
+
+
+@pytest.mark.parametrize(
+    ("declared", "database"),
+    [
+        pytest.param(True, "sqlite", id="types in code"),
+        pytest.param(False, "sqlite", id="types of files"),
+        pytest.param(True, "postgres", id="PostgreSQL"),
+    ],
+)
 def test_a_training_set_and_a_serving_table_of_one_job_are_equal(
-    spark: SparkSession, tmp_path: Path, limits: SetLimits, declared: bool
+    spark: SparkSession,
+    tmp_path: Path,
+    limits: SetLimits,
+    declared: bool,
+    database: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    """Each row with its features, appended; the newest ones of each card, in a table of SQLite."""
+    """Each row with its features, appended; the newest ones of each card, in a table of a database."""
+    of_table: dict[str, Any] = {"url": f"sqlite:///{tmp_path}/serving.db"}
+    if database == "postgres":
+        of_table = request.getfixturevalue(database)
     limits(**NOTHING_BY_DRIVER)
     (tmp_path / "in").mkdir()
     source = FileSource(str(tmp_path / "in"), format="parquet", schema=ROW if declared else None)
@@ -102,7 +128,7 @@ def test_a_training_set_and_a_serving_table_of_one_job_are_equal(
     def build(job: StatefulJob) -> dict[str, DataStream]:
         features = keyed_rows(job, source).over(tile="1 min", uid="features", **FEATURES)
         features.sink("training", DeltaSink(str(tmp_path / "training")))
-        features.sink("serving", SqlSink(f"sqlite:///{tmp_path}/serving.db", "features", key=["card"]))
+        features.sink("serving", SqlSink(table="features", key=["card"], **of_table))
         return {}
 
     pipeline, given = Pipeline(tmp_path, spark, build, parallelism=2), payments(3)
@@ -115,8 +141,12 @@ def test_a_training_set_and_a_serving_table_of_one_job_are_equal(
     training = spark.read.load(str(tmp_path / "training"), format="delta").toArrow().to_pylist()
     # rows of a card and time have the same features
     newest = {row["card"]: row for row in sorted(training, key=lambda row: row["at"])}
-    with sqlite3.connect(tmp_path / "serving.db") as database:
-        serving = database.execute(f"select {', '.join(shown)} from features").fetchall()
+    address = sa.make_url(of_table["url"])
+    if database == "postgres":
+        address = address.set(drivername="postgresql+psycopg", password=os.environ[PASSWORD_ENV])
+    with sa.create_engine(address, poolclass=sa.NullPool).connect() as connection:
+        rows_there = connection.execute(sa.text(f"select {', '.join(shown)} from features"))
+        serving = [tuple(row) for row in rows_there]
     assert sorted(serving) == sorted(tuple(row[name] for name in shown) for row in newest.values())
     assert len(serving) == 3
     assert pipeline.state("features", "tiles") == []
@@ -143,9 +173,13 @@ def changing(job: StatefulJob) -> KeyedStream:
         (lambda job: keyed_rows(job).over(n="count"), "an aggregate is count"),
         (lambda job: keyed_rows(job).over(n=count(), emit="changes"), "emit of over"),
         (lambda job: keyed_rows(job).over(n=count(), lateness=-1), "lateness must be 0 or more"),
+        (lambda job: keyed_rows(job, FileSource("/nowhere")).over(n=count(last="1 h"), forget_after="1 day"),
+         "a key goes by itself.*leave forget_after out"),
         (lambda job: keyed_rows(job).aggregate(n=count(last="1 h")), "are for keyed.over"),
         (lambda job: keyed_rows(job).window(Tumbling(5)).aggregate(n=count(last_rows=3)), "are for keyed.over"),
         (lambda job: changing(job).over(n=count()), "updates and deletes"),
+        (lambda job: keyed_rows(job).over(n=count()).publish(DeltaStateTable("/features")),
+         r"does not say which of its states.*newest row that comes out for each key is a sink: sink\(name"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_while_the_job_is_built(

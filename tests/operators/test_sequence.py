@@ -11,6 +11,7 @@ import pytest
 
 from state_engine import (
     ChangeFormat,
+    DeltaStateTable,
     EmbeddedRocksDBStateBackend,
     FileSource,
     OutputTag,
@@ -286,6 +287,31 @@ def test_a_job_has_typed_results_and_a_window_behind_takes_each_in_time() -> Non
         ]
         assert sorted((k, n) for k, _, _, n in run.sink("windows")) == [("k", 1), ("l", 0)]
         assert sum(row.metrics.get("windows.too_late", 0) for row in run.checkpoints()) == 0
+
+
+def test_a_table_shows_the_sequences_that_have_begun() -> None:
+    job = StatefulJob("funnel")
+    funnel = keyed_rows(job).sequence("a", "b", "c", by="v", within=10, take=["n"], uid="funnel")
+    funnel.publish(DeltaStateTable("/begun"))
+    given = [("k", "a", at(1), 7), ("k", "a", at(1), 8), ("k", "b", at(2), 9), ("l", "a", at(3), 1)]
+    with run_in_memory(job) as run:
+        run.process({"rows": [*given, ("m", "c", at(8), 0)]})
+        shown = sorted(tuple(row) for row in run.table("partial"))
+        assert shown == [("k", 1, 0, [1, 2], 9), ("k", 1, 1, [1, 2], 9), ("l", 3, 0, [3], 1)]
+        run.process({"rows": [("k", "c", at(9), 5), ("l", "b", at(13), 2), ("m", "c", at(20), 0)]})
+        assert run.table("partial") == []
+
+
+def test_a_taken_column_that_is_called_as_one_of_the_table_is_refused() -> None:
+    job, source = (
+        StatefulJob("funnel"),
+        FileSource("/nowhere", schema=TYPED.replace("n bigint", "began_n bigint")),
+    )
+    funnel = keyed_rows(job, source).sequence("a", "b", by="v", within=10, take=["began_n"], uid="funnel")
+    funnel.publish(DeltaStateTable("/begun"))
+    refused = pytest.raises(ConfigurationError, match=r"two columns \['began_n'\]. Rename the field")
+    with run_in_memory(job) as run, refused:
+        run.process({"rows": [("k", "a", at(1), 7)]})
 
 
 def test_another_sequence_on_a_state_is_refused() -> None:
