@@ -31,7 +31,8 @@ class Function:
         shows: the state that ``publish`` shows as a table, and the column of its map keys: None for a column of each of
             their fields. None where there is no such table.
         late_to: the side output for elements that come too late for it, which it passes on as they came: it holds
-            updates and deletes only where they do.
+            updates and deletes only where they do. A stream of the function's outputs reads it from the start.
+        late_right_to: the same for elements of the second of two streams.
         sees_time: whether what it does may depend on event time or on the watermark, through its context or through
             state that lives by event time. False of ready-made functions that read neither.
         shape: what the state means beyond its types, as text: ``"tumbling 3600000"``. It is recorded with the state,
@@ -43,6 +44,7 @@ class Function:
     gives_running_results: bool = False
     holds_back_ms: int | None = None
     late_to: OutputTag | None = None
+    late_right_to: OutputTag | None = None
     sees_time: bool = True
     shape: str | None = None
     shows: tuple[str, str | None] | None = None

@@ -41,7 +41,8 @@ def origins_of_changes(node: Node) -> list[str]:
     if isinstance(node, SourceNode):
         return [f"source '{node.name}'"] if node.source.changing else []
     if isinstance(node, SideOutputNode):
-        passed_on = node.operator.function.late_to == node.tag
+        function = node.operator.function
+        passed_on = node.tag in (function.late_to, function.late_right_to)
         of = parents(node.operator) if passed_on else (node.operator,)
         return list(dict.fromkeys(origin for one in of for origin in origins_of_changes(one)))
     if isinstance(node, OperatorNode) and not emits_changes(node.function, changing=True):
@@ -86,7 +87,9 @@ def check_no_running_results(inputs: Sequence[OperatorInput], *, operator: str, 
         )
 
 
-_COUNTING = ("aggregate", "aggregates", "over", "reduce", "sequence", "sum", "top_n", "window")
+_COUNTING = (
+    "aggregate", "aggregates", "join without within", "over", "reduce", "sequence", "sum", "top_n", "window",
+)  # fmt: skip
 """Methods that count each row of a stream."""
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
@@ -18,18 +17,25 @@ from state_engine.core.state.ttl import StateTtlConfig
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.type_information import TypeLike
-from state_engine.job.changing_streams import from_origins, origins_of_changes
+from state_engine.job.changing_streams import (
+    check_no_running_results,
+    from_origins,
+    is_changing,
+    origins_of_changes,
+)
 from state_engine.job.declared_aggregates import Key, key_columns, record_key
 from state_engine.job.graph import KEY_COLUMN, OperatorInput, SelectedKey, declared_type, type_in_code
 from state_engine.job.late_outputs import check_event_time
 from state_engine.job.lists_of_rows import check_rows
-from state_engine.job.stream import Stream
-from state_engine.job.typed_by_input import TypedByInputs, element_type
+from state_engine.job.stream import Stream, check_time_of_ttl
+from state_engine.job.typed_by_input import TimedByInputs, TypedByInputs, element_type
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.idle_keys import as_ttl_config
 from state_engine.operators.joins.asof_join import AsOfEmit, AsOfJoin, AsOfSettings
-from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings, how_of
+from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings
 from state_engine.operators.joins.joined_rows import CalledJoin, JoinedRows, JoinResults, JoinTime, LeftRows
+from state_engine.operators.joins.keyed_join import ONLY_LEFT, KeyedJoin, how_of
+from state_engine.operators.joins.regular_join import RegularJoin, RegularSettings
 from state_engine.operators.lateness import Lateness
 from state_engine.sources.output_type import OutputType
 
@@ -38,8 +44,6 @@ if TYPE_CHECKING:
 
 RIGHT = "_right"
 """Stands behind the names of right columns that left rows have, too."""
-_ONLY_LEFT = ("semi", "anti")
-"""Joins whose results are left rows."""
 
 
 @guarded_class
@@ -52,7 +56,7 @@ class JoinableStream(Stream):
         self,
         other: KeyedStream,
         *,
-        within: Span | tuple[Span, Span],
+        within: Span | tuple[Span, Span] | None = None,
         how: str = "inner",
         take: Sequence[str] | None = None,
         right: str = RIGHT,
@@ -60,16 +64,25 @@ class JoinableStream(Stream):
         late_to: OutputTag | None = None,
         late_right_to: OutputTag | None = None,
         time: JoinTime = "left",
+        ttl: Span | StateTtlConfig | tuple[Span | StateTtlConfig | None, ...] | None = None,
         uid: str | None = None,
     ) -> DataStream:
-        """Pair each row with the rows of another stream that have its key and are not too far away in time.
+        """Pair each row with those of another stream that have its key: ``within`` a time, or all, kept for ever.
 
-        A result has the columns of the left row (of this stream), then those of the right one. Pairs come as the later
-        one of their rows comes. Rows without partner come when the watermark says that none comes. So the
-        result is the join of all rows that are in time, in any order. The guide on joins shows it.
+        A result has the columns of the left row (of this stream), then those of the right one. Nulls in a key of
+        several columns equal nothing. The guide on joins shows both kinds.
 
-        State: ``left`` and ``right``. A left row is kept until the watermark is ``most + lateness`` behind it, a right
-        one until it is ``-least + lateness`` behind it. Nulls in a key of several columns equal nothing.
+        **With ``within``**, an interval join of two streams of inserts: pairs come as the later one of their rows
+        comes, rows without partner when the watermark says that none comes. So the result is the join of all rows that
+        are in time, in any order. State: ``left`` and ``right``. A left row is kept until the watermark is
+        ``most + lateness`` behind it, a right one until it is ``-least + lateness`` behind it.
+
+        **Without**, a regular join, and both streams may change: updates and deletes take rows back. What comes out is
+        the join of the rows that are there. ``inner`` and ``semi`` of inserts give inserts; all others give changes,
+        where a row beside nulls is deleted as its first partner comes, and comes again as the last one goes. State:
+        ``left`` and ``right``, one entry for each different row that is there, for ever or for ``ttl``. A row is taken
+        back by one that is equal in all columns. Outputs have the event time of the row that made them, and no row is
+        too late.
 
         Args:
             other: the right stream, of this job, keyed by columns of the same types.
@@ -79,16 +92,22 @@ class JoinableStream(Stream):
                 rows that have a partner, each once, and ``anti`` for those that have none. Spark's spellings do, too.
             take: columns of the right rows that come out; all by default.
             right: stands behind the name of a right column that left rows have, too.
-            lateness: how far behind the watermark rows are still taken; results wait so much longer.
+            lateness: how far behind the watermark rows are still taken; results wait so much longer. For ``within``.
             late_to: the side output for left rows that come too late. They have no pair. Without, they are dropped;
-                the metric ``too_late`` counts them.
+                the metric ``too_late`` counts them. For ``within``.
             late_right_to: the same for right rows.
             time: whose event time a pair has: that of the ``left`` row, of the ``right`` one, or of the ``later`` one.
+                For ``within``.
+            ttl: without ``within``, drop a row this time after it was written last: as it comes, and with ``how`` that
+                gives rows alone also as a partner comes or goes. By the clock of micro-batches, or by event time, as a
+                ``StateTtlConfig`` has it; a pair ``(left, right)`` gives each stream its own, None for ever. Results
+                stay, and taking a row back that is gone changes nothing.
             uid: identity of the operator and of its state.
 
         Raises:
-            ConfigurationError: a stream has no event time, or updates and deletes; the streams are keyed by different
-                types, ``within`` is reversed, or columns are unknown or would have one name.
+            ConfigurationError: the streams are keyed by different types, or columns are unknown or would have one
+                name; with ``within``, a stream has no event time, or updates and deletes, or the bounds are reversed;
+                an argument is for the other kind.
 
         Example:
             >>> from state_engine import FileSource, StatefulJob
@@ -97,17 +116,35 @@ class JoinableStream(Stream):
             >>> orders = job.source("orders", FileSource("o", schema=files["orders"]), event_time="at")
             >>> paid = job.source("payments", FileSource("p", schema=files["payments"]), event_time="paid_at")
             >>> unpaid = orders.key_by("id").join(paid.key_by("id"), within=(0, "1 h"), how="anti")
+            >>> all_times = orders.key_by("id").join(paid.key_by("id"), ttl="90 days")
         """
         check_choice(time, get_args(JoinTime), what="time of a join")
         waits = to_milliseconds(lateness)
         late = Lateness(waits, late_to), Lateness(waits, late_right_to)
-        made = JoinSettings(Interval.of(within), how_of(how), *late, time)
-        if made.how in _ONLY_LEFT and (take is not None or right != RIGHT or time != "left"):
+        kind, named = how_of(how), Named("join", uid)
+        if kind in ONLY_LEFT and (take is not None or right != RIGHT or time != "left"):
             raise ConfigurationError(
                 f"join(…, how='{how}') gives left rows as they are: leave take, right and time out"
             )
-        gives = _left_kind if made.how in _ONLY_LEFT else partial(_columns_of_both, take, right, time, "join")
-        return self._interval_join(other, made, gives, Named("join", uid))
+        outputs = LEFT_ROWS if kind in ONLY_LEFT else columns_of_both(take, right, "join", time)
+        if within is not None:
+            if ttl is not None:
+                raise ConfigurationError(
+                    "join(…, within=…) drops each row by event time, when no partner can come any more: leave ttl out"
+                )
+            settings = JoinSettings(Interval.of(within), kind, *late, time)
+            return self._timed_join(other, IntervalJoin, settings, outputs, named)
+        if late != (Lateness(), Lateness()) or time != "left":
+            raise ConfigurationError(
+                "join without within keeps its rows, so none is too late, and what comes out has the event time of the "
+                "row that made it: leave lateness, late_to, late_right_to and time out, or give within=…"
+            )
+        ttls = ttl if isinstance(ttl, tuple) else (ttl, ttl)
+        if len(ttls) != 2:
+            raise ConfigurationError(f"ttl of a join takes one time or two, (left, right), not {ttl!r}")
+        changing = kind not in _GIVES_INSERTS or is_changing(self._node) or is_changing(other._node)
+        lives = [None if one is None else as_ttl_config(one) for one in ttls]
+        return self._regular_join(other, RegularSettings(kind, changing, *lives), outputs, named)
 
     def join_asof(
         self,
@@ -171,7 +208,6 @@ class JoinableStream(Stream):
             emit=emit,
             ttl=None if ttl is None else as_ttl_config(ttl),
         )
-        inputs = self._both(other)
         origins = origins_of_changes(self._node)
         if origins:
             raise ConfigurationError(
@@ -179,19 +215,8 @@ class JoinableStream(Stream):
                 f"{from_origins(origins)}: a result would have to be taken back. Put a KeyedProcessFunction before it "
                 "that turns them into inserts; the right side may change"
             )
-
-        def made(left: OutputType, right: OutputType) -> AsOfJoin:
-            rows = gives(left, right).results
-            record = record_key(key_columns(self._key, left))
-            return AsOfJoin(element_type(left), element_type(right), rows, settings, record_key=record)
-
-        gives = partial(_columns_of_both, take, right, "left", "join_asof")
-        joined = self._timed_join(
-            inputs, made, gives, settings, Named("join_asof", uid), changes=True, shows=AsOfJoin.shows
-        )
-        if late_to is not None:
-            joined.get_side_output(late_to)
-        return joined
+        outputs = columns_of_both(take, right, "join_asof", "left")
+        return self._timed_join(other, AsOfJoin, settings, outputs, Named("join_asof", uid))
 
     def interval_join(self, other: KeyedStream) -> IntervalJoined:
         """The same by Flink's names: ``left.interval_join(right).between(low, high).process(function, output_type)``.
@@ -201,20 +226,55 @@ class JoinableStream(Stream):
         """
         return IntervalJoined(self, other)
 
-    def _interval_join(
-        self, other: KeyedStream, settings: JoinSettings, gives: Gives, named: Named
+    def _timed_join(
+        self,
+        other: KeyedStream,
+        join: type[IntervalJoin | AsOfJoin],
+        settings: JoinSettings | AsOfSettings,
+        outputs: Outputs,
+        named: Named,
     ) -> DataStream:
-        def made(left: OutputType, right: OutputType) -> IntervalJoin:
-            results = gives(left, right).results
-            record = record_key(key_columns(self._key, left))
-            return IntervalJoin(element_type(left), element_type(right), results, settings, record_key=record)
-
+        """A join by event time, which both streams must have."""
         inputs = self._both(other)
-        joined = self._timed_join(inputs, made, gives, settings, named)
-        for tag in (settings.left.late_to, settings.right.late_to):
-            if tag is not None:
-                joined.get_side_output(tag)
-        return joined
+        for one in inputs:
+            check_event_time(one.parent, what=f"{named.method}(…)", lateness_ms=settings.left.ms)
+        function = TimedByInputs(
+            self._maker(join, settings, outputs),
+            gives=outputs.kind,
+            holds_back_ms=settings.holds_back_ms,
+            shape=settings.shape,
+            accepts_changes=join.accepts_changes,
+            shows=join.shows,
+            late_to=settings.left.late_to,
+            late_right_to=settings.right.late_to if isinstance(settings, JoinSettings) else None,
+        )
+        return self._joined(inputs, function, named)
+
+    def _regular_join(
+        self, other: KeyedStream, settings: RegularSettings, outputs: Outputs, named: Named
+    ) -> DataStream:
+        inputs = self._both(other)
+        check_no_running_results(inputs, operator=named.uid or named.method, method="join without within")
+        for one, ttl in zip(inputs, (settings.ttl, settings.right_ttl), strict=True):
+            check_time_of_ttl(one.parent, ttl, method="join")
+        function = TypedByInputs(
+            self._maker(RegularJoin, settings, outputs),
+            gives=outputs.kind,
+            shape=settings.shape,
+            accepts_changes=True,
+            emits_changes=settings.emits_changes,
+            sees_time=settings.sees_time,
+        )
+        return self._joined(inputs, function, named)
+
+    def _maker(self, join: type[KeyedJoin[Any]], settings: Any, outputs: Outputs) -> MakesJoin:
+        """What makes the join from the kinds of the elements of both streams."""
+
+        def made(left: OutputType, right: OutputType) -> KeyedJoin[Any]:
+            results, record = outputs.results(left, right), record_key(key_columns(self._key, left))
+            return join(element_type(left), element_type(right), results, settings, record_key=record)
+
+        return made
 
     def _both(self, other: KeyedStream) -> tuple[OperatorInput, OperatorInput]:
         """Both streams as inputs. Raises ConfigurationError where the other one cannot be joined."""
@@ -225,35 +285,22 @@ class JoinableStream(Stream):
             )
         return OperatorInput(self._node, self._key), OperatorInput(other._node, other._key)
 
-    def _timed_join(
-        self,
-        inputs: tuple[OperatorInput, OperatorInput],
-        made: Callable[[OutputType, OutputType], IntervalJoin | AsOfJoin],
-        gives: Gives,
-        settings: JoinSettings | AsOfSettings,
-        named: Named,
-        *,
-        changes: bool = False,
-        shows: tuple[str, str] | None = None,
+    def _joined(
+        self, inputs: tuple[OperatorInput, OperatorInput], function: TypedByInputs, named: Named
     ) -> DataStream:
         """The operator; columns that do not fit are refused here and now, if code shows them."""
-        method, uid, output_type = named
-        for one in inputs:
-            check_event_time(one.parent, what=f"{method}(…)", lateness_ms=settings.left.ms)
-        function = TypedByInputs(
-            made,
-            gives=lambda left, right: gives(left, right).kind,
-            holds_back_ms=settings.holds_back_ms,
-            shape=settings.shape,
-            accepts_changes=changes,
-            shows=shows,
-        )
         left, right = (declared_type(one.parent, type_in_code) for one in inputs)
         if left is not None and right is not None:
             function.bound(left, right)
-        joined = self._add(inputs, function, method=method, uid=uid, output_type=output_type)
+        joined = self._add(
+            inputs, function, method=named.method, uid=named.uid, output_type=named.output_type
+        )
         _check_keys(inputs)
         return joined
+
+
+_GIVES_INSERTS = ("inner", "semi")
+"""Regular joins that take nothing back where no row of either stream is."""
 
 
 class Named(NamedTuple):
@@ -330,32 +377,42 @@ class IntervalJoined:
             )
         left, right = (Lateness(0, tag) for tag in self.late_tags)
         settings = JoinSettings(self.interval, "inner", left, right, "later")
-        results = CalledJoin(process_join_function)
+        outputs = Outputs(lambda one, other: CalledJoin(process_join_function))
         named = Named("interval_join", uid, output_type)
-        return self.left._interval_join(self.right, settings, lambda one, other: Given(one, results), named)
+        return self.left._timed_join(self.right, IntervalJoin, settings, outputs, named)
 
 
-class Given(NamedTuple):
-    """The rows that a join makes of rows of some kinds, if nobody declares them."""
-
-    kind: OutputType
-    results: JoinResults
+MakesJoin = Callable[[OutputType, OutputType], KeyedJoin[Any]]
 
 
-Gives = Callable[[OutputType, OutputType], Given]
+class Outputs(NamedTuple):
+    """What comes out of a join, of rows of some kinds.
+
+    Attributes:
+        kind: of the rows that come out; None where that is declared.
+    """
+
+    results: Callable[[OutputType, OutputType], JoinResults]
+    kind: Callable[[OutputType, OutputType], OutputType] | None = None
 
 
-def _left_kind(left: OutputType, right: OutputType) -> Given:
-    return Given(left, LeftRows())
+LEFT_ROWS = Outputs(lambda left, right: LeftRows(), lambda left, right: left)
+"""Left rows as they came."""
 
 
-def _columns_of_both(
-    take: Sequence[str] | None, suffix: str, time: JoinTime, join: str, left: OutputType, right: OutputType
-) -> Given:
-    check_rows(left, join)
-    check_rows(right, join)
-    rows = JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join=join)
-    return Given(OutputType(rows.columns, scalar=False), rows)
+def columns_of_both(take: Sequence[str] | None, suffix: str, join: str, time: JoinTime) -> Outputs:
+    """The columns of both rows.
+
+    Args:
+        join: the method, for messages.
+    """
+
+    def rows(left: OutputType, right: OutputType) -> JoinedRows:
+        check_rows(left, join)
+        check_rows(right, join)
+        return JoinedRows(left.columns, right.columns, take=take, suffix=suffix, time=time, join=join)
+
+    return Outputs(rows, lambda left, right: OutputType(rows(left, right).columns, scalar=False))
 
 
 def _check_keys(inputs: Sequence[OperatorInput]) -> None:

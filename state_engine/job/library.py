@@ -147,10 +147,7 @@ class TableFunctions(Stream):
         within_ms = None if within is None else to_milliseconds(within)
         asked = Duplicates(within_ms, keep, sequence, emit, late, forgets=ttl is not None)
         made = asked.function(self._node, _columns(self._key))
-        results = self._table_function(made, "drop_duplicates", uid, ttl)
-        if late_to is not None:
-            results.get_side_output(late_to)
-        return results
+        return self._table_function(made, "drop_duplicates", uid, ttl)
 
     def silent(
         self,

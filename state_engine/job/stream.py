@@ -12,7 +12,7 @@ from state_engine.core.functions.key_selector import KeySelector
 from state_engine.core.keys.canonical import storage_type
 from state_engine.core.keys.key_arrays import check_key_column
 from state_engine.core.names import check_text_name
-from state_engine.core.state.ttl import StateTtlConfig
+from state_engine.core.state.ttl import StateTtlConfig, TtlTime
 from state_engine.core.types.column_names import check_there
 from state_engine.core.types.durations import Span
 from state_engine.core.types.type_information import TypeLike
@@ -29,7 +29,7 @@ from state_engine.job.graph import (
     type_in_code,
 )
 from state_engine.machine.defects import guarded_class
-from state_engine.operators.idle_keys import IdleTime
+from state_engine.operators.idle_keys import IdleTime, as_ttl_config
 from state_engine.sources.output_type import OutputType
 from state_engine.state_tables.base import StateTable
 
@@ -207,7 +207,11 @@ class Stream:
             )
         node = OperatorNode(inputs, function, named, made, explicit_uid=uid is not None)
         job.add_operator(node)
-        return job.stream(node)
+        made_stream = job.stream(node)
+        for late_to in (function.late_to, function.late_right_to):
+            if late_to is not None:
+                made_stream.get_side_output(late_to)
+        return made_stream
 
 
 def _state_names(names: Sequence[str], *, beside: Sequence[str]) -> tuple[str, ...]:
@@ -276,10 +280,16 @@ def idle_time(node: Node, ttl: Span | StateTtlConfig | None, *, method: str) -> 
     Raises:
         ConfigurationError: it is not a time to live of keys; or it is of event time, and the stream has none.
     """
-    idle = IdleTime.of(ttl)
-    if idle is not None and idle.by_event_time and not has_event_time(node):
+    check_time_of_ttl(node, None if ttl is None else as_ttl_config(ttl), method=method)
+    return IdleTime.of(ttl)
+
+
+def check_time_of_ttl(node: Node, ttl: StateTtlConfig | None, *, method: str) -> None:
+    """Refuse a time to live by event time of a stream without. Raises ConfigurationError."""
+    if ttl is None or not ttl.is_enabled() or has_event_time(node):
+        return
+    if ttl.get_ttl_time_characteristic() is TtlTime.EventTime:
         raise ConfigurationError(
             f"ttl of {method} is by event time, and none of the sources of the stream has it: give "
             "source(event_time=…), or leave use_event_time() out of the StateTtlConfig"
         )
-    return idle

@@ -176,7 +176,7 @@ class TimedFunctions(Stream):
         method: str,
         uid: str | None,
     ) -> DataStream:
-        """Add a function that lets rows wait, and read the side output of its late rows."""
+        """Add a function that lets rows wait."""
         check_event_time(self._node, what=f"{method}(…)", lateness_ms=lateness.ms)
         function = TimedByInput(
             made, gives=gives, holds_back_ms=lateness.ms, shape=shape, shows=shows, late_to=lateness.late_to
@@ -186,10 +186,7 @@ class TimedFunctions(Stream):
             function.gives(declared)
             function.bound(declared)  # what does not fit is refused here and now
         by_key = (OperatorInput(self._node, self._key),)
-        results = self._add(by_key, function, method=method, uid=uid, output_type=None)
-        if lateness.late_to is not None:
-            results.get_side_output(lateness.late_to)
-        return results
+        return self._add(by_key, function, method=method, uid=uid, output_type=None)
 
 
 def _without_reach(aggregate: Aggregate) -> Aggregate:

@@ -23,6 +23,8 @@ class TypedByInput(KeyedProcessFunction):
         gives: what it emits for such elements, which are no bare values; None where outputs are of their kind.
     """
 
+    sees_time = False
+
     def __init__(
         self,
         make: Callable[[OutputType], KeyedProcessFunction],
@@ -57,6 +59,8 @@ class TimedByInput(TypedByInput):
     Args:
         holds_back_ms, shape, shows, late_to: of the function, see ``Function``.
     """
+
+    sees_time = True
 
     def __init__(
         self,
@@ -103,11 +107,12 @@ def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
 
 
 class TypedByInputs(KeyedCoProcessFunction):
-    """The same of a function of two streams with timers, made from the kinds of the elements of both.
+    """The same of a function of two streams, made from the kinds of the elements of both.
 
     Args:
         gives: what it emits for such elements; None where its outputs are declared.
-        accepts_changes, holds_back_ms, shape, shows: of the function, see ``Function``.
+        accepts_changes, emits_changes, holds_back_ms, sees_time, shape, shows, late_to, late_right_to: of the function,
+            see ``Function``.
     """
 
     keeps_type = False
@@ -117,13 +122,19 @@ class TypedByInputs(KeyedCoProcessFunction):
         make: Callable[[OutputType, OutputType], KeyedCoProcessFunction],
         *,
         gives: Callable[[OutputType, OutputType], OutputType] | None,
-        holds_back_ms: int,
         shape: str,
+        holds_back_ms: int | None = None,
         accepts_changes: bool = False,
-        shows: tuple[str, str] | None = None,
+        emits_changes: bool = False,
+        sees_time: bool = True,
+        shows: tuple[str, str | None] | None = None,
+        late_to: OutputTag | None = None,
+        late_right_to: OutputTag | None = None,
     ) -> None:
         self._make, self._gives, self.shows = make, gives, shows
-        self.holds_back_ms, self.shape, self.accepts_changes = holds_back_ms, shape, accepts_changes
+        self.holds_back_ms, self.shape, self.sees_time = holds_back_ms, shape, sees_time
+        self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
+        self.late_to, self.late_right_to = late_to, late_right_to
 
     def bound(self, first: OutputType, second: OutputType) -> KeyedCoProcessFunction:
         """The function for elements of these kinds."""
@@ -133,6 +144,10 @@ class TypedByInputs(KeyedCoProcessFunction):
         """What it emits for elements of these kinds."""
         assert self._gives is not None
         return self._gives(first, second)
+
+
+class TimedByInputs(TypedByInputs):
+    """The same of a function that sets timers."""
 
     def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Any:
         """Of the function, once it is made."""

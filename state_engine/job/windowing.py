@@ -171,10 +171,7 @@ class Windowing:
         if declared is not None:  # what does not fit is refused here and now
             function.gives(declared)
             parts(declared)
-        results = self.add(function, uid, output_type)
-        if settings.late_to is not None:
-            results.get_side_output(settings.late_to)
-        return results
+        return self.add(function, uid, output_type)
 
     def columns_between(self, kind: OutputType) -> dict[str, TypeInformation]:
         """The columns that come out between those of the key and of the results."""

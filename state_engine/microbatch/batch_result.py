@@ -28,7 +28,7 @@ class Execution:
         asked_in_open, asked_late: names of the states that each function asked for, by the end of ``open`` and later.
         behind_watermark: late rows of each source, by the first operator that judged them.
         watermarks_ms: of the sources with event time, after the batch.
-        input_types: columns of the elements, as DDL, of operators whose timers need to know them.
+        input_types: columns of the elements, as DDL, of operators that need them where no row comes.
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
 

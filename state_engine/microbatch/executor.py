@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from state_engine.core.checkpoints.checkpoint import DataFile, OperatorCheckpoint
 from state_engine.core.checkpoints.dead_letters import LETTERS
-from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import is_changing
@@ -35,7 +34,6 @@ from state_engine.job.graph import (
     parents,
 )
 from state_engine.job.job import StatefulJob
-from state_engine.job.typed_by_input import Typed
 from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
@@ -43,6 +41,7 @@ from state_engine.microbatch.dead_letters import LettersSlice
 from state_engine.microbatch.declarations import check_key_names, checked_key
 from state_engine.microbatch.judged_outputs import set_broken_aside
 from state_engine.microbatch.operator_run import (
+    are_types_recorded,
     input_types,
     main_output_type,
     recorded_text,
@@ -250,8 +249,7 @@ class GraphExecutor:
             check_key_names(job, operator, key_schema)
             done.key_schemas[uid] = key_schema
         recorded = batch.parent.operator(uid) if batch.parent else None
-        if inputs and isinstance(operator.function, Typed) and has_timers(operator.function):
-            # its timers need them where no row comes
+        if inputs and are_types_recorded(operator):
             done.input_types[uid] = recorded_text(input_types(operator, inputs, recorded))
         outputs = self._outputs(operator, inputs, recorded, done)
         spec = subtask_spec(

@@ -24,6 +24,7 @@ from state_engine.core.checkpoints.resumption import (
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SinkError, StatelakeError
+from state_engine.core.functions.function_calls import has_timers
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.ddl import ddl_text, quoted
 from state_engine.core.types.every_type import StructType
@@ -224,6 +225,12 @@ def recorded_text(kinds: Sequence[OutputType]) -> str:
     if len(structs) == 1:
         return ddl_text(structs[0])
     return ddl_text(pa.struct([(f"input{place}", one) for place, one in enumerate(structs, 1)]))
+
+
+def are_types_recorded(operator: OperatorNode) -> bool:
+    """Whether types of elements may be needed where no row comes: by timers, and by rows of another input."""
+    function = operator.function
+    return isinstance(function, TypedByInputs) or (isinstance(function, Typed) and has_timers(function))
 
 
 def recorded_types(operator: OperatorNode, recorded: OperatorCheckpoint | None) -> list[StructType] | None:

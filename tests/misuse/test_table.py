@@ -518,6 +518,14 @@ A row is refused whose time has no calendar, or whose window has no bounds, and 
   operators/windows/test_vectors::test_a_row_of_a_window_that_no_timestamp_ends_is_refused_and_no_other
 What cannot be joined is refused while the job is built: no event time, changes, keys of other types, columns that clash
   operators/joins/test_joins_in_jobs::test_what_cannot_be_joined_is_refused_while_the_job_is_built
+A join without a bound in time has no late rows, a time to live that its streams have, and rows that it may count
+  operators/joins/test_regular_joins_in_jobs::test_what_is_no_regular_join_is_refused_while_the_job_is_built
+What a join without a bound in time takes back was there
+  operators/joins/test_regular_join::test_a_row_that_is_not_there_cannot_be_taken_back
+  operators/joins/test_regular_joins_in_jobs::test_a_row_of_a_feed_that_was_never_there_is_refused
+What may be taken back goes to no sink of inserts, and a join does not say which of its two states is a table
+  operators/joins/test_regular_joins_in_jobs::test_a_join_of_inserts_is_a_stream_of_inserts
+  operators/joins/test_regular_joins_in_jobs::test_what_is_kept_is_a_table
 A join says how, and the bounds of its interval, in an order that can be
   operators/joins/test_interval_join::test_spellings_of_how_and_of_spans
 What cannot keep one row of each key is refused while the job is built: no event time, arguments that do not fit
@@ -541,6 +549,7 @@ A row without event time is in no join
   operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
 State of another join is refused before a row is read
   operators/joins/test_joins_in_jobs::test_what_would_misread_rows_that_wait_is_refused
+  operators/joins/test_regular_joins_in_jobs::test_state_of_another_join_is_refused
 A join waits for its other stream's first row, unless something says which columns that has
   operators/joins/test_joins_in_jobs::test_the_same_on_spark_also_where_one_stream_has_no_row
 State of other windows is refused before a row is read

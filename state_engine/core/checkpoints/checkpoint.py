@@ -104,7 +104,7 @@ class OperatorCheckpoint:
         second_key: names of the key's columns in the second of two connected streams; empty where there is none, or
             where it is not known: in state from a bootstrap, until rows come.
         shape: what the states mean beyond their types, see ``Function``; empty where the function says nothing.
-        input_type: columns of the elements, as DDL, where timers need them and no row may come; else empty.
+        input_type: columns of the elements, as DDL, where they are needed though no row may come; else empty.
     """
 
     uid: str

@@ -163,7 +163,9 @@ _DECLARED = (
 )
 _INSTEAD = {
     "window": "A deleted row could change windows that are closed, or split a session. ",
-    **dict.fromkeys(("join", "interval_join"), "Pairs would have to be taken back. "),
+    **dict.fromkeys(
+        ("join", "interval_join"), "Pairs would have to be taken back, which a join without within does. "
+    ),
     "reduce": "Give it an inverse, which takes an element out of the reduction: reduce(…, inverse=…). ",
     "aggregate": f"Define retract(self, value, accumulator) in the function, the inverse of add; or d{_DECLARED}",
     **dict.fromkeys(("sum", "min", "max", "min_by", "max_by"), f"D{_DECLARED}"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from state_engine.core.functions.function_calls import has_timers, sees_time
+from state_engine.core.functions.function_calls import sees_time
 from state_engine.core.time.watermarks import combined, held_back, slowest
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.job.graph import (
@@ -22,7 +22,6 @@ from state_engine.job.graph import (
     upstream,
 )
 from state_engine.job.late_outputs import late_outputs
-from state_engine.job.typed_by_input import Typed
 
 _AND = "\x1f"
 
@@ -161,13 +160,8 @@ def timed_ends(operator: OperatorNode) -> list[SourceNode | OperatorNode | SideO
 
 def that_need_watermarks(operators: Iterable[OperatorNode]) -> set[str]:
     """Uids of the operators that see time or divert late elements, and of those whose outputs they read."""
-    seeing = [o for o in operators if late_outputs(o) or _sees_time(o)]
+    seeing = [o for o in operators if late_outputs(o) or sees_time(o.function)]
     return {n.uid for n in upstream(*seeing) if isinstance(n, OperatorNode)}
-
-
-def _sees_time(operator: OperatorNode) -> bool:
-    function = operator.function
-    return has_timers(function) if isinstance(function, Typed) else sees_time(function)
 
 
 def merged_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:

@@ -22,8 +22,8 @@ from state_engine.core.types.row import Row, RowKind, row_of_kind
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.operators.aggregates.accumulators import BIGINT
-from state_engine.operators.joins.joined_rows import JoinResults, Kept
-from state_engine.operators.key_values import has_null_part
+from state_engine.operators.joins.joined_rows import Kept
+from state_engine.operators.joins.keyed_join import KeyedJoin
 from state_engine.operators.lateness import Lateness, LateRows, time_of
 from state_engine.operators.waiting import WaitingRows
 
@@ -71,7 +71,7 @@ class AsOfSettings:
         return f"as-of join, {age}, {self.emit}, {self.left.form}"
 
 
-class AsOfJoin(KeyedCoProcessFunction):
+class AsOfJoin(KeyedJoin[AsOfSettings]):
     """Puts beside each left row the newest right row of its key that is not newer than it.
 
     Of right rows of one time the later one in the total order counts. The right stream may change: an insert and an
@@ -83,9 +83,6 @@ class AsOfJoin(KeyedCoProcessFunction):
     State: ``versions``, a sorted map ``time → row``, null where a version has ended: those above ``watermark -
     lateness`` and the newest one that is not, unless it is older than the tolerance. A key keeps one version for ever,
     or for ``ttl``. ``waiting`` holds the left rows above ``watermark - lateness``, unless they come out at once.
-
-    Args:
-        record_key: whether keys are records, or of several columns: then their parts may be null.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time.
@@ -107,17 +104,8 @@ class AsOfJoin(KeyedCoProcessFunction):
     accepts_changes = True
     shows = (VERSIONS, "valid_from")
 
-    def __init__(
-        self,
-        left_type: TypeInformation,
-        right_type: TypeInformation,
-        results: JoinResults,
-        settings: AsOfSettings,
-        *,
-        record_key: bool = False,
-    ) -> None:
-        self._settings, self._results, self._record_key = settings, results, record_key
-        self.shape, self.holds_back_ms = settings.shape, settings.holds_back_ms
+    def _keep(self, left_type: TypeInformation, right_type: TypeInformation) -> None:
+        settings = self._settings
         self._waiting = WaitingRows(left_type, settings.left)
         self._late, self._late_version = LateRows(settings.left.late_to), LateRows(None)
         self._descriptor = SortedMapStateDescriptor(VERSIONS, BIGINT, StructType(["row"], [right_type]))
@@ -125,7 +113,7 @@ class AsOfJoin(KeyedCoProcessFunction):
             self._descriptor.enable_time_to_live(settings.ttl)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._results.open(runtime_context)
+        super().open(runtime_context)
         self._late.open(runtime_context)
         self._late_version.open(runtime_context)
         self._versions = runtime_context.get_sorted_map_state(self._descriptor)
@@ -164,11 +152,10 @@ class AsOfJoin(KeyedCoProcessFunction):
         self._drop_versions(timestamp)
 
     def _joined(self, ctx: KeyedContext, row: Kept) -> list[Any]:
-        null = has_null_part(ctx.get_current_key(), record=self._record_key)
-        version = None if null else self._version_at(row.at)
+        version = self._version_at(row.at) if self._may_match(ctx) else None
         if version is None and self._settings.inner:
             return []
-        return self._results.of(ctx, row, version)
+        return self._results.of(row, version)
 
     def _version_at(self, at: int) -> Kept | None:
         """The version that is in force at a time; None where there is none, or it has ended."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.co_functions import KeyedCoProcessFunction
 from state_engine.core.functions.contexts import KeyedContext
@@ -21,27 +20,10 @@ from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_information import TypeInformation
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.joins.joined_rows import JoinResults, JoinTime, Kept
-from state_engine.operators.key_values import has_null_part
+from state_engine.operators.joins.joined_rows import JoinTime, Kept
+from state_engine.operators.joins.keyed_join import ONLY_LEFT, How, KeyedJoin
 from state_engine.operators.lateness import Lateness, LateRows, plus, time_of
 from state_engine.operators.places import PLACE, number_behind
-
-How = Literal["inner", "left", "right", "full", "semi", "anti"]
-"""Which rows come out beside pairs, or in their place."""
-_SPELLINGS: dict[str, How] = {
-    "inner": "inner",
-    **dict.fromkeys(("left", "leftouter", "left_outer"), "left"),
-    **dict.fromkeys(("right", "rightouter", "right_outer"), "right"),
-    **dict.fromkeys(("full", "outer", "fullouter", "full_outer"), "full"),
-    **dict.fromkeys(("semi", "leftsemi", "left_semi"), "semi"),
-    **dict.fromkeys(("anti", "leftanti", "left_anti"), "anti"),
-}
-
-
-def how_of(given: str) -> How:
-    """How to join, in our spelling or in one of Spark's. Raises ConfigurationError."""
-    check_choice(given, tuple(_SPELLINGS), what="how of a join")
-    return _SPELLINGS[given]
 
 
 @dataclass(frozen=True)
@@ -208,7 +190,7 @@ class _Side:
         return Entry(tuple(place), row, matched)
 
 
-class IntervalJoin(KeyedCoProcessFunction):
+class IntervalJoin(KeyedJoin[JoinSettings]):
     """Pairs each left row with the right rows of its key in an interval around it.
 
     A row of time ``t`` is too late once the watermark, which is the smaller one of the two streams, is ``t + lateness``
@@ -218,9 +200,6 @@ class IntervalJoin(KeyedCoProcessFunction):
     State: ``left`` and ``right``, sorted maps ``(at, n) → row``, with ``matched`` in front where rows without partner
     come out. A left row stays until the watermark is ``most + lateness`` behind it, a right one until it is ``-least +
     lateness`` behind it; then nothing of a key is left.
-
-    Args:
-        record_key: whether keys are records, or of several columns: then their parts may be null.
 
     Raises, of a row, when it is processed:
         ValueTypeError: it has no event time.
@@ -239,21 +218,12 @@ class IntervalJoin(KeyedCoProcessFunction):
         [('a', 20, None)]
     """
 
-    def __init__(
-        self,
-        left_type: TypeInformation,
-        right_type: TypeInformation,
-        results: JoinResults,
-        settings: JoinSettings,
-        *,
-        record_key: bool = False,
-    ) -> None:
-        self._settings, self._results, self._record_key = settings, results, record_key
-        self.shape, self.holds_back_ms = settings.shape, settings.holds_back_ms
-        least, most, how = settings.interval.least_ms, settings.interval.most_ms, settings.how
+    def _keep(self, left_type: TypeInformation, right_type: TypeInformation) -> None:
+        settings, how = self._settings, self._settings.how
+        least, most = settings.interval.least_ms, settings.interval.most_ms
         self._left = _Side(
             "left", left_type, (least, most), settings.left,
-            comes_alone=how in ("left", "full", "anti"), once=how in ("semi", "anti"),
+            comes_alone=how in ("left", "full", "anti"), once=how in ONLY_LEFT,
         )  # fmt: skip
         self._right = _Side(
             "right", right_type, (-most, -least), settings.right,
@@ -261,12 +231,9 @@ class IntervalJoin(KeyedCoProcessFunction):
         )  # fmt: skip
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._results.open(runtime_context)
+        super().open(runtime_context)
         self._left.open(runtime_context)
         self._right.open(runtime_context)
-
-    def close(self) -> None:
-        self._results.close()
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
         """The pairs of a left row with the right rows that came before it."""
@@ -282,16 +249,16 @@ class IntervalJoin(KeyedCoProcessFunction):
         for side in (self._left, self._right):
             for entry in side.take_gone(timestamp):
                 if side.comes_alone and not entry.matched:
-                    outputs += self._alone(ctx, side, entry.kept)
+                    outputs += self._alone(side, entry.kept)
         return outputs
 
     def _element(self, own: _Side, other: _Side, value: Any, ctx: KeyedContext) -> list[Any]:
         at, watermark = time_of(ctx), ctx.current_watermark()
         if own.is_late(at, watermark):
             return own.late.outputs(value, ctx)
-        has_partners = not has_null_part(ctx.get_current_key(), record=self._record_key)
+        has_partners = self._may_match(ctx)
         partners = other.between(*own.partners_of(at)) if has_partners else []
-        outputs = self._matches(ctx, own, Kept(at, value), partners)
+        outputs = self._matches(own, Kept(at, value), partners)
         for entry in partners:
             other.had_partner(entry)
         if partners and own.once:
@@ -300,10 +267,10 @@ class IntervalJoin(KeyedCoProcessFunction):
             if has_partners or own.comes_alone:
                 own.keep(ctx, at, value, matched=bool(partners))
         elif own.comes_alone and not partners:
-            outputs += self._alone(ctx, own, Kept(at, value))
+            outputs += self._alone(own, Kept(at, value))
         return outputs
 
-    def _matches(self, ctx: KeyedContext, own: _Side, row: Kept, partners: list[Entry]) -> list[Any]:
+    def _matches(self, own: _Side, row: Kept, partners: list[Entry]) -> list[Any]:
         """The results of a row with the partners that came before it."""
         how, is_left = self._settings.how, own is self._left
         if how == "anti":
@@ -311,7 +278,7 @@ class IntervalJoin(KeyedCoProcessFunction):
         if how == "semi" and is_left:
             partners = partners[:1]
         pairs = [(row, entry.kept) if is_left else (entry.kept, row) for entry in partners]
-        return [output for left, right in pairs for output in self._results.of(ctx, left, right)]
+        return [output for left, right in pairs for output in self._results.of(left, right)]
 
-    def _alone(self, ctx: KeyedContext, side: _Side, row: Kept) -> list[Any]:
-        return self._results.of(ctx, row, None) if side is self._left else self._results.of(ctx, None, row)
+    def _alone(self, side: _Side, row: Kept) -> list[Any]:
+        return self._results.of(row, None) if side is self._left else self._results.of(None, row)

@@ -7,7 +7,6 @@ from typing import Any, Literal, NamedTuple
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.co_functions import ProcessJoinFunction
-from state_engine.core.functions.contexts import KeyedContext
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.operator.atomic_call import outputs_of
@@ -34,20 +33,33 @@ class JoinResults:
     def close(self) -> None:
         """Close it."""
 
-    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
+    def of(self, left: Kept | None, right: Kept | None) -> list[Any]:
         """The outputs for a pair, or for a row without partner: None stands for the row that is not there."""
         raise NotImplementedError
 
 
-class LeftRows(JoinResults):
-    """Left rows as they came, with their event time."""
+class RowResults(JoinResults):
+    """One row each time, which follows from the two rows alone."""
 
-    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
-        assert left is not None
-        return [Timestamped(left.row, left.at)]
+    time: JoinTime = "left"
+
+    def row(self, left: Any, right: Any) -> Any:
+        """The row, without event time; None stands for the row that is not there."""
+        raise NotImplementedError
+
+    def of(self, left: Kept | None, right: Kept | None) -> list[Any]:
+        row = self.row(None if left is None else left.row, None if right is None else right.row)
+        return [Timestamped(row, time_of_pair(left, right, self.time))]
 
 
-class JoinedRows(JoinResults):
+class LeftRows(RowResults):
+    """Left rows as they came."""
+
+    def row(self, left: Any, right: Any) -> Any:
+        return left
+
+
+class JoinedRows(RowResults):
     """Rows of the columns of the left row, then those of the right one; null for a row that is not there.
 
     Args:
@@ -89,13 +101,11 @@ class JoinedRows(JoinResults):
             [*left.types, *(right.types[at] for at in self._taken_at)],
             "row",
         )
-        self._time = time
+        self.time = time
 
-    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
-        ours = _values(self._left, left)
+    def row(self, left: Any, right: Any) -> Any:
         others = _values(self._right, right)
-        row = (*ours, *(others[at] for at in self._taken_at))
-        return [Timestamped(row, time_of_pair(left, right, self._time))]
+        return (*_values(self._left, left), *(others[at] for at in self._taken_at))
 
 
 class CalledJoin(JoinResults):
@@ -110,7 +120,7 @@ class CalledJoin(JoinResults):
     def close(self) -> None:
         self._function.close()
 
-    def of(self, ctx: KeyedContext, left: Kept | None, right: Kept | None) -> list[Any]:
+    def of(self, left: Kept | None, right: Kept | None) -> list[Any]:
         assert left is not None
         assert right is not None
         context = self._context.at(left.at, right.at)
@@ -132,10 +142,10 @@ def _plain(columns: StructType) -> StructType:
     return StructType(columns.names, columns.types, aliases=columns.aliases)
 
 
-def _values(columns: StructType, kept: Kept | None) -> Sequence[Any]:
-    if kept is None:
+def _values(columns: StructType, row: Any) -> Sequence[Any]:
+    if row is None:
         return [None] * len(columns.names)
-    values: tuple[Any, ...] = columns.normalise(kept.row)
+    values: tuple[Any, ...] = columns.normalise(row)
     return values
 
 

@@ -137,3 +137,74 @@ def versions(seed: int, bound: int, count: int = 40) -> list[Version]:
         Version(*event, rng.choice(["+I", "+I", "-U", "+U", "-D"]) if event.side == 2 else "+I")
         for event in stream(seed, bound, count)
     ]
+
+
+class Change(NamedTuple):
+    """What happens to a row of one of two tables; ``kind`` is the number of a row kind."""
+
+    side: int
+    kind: int
+    row: tuple[Any, ...]
+
+
+def changes(seed: int, *, inserts_only: bool, count: int = 40) -> list[Change]:
+    """Two tables of few different rows, many of them there twice: inserts, deletes, updates within and across keys."""
+    rng, there, made = random.Random(seed), dict[int, list[Any]]({1: [], 2: []}), list[Change]()
+
+    def row() -> tuple[Any, ...]:
+        number = rng.choice([0.0, -0.0, float("nan"), 1.5, None])
+        return rng.choice("ab"), rng.choice([1, 1, 1, 2, None]), number, rng.choice([None, (), (1,), (None,)])
+
+    while len(made) < count:
+        side = rng.choice([1, 2])
+        rows = there[side]
+        what = "insert" if inserts_only or not rows else rng.choice(["insert", "insert", "delete", "update"])
+        if what != "insert":
+            gone = rows.pop(rng.randrange(len(rows)))
+            made.append(Change(side, 1 if what == "update" else 3, gone))
+        if what != "delete":
+            rows.append(row())
+            made.append(Change(side, 2 if what == "update" else 0, rows[-1]))
+    return made
+
+
+def tables(given: list[Change]) -> dict[int, list[Any]]:
+    """The rows of both tables after some changes."""
+    there: dict[int, list[Any]] = {1: [], 2: []}
+    for change in given:
+        rows = there[change.side]
+        if change.kind in (0, 2):
+            rows.append(change.row)
+        else:
+            rows.pop(next(at for at, row in enumerate(rows) if repr(row) == repr(change.row)))
+    return there
+
+
+def deletions(given: list[Change]) -> list[Change]:
+    """What empties both tables."""
+    return [Change(side, 3, row) for side, rows in tables(given).items() for row in rows]
+
+
+def regular_join(given: list[Change], how: str) -> list[tuple[Any, ...]]:
+    """Every row of one table with every other one of its key, and what that leaves alone."""
+    there, no_row = tables(given), (None,) * 4
+
+    def as_it_comes(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (*row[:3], None if row[3] is None else list(row[3]))
+
+    left, right = ([as_it_comes(row) for row in there[side]] for side in (1, 2))
+
+    def partners(of: tuple[Any, ...], rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        return [] if of[1] is None else [row for row in rows if row[:2] == of[:2]]
+
+    pairs = [(*one, *other) for one in left for other in partners(one, right)]
+    no_left = [(*one, *no_row) for one in left if not partners(one, right)]
+    no_right = [(*no_row, *other) for other in right if not partners(other, left)]
+    return {
+        "inner": pairs,
+        "left": pairs + no_left,
+        "right": pairs + no_right,
+        "full": pairs + no_left + no_right,
+        "semi": [one for one in left if partners(one, right)],
+        "anti": [one for one in left if not partners(one, right)],
+    }[how]

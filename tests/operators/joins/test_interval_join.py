@@ -18,8 +18,9 @@ from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
-from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings, how_of
+from state_engine.operators.joins.interval_join import Interval, IntervalJoin, JoinSettings
 from state_engine.operators.joins.joined_rows import JoinedRows, JoinResults, LeftRows
+from state_engine.operators.joins.keyed_join import how_of
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import KeyedHarness
 from tests.operators.joins import models
