@@ -9,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,11 @@ ROW = "k string, v bigint, at timestamp"
 STEPS = (step("a", where=lambda row: row.v < 0), step("b", where=lambda row: row.v > 3))
 Events = list[tuple[str, int, int]]
 
+
+def joined(left: KeyedStream, right: KeyedStream, *, how: str) -> DataStream:
+    return left.join(right, within=(-9, 5), how=how, uid="one")
+
+
 ALONE: dict[str, Callable[[KeyedStream], DataStream]] = {
     "over time": lambda rows: rows.over(n=count(last=20), total=sum_("v", last=20), uid="one"),
     "over rows": lambda rows: rows.over(n=count(last_rows=4), total=sum_("v", last_rows=4), uid="one"),
@@ -40,10 +46,7 @@ ALONE: dict[str, Callable[[KeyedStream], DataStream]] = {
     "relaxed": lambda rows: rows.sequence(*STEPS, within=20, uid="one"),
 }
 JOINED: dict[str, Callable[[KeyedStream, KeyedStream], DataStream]] = {
-    **{
-        f"{how} join": lambda left, right, how=how: left.join(right, within=(-9, 5), how=how, uid="one")
-        for how in ("inner", "left", "right", "full")
-    },
+    **{f"{how} join": partial(joined, how=how) for how in ("inner", "left", "right", "full")},
     "as of": lambda left, right: left.join_asof(right, uid="one"),
 }
 
