@@ -155,7 +155,7 @@ def _places(peer: _Peer, events: int, keys: int) -> Iterator[list[str]]:
         feed = Feed(Workload(keys), Path(name) / "input")
         while feed.events < events:
             feed.write(min(_EVENTS_AT_ONCE, events - feed.events))
-        yield [name, _parquet_jars()]
+        yield [name, parquet_jars()]
 
 
 def run_windows(job: str, directory: Path) -> float:
@@ -168,10 +168,10 @@ def run_windows(job: str, directory: Path) -> float:
         FlinkError: as of ``measure``.
     """
     peer = _Peer(job, "hashmap", f"Flink's {job}", (0.0, 0.0))
-    return float(_program(peer, "time", 0, 0, [str(directory), _parquet_jars()])["seconds"])
+    return float(_program(peer, "time", 0, 0, [str(directory), parquet_jars()])["seconds"])
 
 
-def _parquet_jars() -> str:
+def parquet_jars() -> str:
     """URIs of what Flink reads and writes Parquet with: its own jar, and the Hadoop that PySpark brings."""
     hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
     return ";".join(path.as_uri() for path in [*jars_of(_PARQUET), *hadoop])
@@ -184,18 +184,27 @@ def _run(peer: _Peer, what: str, events: int, keys: int) -> dict[str, Any]:
 
 
 def _program(peer: _Peer, what: str, events: int, keys: int, places: Sequence[str]) -> dict[str, Any]:
-    java = find_java_home(environ=os.environ, explicit=None)
     numbers = map(str, (events, keys, WINDOW, PARALLELISM))
-    command = [str(_PYTHON), str(_PROGRAM), peer.job, peer.backend, what, *numbers]
+    title = f"{peer.what}: {events:,} events"
+    return printed_by(_PROGRAM, [peer.job, peer.backend, what, *numbers, *places], title=title)
+
+
+def printed_by(program: Path, arguments: Sequence[str], *, title: str) -> dict[str, Any]:
+    """What a program prints last, by the Python that has PyFlink; raises FlinkError, which begins with the title."""
+    java = find_java_home(environ=os.environ, explicit=None)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "SPARK", "PYSPARK"))}
     # Flink starts its workers with the first `python` on the path.
     environment |= {"JAVA_HOME": str(java.path), "PATH": f"{_PYTHON.parent}{os.pathsep}{os.environ['PATH']}"}
     try:
         run = subprocess.run(
-            [*command, *places], env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S
+            [str(_PYTHON), str(program), *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise FlinkError(f"{peer.what}: {events:,} events took more than {_TIMEOUT_S} s") from None
+        raise FlinkError(f"{title} took more than {_TIMEOUT_S} s") from None
     if run.returncode:
-        raise FlinkError(f"{peer.what} failed:\n{run.stderr[-2000:]}")
+        raise FlinkError(f"{title} failed:\n{run.stderr[-2000:]}")
     return dict(json.loads(run.stdout.strip().splitlines()[-1]))
