@@ -35,7 +35,6 @@ from state_engine.sources.base import (
     Source,
     SourceFrame,
 )
-from state_engine.sources.file_columns import Missing
 from state_engine.sources.file_ends import digest_of, file_ends
 from state_engine.sources.file_ranges import (
     SCHEMA,
@@ -61,6 +60,7 @@ from state_engine.sources.row_places import STRICT, place_columns, scan_uris, sc
 from state_engine.sources.rows import Given
 from state_engine.sources.text.options import text_options
 from state_engine.sources.text.text_rows import TextRows, directory_of
+from state_engine.sources.text.text_values import Further, Missing, NameRules
 from state_engine.spark.placement import USUAL, Limits, limits_of
 from state_engine.spark.read_failures import finding_files
 from state_engine.spark.spark_names import F, T
@@ -104,8 +104,8 @@ class FileSource(Source):
         on_bad_file: ``fail``, or ``dead_letter``: a file that cannot be read becomes a dead letter that holds its path,
             and the others are read.
         missing: what a declared column is that a file does not have: ``null``, or ``refuse`` for a file that cannot be
-            read (see ``on_bad_file``); of JSON, each object is asked, and a row is refused (see ``on_error``). Columns
-            that are not declared are not read.
+            read (see ``on_bad_file``); of JSON, each object is asked, and a row is refused (see ``on_error``).
+        further: ``ignore`` columns that are not declared, or ``refuse`` them as ``missing`` does.
 
     Example:
         >>> FileSource("/data/events", schema="k bigint, v double", max_rows_per_batch=100_000).format
@@ -122,6 +122,7 @@ class FileSource(Source):
     on_change: Literal["fail", "ignore"] = "fail"
     on_bad_file: Literal["fail", "dead_letter"] = "fail"
     missing: Missing = "null"
+    further: Further = "ignore"
     _looks: ClassVar[Looks | None] = None
 
     def __post_init__(self) -> None:
@@ -142,6 +143,7 @@ class FileSource(Source):
         check_choice(self.on_change, ("fail", "ignore"), what="on_change")
         check_choice(self.on_bad_file, ("fail", "dead_letter"), what="on_bad_file")
         check_choice(self.missing, ("null", "refuse"), what="missing")
+        check_choice(self.further, ("ignore", "refuse"), what="further")
         object.__setattr__(self, "path", normal_uri(self.path))
         check_mapping(self.options, what="FileSource")
         if self.format == "parquet":
@@ -150,6 +152,10 @@ class FileSource(Source):
             _fields(self.schema)
         elif self.schema is not None:
             self._text(self.schema)
+
+    @property
+    def _names(self) -> NameRules:
+        return NameRules(self.missing, self.further)
 
     @property
     def schema_in_code(self) -> TypeLike | None:
@@ -435,8 +441,9 @@ class FileSource(Source):
             given = values_in_path(one.uri, self.path, declared or [])
             if self.format == "parquet":
                 columns = footer(one).columns
+                own = [column for column in columns if column.name not in given]
                 left = [field for field in declared or [] if field.name not in given]
-                check_columns(one.uri, columns, left, missing=self.missing)
+                check_columns(one.uri, own, left, NameRules() if declared is None else self._names)
                 if declared is None:
                     inferred(one.uri, columns)
         except BadFileError as error:
@@ -484,9 +491,7 @@ class FileSource(Source):
             raise SourceError(
                 f"{self.path}: the directories give all declared columns: declare one of the files, too"
             )
-        return TextRows(
-            self.format, columns, text_options(self.format, self.options, missing=self.missing), limits
-        )
+        return TextRows(self.format, columns, text_options(self.format, self.options, self._names), limits)
 
     def _declared(self) -> T.StructType | None:
         if isinstance(self.schema, str):

@@ -26,7 +26,7 @@ from state_engine.core.types.type_parsing import to_type
 from state_engine.sources.base import FILE_COLUMN
 from state_engine.sources.file_columns import names_in_file
 from state_engine.sources.rows import Given, Read, TaskRows, match
-from state_engine.sources.text.text_values import Reader, TextRules, text_reader
+from state_engine.sources.text.text_values import NameRules, Reader, TextRules, text_reader
 from state_engine.spark.spark_names import F, T
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def values_in_path(uri: str, root: str, declared: Sequence[pa.Field]) -> dict[st
     if not texts:
         return {}
     keys = [name for name, _ in texts]
-    names = names_in_file(uri, keys, [field.name for field in declared], missing="null")
+    names = names_in_file(uri, keys, [field.name for field in declared], NameRules())
     kinds = {field.name: field.type for field in declared}
     return {name: _parsed(uri, name, dict(texts)[key], kinds[name]) for name, key in names.items()}
 

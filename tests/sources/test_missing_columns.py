@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ ROWS: dict[str, tuple[dict[str, list[Any]], list[dict[str, Any]]]] = {
     "none": ({"k": [1]}, [{"k": 1, "v": None}]),
 }
 REFUSED: dict[str, tuple[dict[str, list[Any]], str]] = {
+    "a further one": ({"k": [1], "x": [7], "v": ["a"]}, r"1\.parquet: the file has 'x' besides the declared"),
     "none": (
         {"k": [1], "w": ["a"]},
         r"1\.parquet: the file has no column 'v', .*it has \['w'\] that are not declared",
@@ -71,16 +73,16 @@ def test_columns_go_by_name(tmp_path: Path, spark: SparkSession, reader: dict[st
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_file_that_lacks_a_column_or_has_two_is_refused(
+def test_a_file_that_lacks_a_column_or_has_too_many_is_refused(
     tmp_path: Path, spark: SparkSession, reader: dict[str, Any], what: str
 ) -> None:
     columns, message = REFUSED[what]
     write(tmp_path, {"k": [0], "v": ["b"]}, columns)
-    source = FileSource(str(tmp_path), schema=SCHEMA, missing="refuse", **reader)
+    source = FileSource(str(tmp_path), schema=SCHEMA, missing="refuse", further="refuse", **reader)
     with pytest.raises(BadFileError, match=message) as bad:
         rows_of(spark, source)
     assert bad.value.uri == f"file://{tmp_path}/1.parquet"
-    aside = FileSource(str(tmp_path), schema=SCHEMA, missing="refuse", on_bad_file="dead_letter", **reader)
+    aside = replace(source, on_bad_file="dead_letter")
     assert rows_of(spark, aside) == [{"k": 0, "v": "b"}]
 
 

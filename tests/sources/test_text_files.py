@@ -204,6 +204,19 @@ def test_a_declared_column_that_is_missing_is_refused_where_the_source_says_so(
             read(tmp_path, "k,w\n1,2\n", "k int, v int", options=HEADER, missing="refuse")
 
 
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_further_column_is_refused_where_the_source_says_so(tmp_path: Path, form: str) -> None:
+    said = "'w' besides the declared columns"
+    if form == "json":
+        lines = '{"k":1,"v":2}\n{"k":1,"v":2,"w":3}\n{"k":3}'
+        given = read(tmp_path, lines, "k int, v int", format="json", further="refuse")
+        assert given.rows == [(1, 2), (3, None)]
+        assert said in given.refused[0][1]
+    else:
+        with pytest.raises(UnreadFileError, match=said):
+            read(tmp_path, "k,w,v\n1,2,3\n", "k int, v int", options=HEADER, further="refuse")
+
+
 HEADERS = {
     "none of the columns": ("x,y\n1,2\n", "names none of the declared columns"),
     "one twice": ("k,k\n1,2\n", "differ in the case of letters only, or not at all"),

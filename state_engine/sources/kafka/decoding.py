@@ -28,7 +28,7 @@ from state_engine.sources.stream_columns import ROW_KIND
 from state_engine.sources.text.json_records import JsonDialect
 from state_engine.sources.text.options import TextOptions
 from state_engine.sources.text.text_columns import ColumnReader, csv_column, json_column
-from state_engine.sources.text.text_values import FieldNames, TextRules
+from state_engine.sources.text.text_values import FieldNames, NameRules, TextRules
 from state_engine.spark.kafka.cluster import Format
 from state_engine.spark.spark_names import F, T
 
@@ -256,7 +256,7 @@ def _columns_of(
 
 
 def _objects(texts: Sequence[bytes | None], names: tuple[str, ...]) -> list[tuple[Any, ...] | str]:
-    fields, dialect = FieldNames(names, "null"), JsonDialect(TextOptions(multi_line=True))
+    fields, dialect = FieldNames(names, NameRules()), JsonDialect(TextOptions(multi_line=True))
     objects: list[tuple[Any, ...] | str] = []
     for text in texts:
         line = _utf8(text)

@@ -15,7 +15,8 @@ from state_engine.core.errors import BadFileError, ConfigurationError
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.spark_types import spark_type
 from state_engine.core.types.walk import common_shape, walked
-from state_engine.sources.file_columns import Missing, names_in_file
+from state_engine.sources.file_columns import names_in_file
+from state_engine.sources.text.text_values import NameRules
 
 _WIDER = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
 """What holds unsigned numbers of so many bits."""
@@ -107,32 +108,30 @@ def _has_type(kind: pa.DataType) -> bool:
 
 
 def check_columns(
-    uri: str, there: Iterable[pa.Field], declared: Iterable[pa.Field], *, missing: Missing, inside: str = ""
+    uri: str, there: Iterable[pa.Field], declared: Iterable[pa.Field], rules: NameRules, *, inside: str = ""
 ) -> None:
     """Check that the columns of a file give the declared ones.
 
     Raises:
-        BadFileError: two columns could give a declared one, the file lacks one where ``missing`` refuses that, or a
+        BadFileError: two columns could give a declared one, the rules refuse that one is missing or not declared, or a
             value may not fit the declared type.
     """
     kinds, wanted = {field.name: field.type for field in there}, list(declared)
-    names = names_in_file(
-        uri, [f.name for f in there], [f.name for f in wanted], missing=missing, inside=inside
-    )
+    names = names_in_file(uri, [f.name for f in there], [f.name for f in wanted], rules, inside=inside)
     for field in wanted:
         if field.name in names:
-            _check(uri, inside + field.name, kinds[names[field.name]], field.type, missing)
+            _check(uri, inside + field.name, kinds[names[field.name]], field.type, rules)
 
 
-def _check(uri: str, column: str, there: pa.DataType, wanted: pa.DataType, missing: Missing) -> None:
+def _check(uri: str, column: str, there: pa.DataType, wanted: pa.DataType, rules: NameRules) -> None:
     shape = common_shape(there, wanted)
     if shape == "record":
-        check_columns(uri, list(there), list(wanted), missing=missing, inside=f"{column}.")
+        check_columns(uri, list(there), list(wanted), rules, inside=f"{column}.")
     elif shape == "list":
-        _check(uri, f"{column}.element", there.value_type, wanted.value_type, missing)
+        _check(uri, f"{column}.element", there.value_type, wanted.value_type, rules)
     elif shape == "map":
-        _check(uri, f"{column}.key", there.key_type, wanted.key_type, missing)
-        _check(uri, f"{column}.value", there.item_type, wanted.item_type, missing)
+        _check(uri, f"{column}.key", there.key_type, wanted.key_type, rules)
+        _check(uri, f"{column}.value", there.item_type, wanted.item_type, rules)
     elif shape is None or not gives(there, wanted):
         raise BadFileError(
             f"{uri}: column '{column}' holds {_text(there)}, and not every such value is one of the declared "

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from state_engine.core.choices import check_once, unknown_option
 from state_engine.core.errors import ConfigurationError
 from state_engine.sources.text.date_patterns import date_pattern, zone_of
-from state_engine.sources.text.text_values import Missing, TextRules
+from state_engine.sources.text.text_values import NameRules, TextRules
 
 TextFormat = Literal["csv", "json"]
 _COMPRESSIONS = ("none", "uncompressed", "gzip", "bzip2", "deflate", "zstd", "lz4", "snappy")
@@ -57,13 +57,13 @@ class TextOptions:
         return not self.multi_line and "\n".encode(self.encoding) == b"\n"
 
 
-def text_options(format_: TextFormat, given: Mapping[str, Any], *, missing: Missing) -> TextOptions:
+def text_options(format_: TextFormat, given: Mapping[str, Any], rules: NameRules) -> TextOptions:
     """Options, checked.
 
     Args:
-        missing: what a declared column is that a file does not have.
+        rules: what follows where the names of a file are not the declared ones.
     """
-    options = TextOptions(multi_line=format_ == "csv", rules=TextRules(missing=missing))
+    options = TextOptions(multi_line=format_ == "csv", rules=TextRules(names=rules))
     names = (*_EFFECTS[format_], *_EFFECTS["both"], *_SETTLED, *_REFUSED)
     others = {other: name for other, name in _OTHER_NAMES.items() if name in names}
     known = {name.lower(): name for name in names} | others

@@ -253,7 +253,7 @@ class TextRows:
 
     def _json(self, chunks: Iterable[str], uri: str) -> Iterator[Record]:
         head = _head(None, uri)
-        fields = FieldNames(self._columns.names, self._options.rules.missing)
+        fields = FieldNames(self._columns.names, self._options.rules.names)
         for text, value, problem in JsonDialect(self._options).records(chunks):
             values: tuple[Any, ...] = ()
             if not problem:
@@ -303,7 +303,7 @@ class TextRows:
 
 def _places(names: list[str], declared: Sequence[str], options: TextOptions, uri: str) -> list[int | None]:
     """Where the fields of declared columns stand."""
-    given = names_in_file(uri, names, declared, missing=options.rules.missing)
+    given = names_in_file(uri, names, declared, options.rules.names)
     if not given:
         raise BadFileError(
             f"{uri}: its header {names} names none of the declared columns {list(declared)}: declare these names, or "

@@ -15,7 +15,7 @@ import re
 import unicodedata
 from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from decimal import Context, Decimal, InvalidOperation
 from operator import itemgetter
@@ -61,8 +61,18 @@ _MOST_KEYS = 1000
 
 Missing = Literal["null", "refuse"]
 """What a declared column is that is not there."""
+Further = Literal["ignore", "refuse"]
+"""What is done about a column that is not declared."""
 Reader = Callable[[Any], Any]
 """Gives the value that something is, or raises ValueTypeError."""
+
+
+@dataclass(frozen=True)
+class NameRules:
+    """What follows where the names of a file are not the declared ones."""
+
+    missing: Missing = "null"
+    further: Further = "ignore"
 
 
 @dataclass(frozen=True)
@@ -74,7 +84,7 @@ class TextRules:
         date_pattern, timestamp_pattern, timestamp_ntz_pattern: of texts; None for ISO 8601.
         numbers: what a JSON number means for a date or an instant: ``seconds`` since 1970 for an instant, and nothing
             for a date; or ``days`` since 1970 for a date, and nothing for an instant.
-        missing: whether a field that an object does not have is null, or refused.
+        names: what follows where the names of a header or of an object are not the declared ones.
     """
 
     zone: tzinfo | None = UTC
@@ -85,7 +95,7 @@ class TextRules:
     nan: str = "NaN"
     positive_inf: str = "Inf"
     negative_inf: str = "-Inf"
-    missing: Missing = "null"
+    names: NameRules = field(default_factory=NameRules)
 
 
 class JsonNumber(str):
@@ -172,14 +182,10 @@ def _json_reader(kind: TypeInformation, rules: TextRules) -> Reader:
 
 
 class FieldNames:
-    """Takes the declared fields out of objects: by their exact name, else by one that differs in case only.
+    """Takes the declared fields out of objects: by their exact name, else by one that differs in case only."""
 
-    Args:
-        missing: whether a field that is not there is null, or refused.
-    """
-
-    def __init__(self, names: tuple[str, ...], missing: Missing) -> None:
-        self.names, self._missing = names, missing
+    def __init__(self, names: tuple[str, ...], rules: NameRules) -> None:
+        self.names, self._rules = names, rules
         self._plans: dict[tuple[str, ...], Callable[[dict[str, Any]], tuple[Any, ...]]] = {}
 
     def values(self, value: Any) -> tuple[Any, ...]:
@@ -191,7 +197,7 @@ class FieldNames:
         return (plan or self._planned(keys))(value)
 
     def _planned(self, keys: tuple[str, ...]) -> Callable[[dict[str, Any]], tuple[Any, ...]]:
-        given = given_names(keys, self.names, missing=self._missing, what="the object")
+        given = given_names(keys, self.names, self._rules, what="the object")
         names = [given.get(name) for name in self.names]
         plan: Callable[[dict[str, Any]], tuple[Any, ...]]
         if None in names or len(names) < 2:
@@ -205,7 +211,7 @@ class FieldNames:
 
 
 def _record_reader(kind: StructType, rules: TextRules) -> Reader:
-    fields = FieldNames(kind.names, rules.missing)
+    fields = FieldNames(kind.names, rules.names)
     readers = [json_reader(one, rules) for one in kind.types]
 
     def read(value: Any) -> tuple[Any, ...]:
@@ -221,20 +227,19 @@ def _record_reader(kind: StructType, rules: TextRules) -> Reader:
 
 
 def given_names(
-    there: Sequence[str], declared: Sequence[str], *, missing: Missing, what: str, inside: str = ""
+    there: Sequence[str], declared: Sequence[str], rules: NameRules, *, what: str, inside: str = ""
 ) -> dict[str, str]:
     """By declared name the one that gives it: the same, else one that differs in case only; others are left out.
 
     Args:
-        missing: ``refuse`` where a declared one is not there, or have it ``null``.
         inside: of the fields of a record, its column and a dot, for messages.
 
     Raises:
-        ValueTypeError: two could give a declared one; or none does, and one looks like it or is not UTF-8, or
-            ``missing`` is ``refuse``.
+        ValueTypeError: two could give a declared one; or none does, and one looks like it or is not UTF-8; or the rules
+            refuse a declared one that is not there, or one that is not declared.
 
     Example:
-        >>> given_names(["ID", "city"], ["id", "zip"], missing="null", what="the file")
+        >>> given_names(["ID", "city"], ["id", "zip"], NameRules(), what="the file")
         {'id': 'ID'}
     """
     alike: dict[str, list[str]] = {}
@@ -253,12 +258,19 @@ def given_names(
     absent = [name for name in declared if name not in names]
     if absent:
         _refuse_near(there, absent, what, inside)
-    if absent and missing == "refuse":
-        further = [name for name in there if name not in names.values()]
+    taken = set(names.values())
+    further = [name for name in there if name not in taken]
+    if absent and rules.missing == "refuse":
         lacking = ", ".join(repr(inside + name) for name in absent)
         raise ValueTypeError(
             f"{what} has no column {lacking}, which missing='refuse' of its FileSource asks for; it has {further} that "
             "are not declared. Add or rename the column there, or set missing='null'"
+        )
+    if further and rules.further == "refuse":
+        unknown = ", ".join(repr(inside + name) for name in further)
+        raise ValueTypeError(
+            f"{what} has {unknown} besides the declared columns, which further='refuse' of its FileSource refuses. "
+            "Declare them in the schema, remove them there, or set further='ignore'"
         )
     return names
 
