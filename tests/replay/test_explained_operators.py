@@ -10,6 +10,8 @@ from pyspark.sql import SparkSession
 
 from state_engine import DataStream, DeltaStateTable, FileSource, StatefulJob, count, sum_
 from state_engine.cli.explain import history_lines
+from state_engine.core.state.descriptors import TIMERS
+from state_engine.dagster.declared import states_of
 from tests.support.pipelines import Pipeline
 
 ROW = "k string, n bigint, at timestamp"
@@ -116,6 +118,15 @@ def test_the_states_of_an_operator_are_shown_by_their_fields(uid: str, pipeline:
     inputs = [line for line in lines if line.startswith("  in ")]
     both = uid in ("met", "priced")
     assert inputs == ["  in    events: 4 rows", *(["  in    prices: 2 rows"] if both else [])]
+
+
+@pytest.mark.parametrize("uid", STATES)
+def test_dagster_names_the_states_of_an_operator(uid: str, pipeline: Pipeline) -> None:
+    job, head = pipeline.job(), pipeline.checkpoints()[-1]
+    (recorded,) = (operator for operator in head.operators if operator.uid == uid)
+    names = {state.name for state in recorded.states if state.name != TIMERS}
+    assert {state.name for state in states_of(job, job.operators[uid])} - {TIMERS} == names
+    assert {state.partition(",")[0] for state in STATES[uid]} <= names
 
 
 def test_each_operator_of_the_job_is_among_them(pipeline: Pipeline) -> None:
