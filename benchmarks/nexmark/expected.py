@@ -28,6 +28,13 @@ def _q1(f: Frames) -> pl.DataFrame:
     return f["bids"].select("auction", "bidder", price, "at", "extra")
 
 
+def _q3(f: Frames) -> pl.DataFrame:
+    persons = f["persons"].filter(pl.col("state").is_in(["OR", "ID", "CA"]))
+    few = f["auctions"].filter(pl.col("category") == 10).select("id", "seller")
+    local = few.join(persons.drop("place"), left_on="seller", right_on="id")
+    return local.select("name", "city", "state", "id")
+
+
 def _in_time(f: Frames) -> pl.DataFrame:
     pairs = f["auctions"].join(f["bids"], left_on="id", right_on="auction", suffix="_bid")
     pairs = pairs.with_columns(auction=pl.col("id"), bid_at=pl.col("at_bid"))
@@ -135,6 +142,11 @@ def _q19(f: Frames) -> pl.DataFrame:
     return ranked.filter(pl.col("rank") <= 10).select("auction", "rank", "bidder", "price", "at")
 
 
+def _q20(f: Frames) -> pl.DataFrame:
+    few = f["auctions"].filter(pl.col("category") == 10).drop("place")
+    return f["bids"].drop("place").join(few, left_on="auction", right_on="id", suffix="_auction")
+
+
 def _q21(f: Frames) -> pl.DataFrame:
     channel, known = pl.col("channel").str.to_lowercase(), ["apple", "google", "facebook", "baidu"]
     places = [str(place) for place in range(len(known))]
@@ -154,6 +166,7 @@ EXPECTED: dict[str, Callable[[Frames], pl.DataFrame]] = {
     "q0": lambda f: f["bids"].drop("place"),
     "q1": _q1,
     "q2": lambda f: f["bids"].filter(pl.col("auction") % 123 == 0).select("auction", "price"),
+    "q3": _q3,
     "q4": _q4,
     "q5": _q5,
     "q7": _q7,
@@ -170,6 +183,7 @@ EXPECTED: dict[str, Callable[[Frames], pl.DataFrame]] = {
     ),
     "q18": _q18,
     "q19": _q19,
+    "q20": _q20,
     "q21": _q21,
     "q22": _q22,
 }

@@ -93,7 +93,7 @@ def measure(
                     continue
                 into = directory / f"{query}-{engine}"
                 seconds = runs(spark, query, directory, into, files_per_batch=files_per_batch)
-                whole = engine == "statelake" or query not in on_spark.WITH_STATE
+                whole = engine == "statelake" or on_spark.gives_all(query)
                 count = check(spark, query, into, wanted, whole=whole)
                 timed.append(Timed(engine, [seconds], events))
                 done(f"{query} on {engine}: {seconds:.2f} s, {count:,} results")

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.contenders.transform_with_state import OPTIONS
 from benchmarks.nexmark.events import STREAMS
-from benchmarks.nexmark.queries import QUERIES, RANKS, flagged
+from benchmarks.nexmark.queries import FEW, LOCAL, QUERIES, RANKS, flagged
 
 LATE = "4 seconds"
 CANNOT = {
@@ -25,6 +25,12 @@ CANNOT = {
 }
 """What it lacks."""
 Read = Callable[[str], DataFrame]
+
+
+def _q3(read: Read) -> DataFrame:
+    auctions = read("auctions").where(FEW).select("id", "seller")
+    persons = read("persons").where(LOCAL).selectExpr("id AS person", "name", "city", "state")
+    return auctions.join(persons, F.expr("seller = person")).select("name", "city", "state", "id")
 
 
 def _q5(read: Read) -> DataFrame:
@@ -72,13 +78,27 @@ def _q17(read: Read) -> DataFrame:
     )
 
 
+def _q20(read: Read) -> DataFrame:
+    auctions = read("auctions").where(FEW).withColumnsRenamed({"at": "at_auction", "extra": "extra_auction"})
+    return read("bids").join(auctions, F.expr("auction = id")).drop("id")
+
+
 WITH_STATE: dict[str, Callable[[Read], DataFrame]] = {
+    "q3": _q3,
     "q5": _q5,
     "q7": _q7,
     "q8": _q8,
     "q11": _q11,
     "q17": _q17,
+    "q20": _q20,
 }
+_AT_ONCE = ("q3", "q20")
+"""Those with state whose results do not wait for a watermark."""
+
+
+def gives_all(name: str) -> bool:
+    """Whether all results of a query come out, and not only those of windows that its watermark has closed."""
+    return name not in WITH_STATE or name in _AT_ONCE
 
 
 def run(spark: SparkSession, name: str, directory: Path, into: Path, *, files_per_batch: int) -> float:

@@ -1,4 +1,4 @@
-"""The seventeen queries as jobs: each takes the streams that it needs, and gives a stream of results."""
+"""The queries as jobs: each takes the streams that it needs, and gives a stream of results."""
 
 from __future__ import annotations
 
@@ -110,6 +110,20 @@ def _q1(s: Streams) -> DataStream:
 
 def _q2(s: Streams) -> DataStream:
     return s.bids.transform(lambda bids: bids.where("auction % 123 = 0").select("auction", "price"))
+
+
+LOCAL = "state IN ('OR', 'ID', 'CA')"
+FEW = "category = 10"
+"""Which persons and auctions queries 3 and 20 ask for."""
+
+
+def _q3(s: Streams) -> DataStream:
+    auctions = s.auctions.transform(lambda rows: rows.where(FEW).select("id", "seller", "at"))
+    persons = s.persons.transform(lambda rows: rows.where(LOCAL).select("id", "name", "city", "state", "at"))
+    local = auctions.key_by("seller").join(
+        persons.key_by("id"), take=["name", "city", "state"], uid="local items"
+    )
+    return local.transform(lambda rows: rows.select("name", "city", "state", "id"))
 
 
 def _bids_in_time(s: Streams) -> DataStream:
@@ -259,6 +273,12 @@ def _q19(s: Streams) -> DataStream:
     return best.transform(lambda rows: rows.select("auction", "rank", "bidder", "price", "at"))
 
 
+def _q20(s: Streams) -> DataStream:
+    auctions = s.auctions.transform(lambda rows: rows.where(FEW)).key_by("id")
+    expanded = s.bids.key_by("auction").join(auctions, right="_auction", uid="bids of auctions")
+    return expanded.transform(lambda rows: rows.drop("id"))
+
+
 def _q21(s: Streams) -> DataStream:
     known = " ".join(
         f"WHEN lower(channel) = '{name}' THEN '{place}'"
@@ -283,6 +303,7 @@ QUERIES = {
     "q0": Query("pass through", _q0),
     "q1": Query("another currency", _q1),
     "q2": Query("some auctions", _q2),
+    "q3": Query("local items", _q3),
     "q4": Query("average price of a category", _q4, ("category",)),
     "q5": Query("hot items", _q5),
     "q7": Query("highest bid", _q7),
@@ -297,6 +318,7 @@ QUERIES = {
     "q17": Query("statistics of an auction", _q17, ("auction", "window_start")),
     "q18": Query("last bids", _q18, ("bidder", "auction")),
     "q19": Query("ten best bids", _q19, ("auction", "rank")),
+    "q20": Query("bids with their auction", _q20),
     "q21": Query("ids of channels", _q21),
     "q22": Query("parts of addresses", _q22),
 }

@@ -67,8 +67,7 @@ def test_a_query_of_spark_gives_no_other_rows(
     query: str, events: Path, rows: Frames, spark: SparkSession, tmp_path: Path
 ) -> None:
     on_spark.run(spark, query, events, tmp_path / "results", files_per_batch=2)
-    whole = query not in on_spark.WITH_STATE
-    check(spark, query, tmp_path / "results", EXPECTED[query](rows), whole=whole)
+    check(spark, query, tmp_path / "results", EXPECTED[query](rows), whole=on_spark.gives_all(query))
 
 
 @pytest.mark.spark

@@ -60,6 +60,11 @@ class AsOfSettings:
             raise ConfigurationError(f"tolerance must be 0 or more, not {self.tolerance_ms} ms")
 
     @property
+    def timers_yield(self) -> bool:
+        """Whether rows come out later than they came."""
+        return self.emit == "final"
+
+    @property
     def holds_back_ms(self) -> int:
         """By how much outputs may be behind the watermark."""
         return self.left.ms

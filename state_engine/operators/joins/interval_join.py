@@ -99,6 +99,11 @@ class JoinSettings:
         return f"interval join {ends}, {self.how}, {self.left.form}"
 
     @property
+    def timers_yield(self) -> bool:
+        """Whether rows come out that had no partner."""
+        return self.how not in ("inner", "semi")
+
+    @property
     def holds_back_ms(self) -> int:
         """By how much outputs may be behind the watermark."""
         pairs_are_last = self.how == "inner" and self.time == "later"

@@ -121,7 +121,7 @@ class RegularJoin(KeyedJoin[RegularSettings]):
     gives pairs the kind of the row that makes them, as semi and anti joins give it to their rows. A row that is there
     several times counts as often. A null part of a key equals no other.
 
-    State: ``left`` and ``right``, sorted maps from what tells rows apart to ``struct<row, times, matches>``: one entry
+    State: ``left`` and ``right``, sorted maps ``identity → struct<row, times, matches>``: one entry
     a key and different row, of all rows that are there. ``matches`` counts the partners of a row that may come out by
     itself. With a time to live, a row goes so long after it was written last. What has come of it stays then, and
     taking it back changes nothing.

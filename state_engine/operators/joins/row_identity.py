@@ -1,4 +1,4 @@
-"""What tells rows apart: 16 bytes, the same for equal rows of any type.
+"""The identity of a row: 16 bytes, the same for equal rows of any type.
 
 A key of a map could be the row itself only where no column is a list, a map or NaN, and it would turn -0.0 into 0.0.
 """
@@ -34,7 +34,7 @@ _BYTES = 16
 
 
 def row_identity(kind: TypeInformation) -> Callable[[Any], bytes]:
-    """What tells normal values of a type apart; get it once and keep it.
+    """Gives normal values of a type their identity; get it once and keep it.
 
     Nulls equal each other, as NaN does, and 0.0 equals -0.0. Fields count by name, and those that are null not at all:
     so a row is the same one after a column was added, or widened.

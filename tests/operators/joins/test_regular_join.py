@@ -220,7 +220,7 @@ def test_a_row_that_is_not_there_cannot_be_taken_back(how: str, step: str) -> No
         run.process_pairs([step_of(step)])
 
 
-# -- what tells rows apart ---------------------------------------------------------------------------------------------
+# -- the identity of a row ---------------------------------------------------------------------------------------------
 
 
 def identity(columns: str, row: Any) -> bytes:
