@@ -26,17 +26,11 @@ from dataclasses import dataclass, field, replace
 from pyspark.sql import SparkSession
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, DataFile
-from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.table_names import changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundSince
-from state_engine.core.errors import (
-    BadFileError,
-    CommitFailedError,
-    InvariantError,
-    StateMigrationError,
-)
+from state_engine.core.errors import BadFileError, CommitFailedError, InvariantError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.job.parallelism import parallelism_in_force
@@ -45,10 +39,11 @@ from state_engine.microbatch.attempt_outputs import OutputsOfJob, discard_state,
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
-from state_engine.microbatch.declarations import check_declarations
+from state_engine.microbatch.declarations import Declarations, gone_operators
 from state_engine.microbatch.executor import GraphExecutor
+from state_engine.microbatch.findings import raise_first
 from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
-from state_engine.microbatch.partition_runs import check_partitioned, cut_of
+from state_engine.microbatch.partition_runs import cut_of, partition_findings
 from state_engine.microbatch.planning import (
     InputPlanner,
     check_clock,
@@ -64,7 +59,6 @@ from state_engine.publishing.publication import Publication
 from state_engine.sources.base import BadFile, naming_source
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_tables.base import TableReport
-from state_engine.state_tables.states import published_on
 from state_engine.storage.checkpoint_log import CheckpointLog
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.java_gateway import java_threads
@@ -238,11 +232,13 @@ class CheckpointCoordinator:
         """Step 1: what the batch reads, and its clock; None where there is nothing new."""
         spent = Spent()
         with spent.step("plan"):
-            check_partitioned(self._job, path[-1] if path else None)
-            self._check_operators(path)
+            raise_first(partition_findings(self._job, path[-1] if path else None))
+            raise_first(gone_operators(self._job, path))
             if self._not_opened is None:  # later batches of the run continue their own
                 unasked, parameters = self._unasked(path), self._options.parameters
-                self._not_opened = check_declarations(self._job, path, unasked, parameters=parameters)
+                declarations = Declarations(self._job, path, unasked, parameters=parameters)
+                raise_first(declarations.findings())
+                self._not_opened = frozenset(declarations.not_opened)
             planned = self._script(path)
             if planned is None:
                 return None
@@ -399,24 +395,6 @@ class CheckpointCoordinator:
     def _unasked(self, path: Sequence[CheckpointRow]) -> UnaskedStates:
         return UnaskedStates(self._job, path, self._tables.layout, self._options.clock)
 
-    def _check_operators(self, path: Sequence[CheckpointRow]) -> None:
-        """State of an operator that the job no longer has would be lost silently: refuse."""
-        parent = path[-1] if path else None
-        known = {*self._job.operators, *self._job.sources, LETTERS}
-        # a keyed sink may be taken out as any other: its table stays as it is
-        known |= {one.operator for one in published_on(path) if one.sink_key}
-        held = (
-            [o.uid for o in parent.operators] + [r.operator for r in parent.operator_state] if parent else []
-        )
-        gone = sorted(set(held) - known)
-        if gone:
-            raise StateMigrationError(
-                f"job '{self._job.name}': checkpoint {parent.checkpoint_id if parent else 0} holds state of operators "
-                f"{gone}, which the job does not have. Give the operators their old uid; or give their state up: "
-                f"engine.state_processor(job).drop_operators{_call(gone)}, or `statelake drop-operators "
-                f"{self._job.name} {' '.join(f'--operator {uid}' for uid in gone)}`, first with a dry run"
-            )
-
     @contextmanager
     def _cleaning(self, attempt: Planned, *certain: type[Exception], in_logs: bool = False) -> Iterator[None]:
         """Run a step; if it fails before a commit was attempted, delete its files."""
@@ -477,7 +455,3 @@ class CheckpointCoordinator:
 
     def _keeping(self, kept: str) -> AbstractContextManager[None]:
         return keeping(self._job.name, kept, at=self._tables.layout.directory)
-
-
-def _call(names: Sequence[str]) -> str:
-    return f"({', '.join(map(repr, names))})"

@@ -7,7 +7,7 @@ lets one of them end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -16,6 +16,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.partitions import Partition, TimePartitions, order_refusal
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.findings import Finding, Part
 from state_engine.microbatch.planning import PartitionInput, PlannedStep
 from state_engine.publishing.stale_outputs import stale_outputs
 from state_engine.sources.base import Slice
@@ -76,21 +77,25 @@ def partitions_of(job: StatefulJob, what: str) -> TimePartitions:
     return job.partitions
 
 
-def check_partitioned(job: StatefulJob, parent: CheckpointRow | None) -> None:
-    """Refuse a job that was continuous and is sliced now, or the other way round."""
+def partition_findings(job: StatefulJob, parent: CheckpointRow | None) -> Iterator[Finding]:
+    """A job that was continuous and is sliced now, or the other way round."""
     if parent is None or bool(parent.partition) == (job.partitions is not None):
         return
+    part = Part("job", job.name)
     if parent.partition:
-        raise ConfigurationError(
+        error = ConfigurationError(
             f"job '{job.name}' was run in time partitions up to {parent.partition}, and is declared without: its "
             "sources' positions would be misread. Declare its partitions again, or give the job a new name"
         )
+        yield Finding(part, error)
+        return
     moved = [s.name for s in parent.sources if '"elements": 0' not in s.position_to]
     if moved:
-        raise ConfigurationError(
+        error = ConfigurationError(
             f"job '{job.name}' read its sources {moved} without time partitions before: give the job a new name, or "
             "declare it without partitions again"
         )
+        yield Finding(part, error)
 
 
 class PartitionSteps:

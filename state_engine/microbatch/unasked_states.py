@@ -11,7 +11,7 @@ left behind by a function without ``on_timer``. Flink leaves such state in the c
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from state_engine.core.state.state_schema import StateSchema
 from state_engine.job.graph import OperatorNode
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.batch_result import Execution
+from state_engine.microbatch.findings import Finding, Part, raise_first
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.base import BaseSpec, read_entries
 from state_engine.storage.state.listed_files import KeyGroups
@@ -83,17 +84,17 @@ class UnaskedStates:
         settled = {*operator.dropped_states, *operator.kept_states}
         return [one for one in self._held(operator.uid) if one.name not in settled]
 
-    def check_opened(self, operator: OperatorNode, asked: Iterable[str]) -> None:
-        """Refuse what a function does not ask for when it is opened, though it did, and timers that it cannot handle.
+    def opened_findings(self, operator: OperatorNode, asked: Iterable[str]) -> Iterator[Finding]:
+        """What a function does not ask for when it is opened, though it did, and timers that it cannot handle.
 
         Args:
             asked: names of storage of keyed states, and names of others.
         """
-        self._check_timers(operator)
+        yield from self._unhandled_timers(operator)
         asked = {*asked, *_by_class(operator.function)}
         for one in self.of(operator):
             if one.asked_as not in asked and not one.late and (size := one.size()):
-                raise self._refusal(operator, one.name, size)
+                yield Finding(Part("state", one.name, operator.uid), self._refusal(operator, one.name, size))
 
     def check_asked(self, done: Execution, not_opened: Iterable[str]) -> None:
         """Refuse what functions did not ask for in a micro-batch, where that shows that it would be left behind.
@@ -112,7 +113,7 @@ class UnaskedStates:
                 )
             asked |= {state.column_name for state in done.states[uid]}
             if uid in not_opened:
-                self.check_opened(operator, asked)
+                raise_first(self.opened_findings(operator, asked))
             known = {one.asked_as for one in self._held(uid)}
             new = {(s.kind, s.type): s.name for s in done.states[uid] if s.column_name not in known}
             new |= {(s.scheme, s.type): s.name for s in own if s.name in asked and s.name not in known}
@@ -194,16 +195,17 @@ class UnaskedStates:
                 return True
         return False
 
-    def _check_timers(self, operator: OperatorNode) -> None:
+    def _unhandled_timers(self, operator: OperatorNode) -> Iterator[Finding]:
         recorded = self._recorded(operator.uid)
         if recorded is None or not recorded.next_timers_ms or has_timers(operator.function):
             return
-        raise StateMigrationError(
+        error = StateMigrationError(
             f"{self._where(operator)}: checkpoint {self._path[-1].checkpoint_id} holds timers, and "
             f"{type(operator.function).__name__} has no on_timer, so they would never fire. Give it on_timer again "
             "(of a function over columns: say uses_timers = True); one that does nothing gives the timers up, each at "
             "its time"
         )
+        yield Finding(Part("operator", operator.uid), error)
 
     def _where(self, operator: OperatorNode) -> str:
         return f"job '{self._job.name}', operator '{operator.uid}'"

@@ -14,6 +14,7 @@ from typing import Any
 
 from state_engine.core.functions.runtime_context import TaskInfo
 from state_engine.core.operator.operator_lifecycle import OperatorLifecycle
+from state_engine.core.operator_state.store import DeclaredOwnState
 from state_engine.core.state.descriptors import TIMERS, StateDescriptor
 from state_engine.core.state.keyed_state import KeyedStateStore
 from state_engine.core.state.state_table import KeyContext
@@ -26,12 +27,18 @@ class TrialOpen:
     Attributes:
         states: keyed ones that it declared, timers left out.
         problem: what kept it from being opened whole; None where nothing did.
-        operator_states: names of the states of its own that it declared, also those from before a rename.
+        own: states of its own that it declared, which belong to subtasks.
     """
 
     states: list[StateDescriptor]
     problem: Exception | None = None
-    operator_states: frozenset[str] = frozenset()
+    own: tuple[DeclaredOwnState, ...] = ()
+
+    @property
+    def operator_states(self) -> frozenset[str]:
+        """Names of the states of its own, also those from before a rename."""
+        former = {one.former_name for one in self.own}
+        return frozenset(one.name for one in self.own) | {name for name in former if name is not None}
 
 
 def trial_open(
@@ -49,14 +56,14 @@ def trial_open(
     """
     store = KeyedStateStore(info.task_name, KeyContext(), loader)
     problem: Exception | None = None
-    own: frozenset[str] = frozenset()
+    own: tuple[DeclaredOwnState, ...] = ()
     try:
         with on_trial(function, info, keyed_store=store if keyed else None) as run:
             try:
                 run.initialize()
                 run.open()
             finally:
-                own = run.store.asked
+                own = run.store.declared
     except Exception as error:
         problem = error
     return TrialOpen([t.descriptor for name, t in store.tables.items() if name != TIMERS], problem, own)

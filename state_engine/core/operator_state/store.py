@@ -31,7 +31,7 @@ from state_engine.core.operator_state.operator_snapshot import (
     SubtaskSnapshot,
 )
 from state_engine.core.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
-from state_engine.core.state.evolution import MapEntryType, evolve
+from state_engine.core.state.evolution import Evolution, MapEntryType, evolve
 from state_engine.core.state.list_state import ListState
 from state_engine.core.state.map_state import MapState
 from state_engine.core.state.state_table import KeyContext, KeyedEntries
@@ -118,8 +118,16 @@ class OperatorStateStore:
     @property
     def asked(self) -> frozenset[str]:
         """Names of the states that were asked for, and those that they had before they were renamed."""
-        former = {state.table.descriptor.former_name for state in self._registered.values()}
+        former = {one.former_name for one in self.declared}
         return frozenset(self._registered) | {name for name in former if name is not None}
+
+    @property
+    def declared(self) -> tuple[DeclaredOwnState, ...]:
+        """The states that were asked for, as they were declared."""
+        return tuple(
+            DeclaredOwnState(self._operator, one.declared, one.element_type, one.table.descriptor.former_name)
+            for one in self._registered.values()
+        )
 
     def list_checkpointed(self, element_type: TypeInformation) -> ListState:
         """The list of a ``ListCheckpointed`` function."""
@@ -164,9 +172,9 @@ class OperatorStateStore:
             known = _Registered(declared, kind, table, _HANDLES[descriptor.shape](table, self._scope))
             self._registered[descriptor.name] = known
         elif known.declared != declared:
+            was, now = (_shown(one.scheme, one.type) for one in (known.declared, declared))
             raise StateAccessError(
-                f"{self._where(descriptor.name)} is declared twice, as {_shown(known.declared)} and as "
-                f"{_shown(declared)}; give them different names"
+                f"{self._where(descriptor.name)} is declared twice, as {was} and as {now}; give them different names"
             )
         return known
 
@@ -194,20 +202,54 @@ class OperatorStateStore:
             stored = self._restored.pop(former_name)  # it is written anew, under its new name
         if stored is None:
             return None
-        if stored.scheme != declared.scheme or (
-            stored.type != declared.type and _PLAIN in (stored.type, declared.type)
-        ):
-            raise StateMigrationError(
-                f"{self._where(declared.name)} is stored as {_shown(stored)}, the function declares "
-                f"{_shown(declared)}. Restore the old declaration, or give the new state another name"
-            )
-        if stored.type != declared.type:
-            kind = evolve(stored.type, kind, what=self._where(declared.name)).type
-        elements = from_json(kind, stored.elements)
+        evolution = DeclaredOwnState(self._operator, declared, kind).evolution(stored.scheme, stored.type)
+        elements = from_json(kind if evolution is None else evolution.type, stored.elements)
         return dict(elements) if declared.scheme == BROADCAST else elements
 
     def _where(self, name: str) -> str:
-        return f"operator '{self._operator}': state '{name}'"
+        return _where(self._operator, name)
+
+
+@dataclass(frozen=True)
+class DeclaredOwnState:
+    """A state that a function asked for, as it declared it.
+
+    Attributes:
+        former_name: what it was called before, if the declaration says so.
+    """
+
+    operator: str
+    declared: StateElements
+    element_type: TypeInformation
+    former_name: str | None = None
+
+    @property
+    def name(self) -> str:
+        """Its name now."""
+        return self.declared.name
+
+    def evolution(self, scheme: str, stored: str) -> Evolution | None:
+        """How stored elements are read; None where they are of the declared type.
+
+        Args:
+            stored: their type, as text.
+
+        Raises:
+            StateMigrationError: the declaration would misread them.
+        """
+        declared, where = self.declared, _where(self.operator, self.name)
+        if scheme != declared.scheme or (stored != declared.type and _PLAIN in (stored, declared.type)):
+            raise StateMigrationError(
+                f"{where} is stored as {_shown(scheme, stored)}, the function declares "
+                f"{_shown(declared.scheme, declared.type)}. Restore the old declaration, or give the new state another "
+                "name"
+            )
+        return None if stored == declared.type else evolve(stored, self.element_type, what=where)
+
+    def changes_since(self, scheme: str, stored: str) -> tuple[str, ...]:
+        """What changed of the elements, as texts; raises as ``evolution``."""
+        evolution = self.evolution(scheme, stored)
+        return () if evolution is None else evolution.changes
 
 
 _KEY = ()
@@ -258,5 +300,9 @@ def _element_type(descriptor: StateDescriptor) -> TypeInformation:
     return descriptor.value_type
 
 
-def _shown(state: StateElements) -> str:
-    return f"{state.scheme} of {state.type}"
+def _shown(scheme: str, kind: str) -> str:
+    return f"{scheme} of {kind}"
+
+
+def _where(operator: str, name: str) -> str:
+    return f"operator '{operator}': state '{name}'"
