@@ -44,6 +44,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         ["RunReport", "BatchReport", "OperatorReport", "TaskProgress", "CheckpointRow", "PinnedCheckpoint",
          "PartitionStatus", "SqlView", "StateDiff", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
          "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport", "TableReport",
+         "JobPlan", "PartPlan", "PlannedReplay",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",
          "RegistrationReport", "RegisteredName",
          "Disposal", "BootstrapReport", "TransformReport", "KeyTypeReport", "OperatorDropReport", "EraseReport",

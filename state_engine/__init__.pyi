@@ -1,5 +1,6 @@
 """What each name of the public API is, for type checkers; at run time, where it is imported from."""
 
+from state_engine.code_changes.job_plan import JobPlan, PartPlan, PlannedReplay
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, PinnedCheckpoint
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.dead_letters import DeadLetterLimit
@@ -192,8 +193,8 @@ __all__ = [
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",
-    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "KeyTypeReport",
-    "OperatorDropReport", "ReplayReport",
+    "ComparisonReport", "DeadLetterReport", "EraseReport", "ErasedTable", "JobPlan", "KeyTypeReport",
+    "OperatorDropReport", "PartPlan", "PlannedReplay", "ReplayReport",
     "RescaleReport",
     "RestoreReport", "SavepointReport", "TableReport", "TransformReport", "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName",

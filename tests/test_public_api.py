@@ -40,7 +40,8 @@ NAMES = {
     "StateProcessor", "JobSavepoints", "JobPublished", "SparkState", "Settings", "SparkSettings",
     "load_settings", "local_session", "StoreAccess", "LocalCopies",
     "BackfillReport", "BootstrapReport", "CompactionReport", "ComparisonReport", "DeadLetterReport", "EraseReport",
-    "ErasedTable", "KeyTypeReport", "OperatorDropReport", "ReplayReport", "RescaleReport", "RestoreReport",
+    "ErasedTable", "JobPlan", "KeyTypeReport", "OperatorDropReport", "PartPlan",
+    "PlannedReplay", "ReplayReport", "RescaleReport", "RestoreReport",
     "SavepointReport", "TransformReport", "TableReport",
     "UpgradeReport", "VacuumReport",
     "RegistrationReport", "RegisteredName", "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView",
@@ -160,7 +161,7 @@ CALLS = {
 }
 LOOKS = {
     "branches", "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters",
-    "partitions", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor", "published",
+    "partitions", "plan", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor", "published",
 }  # fmt: skip
 RUNS = {"run", "replay", "create", "tidy"}
 """A replay is what a run would do; a savepoint adds files of its own; ``tidy`` changes no row."""
@@ -187,6 +188,7 @@ def test_a_name_in_place_of_a_job_whose_code_is_needed_is_refused(tmp_path: Path
     engine = state_engine.StateEngine(tmp_path)
     calls: list[Callable[[Any], Any]] = [
         engine.run,
+        engine.plan,
         engine.rescale,
         engine.replay,
         engine.replay_dead_letters,

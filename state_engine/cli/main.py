@@ -33,6 +33,7 @@ _PANELS = {
     ),
     "Look": (
         "status.status",
+        "plan.plan",
         "history.checkpoints",
         "queries.sql",
         "explain.explain",

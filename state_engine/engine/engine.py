@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from pyspark.sql import DataFrame, SparkSession
 
+from state_engine.code_changes.job_plan import JobPlan
+from state_engine.code_changes.planned import plan_of
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
 from state_engine.core.checkpoints.file_disposal import Disposal
@@ -203,6 +205,31 @@ class StateEngine:
             SinkError: a sink cannot take the outputs.
         """
         return running.publish_pending(self.context, job, from_checkpoint=from_checkpoint, dry_run=dry_run)
+
+    def plan(
+        self, job: StatefulJob, *, parameters: Mapping[str, str] | None = None, clock: Clock = None
+    ) -> JobPlan:
+        """What a run of today's code would do to state and outputs that are there: nothing is committed or written.
+
+        Reads the root only, without Spark and Java. What only rows or a subtask show is in ``notes``.
+
+        Args:
+            parameters, clock: as for ``run``.
+
+        Raises:
+            RootError: the root is of another format, or the job of another root.
+            DamagedFileError: rows of checkpoints are not what was committed.
+
+        Example:
+            >>> from state_engine import FileSink, FileSource
+            >>> job = StatefulJob("clicks")
+            >>> clicks = job.source("clicks", FileSource("/lake/inbox", schema="user string"))
+            >>> _ = clicks.sink("copy", FileSink("/lake/clicks"))
+            >>> StateEngine("/lake/never").plan(job).summary()
+            'clicks: never ran here; the first run begins with nothing'
+        """
+        code = code_of(job, "plan")
+        return plan_of(self.root, code, clock=clock_of(clock), parameters=parameters or {})
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

@@ -36,8 +36,14 @@ from state_engine.microbatch.operator_watermarks import operators_reached_ms
 from state_engine.microbatch.reports import OperatorReport
 
 
-def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, requested_by: str) -> CheckpointRow:
-    """The row to commit; ``Outputs.stage`` adds what sinks get, and the commit adds durations."""
+def build_row(
+    job: StatefulJob, attempt: Listed, *, created_at: datetime, requested_by: str, declared: str
+) -> CheckpointRow:
+    """The row to commit; ``Outputs.stage`` adds what sinks get, and the commit adds durations.
+
+    Args:
+        declared: by the code of the job, see ``declared_parts``.
+    """
     batch, done = attempt.batch, attempt.done
     sources = [_progress(attempt, name) for name in job.sources]
     sources += _letters_sent(attempt)
@@ -78,6 +84,7 @@ def build_row(job: StatefulJob, attempt: Listed, *, created_at: datetime, reques
         backfill=batch.backfill,
         drained=batch.drain,
         operator_watermarks_ms=operators_reached_ms(job, batch, done.watermarks_ms),
+        declared=declared,
     )
     return replace(row, kept_states=_kept_for_later(job, done, row))
 

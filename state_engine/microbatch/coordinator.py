@@ -40,6 +40,7 @@ from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.declarations import Declarations, gone_operators
+from state_engine.microbatch.declared_parts import DeclaredParts
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.findings import raise_first
 from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
@@ -126,6 +127,7 @@ class CheckpointCoordinator:
         self._declared = publication.use_code(job)
         recorded = tuple(node.recorded for node in job.published.values())
         self._outputs = OutputsOfJob(kernel, publication, tables.layout, self._declared, recorded)
+        self._parts = DeclaredParts.of(job).text()
         self._sources = sources_of_run(job)
         self._script: Script = options.script or InputPlanner(
             job,
@@ -360,7 +362,7 @@ class CheckpointCoordinator:
 
     def _row(self, attempt: Listed) -> CheckpointRow:
         now, requested_by = self._tables.clock.now(), self._options.requested_by
-        return build_row(self._job, attempt, created_at=now, requested_by=requested_by)
+        return build_row(self._job, attempt, created_at=now, requested_by=requested_by, declared=self._parts)
 
     def _expected_row(self, attempt: Executed) -> CheckpointRow:
         """What the next micro-batch may know of an attempt before it is committed: neither versions nor outputs."""

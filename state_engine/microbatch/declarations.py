@@ -103,14 +103,14 @@ class Declarations:
         """What does not fit."""
         job, path = self._job, self._path
         for node in job.published.values():
-            yield from _found(Part("table", node.name), self._published(node))
+            yield from _of_part(Part("table", node.name), self._published(node))
         for operator in job.operators.values():
             part = Part("operator", operator.uid)
             recorded = path[-1].operator(operator.uid) if path else None
             if recorded is not None:
-                yield from _found(part, key_refusal(job, operator, recorded))
-                yield from _found(part, _key_groups_refusal(job, operator, recorded))
-                yield from _found(part, _shape_refusal(job, operator, recorded))
+                yield from _of_part(part, key_refusal(job, operator, recorded))
+                yield from _of_part(part, _key_groups_refusal(job, operator, recorded))
+                yield from _of_part(part, _shape_refusal(job, operator, recorded))
             if self._unasked.holds(operator.uid):
                 yield from self._states(operator)
 
@@ -139,7 +139,7 @@ class Declarations:
 
     def _states(self, operator: OperatorNode) -> Iterator[Finding]:
         """What does not fit of the states that a trial of ``open`` asks for, or does not ask for."""
-        function, uid = function_for(operator), operator.uid
+        function, uid = function_for(operator, type_in_code), operator.uid
         opened = OpenedStates(uid, self._path, dropped=operator.dropped_states)
         trial = self._trial(operator, function, opened)
         if trial is not None:
@@ -181,30 +181,41 @@ class Declarations:
             return trial_open(function, info, loader=opened.empty, keyed=operator.keyed)
 
 
+@dataclass(frozen=True)
+class ComparedState:
+    """A state that a trial of ``open`` asked for, and that fits what is stored.
+
+    Attributes:
+        former: the name that it is recorded with; None where it is new.
+        changes: what changed, as texts.
+        ttl: its time to live now, as rows record it.
+    """
+
+    former: str | None = None
+    changes: tuple[str, ...] = ()
+    ttl: str = ""
+
+
 @dataclass
 class OpenedStates:
     """The states that a trial of ``open`` asks for, beside those that the last row of a path holds.
 
     Attributes:
-        compared: the keyed ones that fit, by name, and what changed of them.
-        refused: those that do not fit.
+        compared: those that fit, by name.
+        refused: those that do not.
     """
 
     uid: str
     path: Sequence[CheckpointRow]
     dropped: Sequence[str] = ()
-    compared: dict[str, tuple[StateDescriptor, tuple[str, ...]]] = field(default_factory=dict)
-    own: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    compared: dict[str, ComparedState] = field(default_factory=dict)
     refused: list[tuple[Part, StateMigrationError]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         recorded = self.path[-1].operator(self.uid) if self.path else None
-        self._stored = StoredStates(
-            self.uid,
-            {schema.name: schema for schema in recorded.states} if recorded is not None else {},
-            earlier_states(self.uid, self.path),
-            dropped=self.dropped,
-        )
+        self._recorded = {schema.name: schema for schema in recorded.states} if recorded is not None else {}
+        earlier = earlier_states(self.uid, self.path)
+        self._stored = StoredStates(self.uid, self._recorded, earlier, dropped=self.dropped)
 
     @property
     def asked(self) -> set[str]:
@@ -217,8 +228,11 @@ class OpenedStates:
             stored = self._stored.of(descriptor)
         except StateMigrationError as error:
             self.refused.append((Part("state", descriptor.name, self.uid), error))
-        else:
-            self.compared[descriptor.name] = (descriptor, stored.changes)
+            return {}
+        column = stored.descriptor.stored_as
+        former = next((name for name, one in self._recorded.items() if one.column_name == column), None)
+        ttl = recorded_schema(descriptor).ttl
+        self.compared[descriptor.name] = ComparedState(former, stored.changes, ttl)
         return {}
 
     def compare_own(self, declared: Sequence[DeclaredOwnState]) -> None:
@@ -229,20 +243,17 @@ class OpenedStates:
         stored = {state.name: state for ref in refs for state in ref.states}
         for one in declared:
             known = stored.get(one.name) or stored.get(one.former_name or "")
-            if known is None:
-                continue
             try:
-                changes = one.changes_since(known.scheme, known.type)
+                changes = () if known is None else one.changes_since(known.scheme, known.type)
             except StateMigrationError as error:
                 self.refused.append((Part("state", one.name, self.uid), error))
-            else:
-                renamed = known.name != one.name
-                self.own[one.name] = (
-                    (f"state '{known.name}' is renamed to '{one.name}'", *changes) if renamed else changes
-                )
+                continue
+            if known is not None and known.name != one.name:
+                changes = (f"state '{known.name}' is renamed to '{one.name}'", *changes)
+            self.compared[one.name] = ComparedState(None if known is None else known.name, changes)
 
 
-def _found(part: Part, error: StatelakeError | None) -> Iterator[Finding]:
+def _of_part(part: Part, error: StatelakeError | None) -> Iterator[Finding]:
     if error is not None:
         yield Finding(part, error)
 

@@ -34,12 +34,9 @@ from state_engine.spark.catalog import at_path, unknown_place
 from state_engine.spark.no_spark import NO_SPARK
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.state_tables.states import PublishedState, published_in, published_states
-from state_engine.storage.checkpoint_files import read_checkpoints
-from state_engine.storage.checkpoint_log import check_owner
+from state_engine.storage.committed_rows import committed_rows
 from state_engine.storage.delta.log import DeltaLog
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.root import open_root
-from state_engine.storage.stores.files import normal_uri
 
 
 @dataclass(frozen=True)
@@ -137,16 +134,12 @@ def tables_of(job: StatefulJob) -> dict[SinkKey, PublishedState]:
 
 def read_history(root: str, job: str) -> JobHistory | None:
     """The history of a job; None where it never ran there."""
-    uri = normal_uri(root)
-    root_id, layout = open_root(uri, create=False), JobLayout(uri, job)
-    log = DeltaLog(layout.checkpoints).newest() if root_id is not None else None
-    if root_id is None or log is None:
+    committed = committed_rows(root, job)
+    if committed is None:
         return None
-    check_owner(log.properties, layout.checkpoints, job=job, root_id=root_id)
-    rows = sorted(read_checkpoints(layout.checkpoints, log.files), key=lambda row: row.checkpoint_id)
-    often = Counter(row.checkpoint_id for row in rows)
+    often = Counter(row.checkpoint_id for row in committed.rows)
     repeated = {i: n for i, n in often.items() if n > 1}
-    return JobHistory(layout, root_id, History(rows), repeated)
+    return JobHistory(committed.layout, committed.root_id, History(committed.rows), repeated)
 
 
 def has_new_data(source: Source, elements: list[Element]) -> bool | None:

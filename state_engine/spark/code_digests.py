@@ -41,13 +41,18 @@ _FIRST_TEXTS: dict[str, tuple[Any, str]] = {}
 
 Owns = Callable[[str], bool]
 """Whether the module of a name is the job's own: the code of others only counts by its name."""
+Classes = tuple[type, ...]
 
 
 class CodeDigests:
-    """Follows code from what it is given, and keeps a digest of each function, class and module value on its way."""
+    """Follows code from what it is given, and keeps a digest of each function, class and module value on its way.
 
-    def __init__(self, owns: Owns) -> None:
-        self.owns = owns
+    Args:
+        passed_by: classes whose objects are not looked into.
+    """
+
+    def __init__(self, owns: Owns, passed_by: Classes = ()) -> None:
+        self.owns, self._passed_by = owns, passed_by
         self._seen: dict[int, Any] = {}  # keeps what it has seen, so that no id is used twice
         self._left = _MOST_ITEMS
         self._assigned: dict[str, Set[str]] = {}
@@ -61,7 +66,7 @@ class CodeDigests:
 
     def visit(self, thing: Any) -> None:
         """Follow a function, a class, or an object that holds some."""
-        if isinstance(thing, (*_SCALARS, *_PLAIN)) or id(thing) in self._seen:
+        if isinstance(thing, (*_SCALARS, *_PLAIN, *self._passed_by)) or id(thing) in self._seen:
             return
         self._seen[id(thing)] = thing
         if isinstance(thing, types.FunctionType):
@@ -161,16 +166,16 @@ class CodeDigests:
         self.by_name[f"{module}.{name}"] = hashlib.sha256((before + text).encode()).hexdigest()[:16]
 
 
-def value_text(value: Any, owns: Owns) -> str:
+def value_text(value: Any, owns: Owns, passed_by: Classes = ()) -> str:
     """A text that differs where plain data differs; of what is no plain data, the type and no more."""
-    return _Text(owns).of(value, frozenset())
+    return _Text(owns, passed_by).of(value, frozenset())
 
 
 class _Text:
     """Writes one value down, up to so many items."""
 
-    def __init__(self, owns: Owns) -> None:
-        self._owns, self._left = owns, _MOST_ITEMS
+    def __init__(self, owns: Owns, passed_by: Classes) -> None:
+        self._owns, self._passed_by, self._left = owns, passed_by, _MOST_ITEMS
 
     def of(self, value: Any, above: frozenset[int]) -> str:
         self._left -= 1
@@ -184,7 +189,7 @@ class _Text:
             return f"re:{value.pattern!r}:{value.flags}"
         if isinstance(value, TypeInformation):
             return str(value)
-        if id(value) in above:
+        if id(value) in above or isinstance(value, self._passed_by):
             return "…"
         above |= {id(value)}
         if isinstance(value, dict):  # not os.environ and the like
@@ -290,6 +295,17 @@ def getattr_static(thing: Any, name: str) -> Any:
 def _attributes(thing: Any) -> dict[str, Any]:
     own = getattr_static(thing, "__dict__")
     return dict(own) if isinstance(own, dict) else {}
+
+
+def closure_values(function: types.FunctionType) -> list[Any]:
+    """What the closure of a function holds.
+
+    Example:
+        >>> def above(least): return lambda value: value > least
+        >>> closure_values(above(3))
+        [3]
+    """
+    return list(_cells(function))
 
 
 def _cells(function: types.FunctionType) -> Iterator[Any]:

@@ -88,7 +88,7 @@ LINES: tuple[str | list[str], ...] = (
     "jobs", "config show", "doctor --no-spark", "init project",
     "run sums --max-batches 1", "run sums", "run days --partition 2026-01-01", "partitions days",
     "backfill days --from 2026-01-01 --to 2026-01-01 --dry-run",
-    "checkpoints sums", "status", "sql sums --views",
+    "checkpoints sums", "status", "plan", "sql sums --views",
     ["sql", "sums", "SELECT * FROM seen WHERE k_day = DATE'2026-01-01' AND price = 1.1 AND k_ok", "--limit", "5"],
     ["sql", "sums", "SELECT k, value FROM newest__newest"],
     ["sql", "sums", "SELECT k, value, upper(k) FROM newest__newest", "--spark", "--unrestricted"],
@@ -197,6 +197,10 @@ def test_every_command_prints_an_object_a_line(here: Path) -> None:
     assert of(records, "savepoint list")[0]["name"] == "safe"
     assert of(records, "branch list")[0]["branch"] == "again"
     assert [one["job"] for one in of(records, "status")] == ["sums", "days"]
+    assert [(one["job"], one["verdict"]) for one in of(records, "plan")] == [
+        ("sums", "same"),
+        ("days", "same"),
+    ]
     [compared] = of(records, "verify-table")
     assert (compared["name"], compared["rows"], compared["deleted"]) == ("seen", 0, 0)
     [left] = of(records, "drop-operators")

@@ -30,7 +30,8 @@ EXAMPLES = {
     "aggregates": 5, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 4,
     "changing_inputs": 4, "clusters": 2, "columns": 3, "dagster": 6, "duplicates_and_top_lists": 4,
     "event_time": 4, "evolution": 2, "features": 4, "flights": 1, "history_tables": 5, "joins": 5, "kafka": 5,
-    "late_rows": 1, "object_stores": 2, "operations": 1, "patterns": 3, "published_sql": 1, "published_tables": 2,
+    "late_rows": 1, "object_stores": 2, "operations": 1, "patterns": 3, "planning": 1,
+    "published_sql": 1, "published_tables": 2,
     "queries": 7,
     "reading_files": 1, "replays": 1, "sinks": 6, "state_processor": 6, "testing": 6, "windows": 4,
 }  # fmt: skip
@@ -48,6 +49,7 @@ ELSEWHERE = {
     "clusters": "spark/test_clusters_guide.py",
     "dagster": "dagster/test_guide.py",
     "kafka": "kafka/test_kafka_records.py",
+    "planning": "code_changes/test_plan_command.py",
     "published_tables": "state_tables/test_readers.py",
     "queries": "queries/test_queries_guide.py",
     "reading_files": "sources/test_reading_files_guide.py",

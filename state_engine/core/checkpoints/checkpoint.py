@@ -304,6 +304,8 @@ class CheckpointRow:
             that read an operator which may hold its watermark back: they never go back, whatever comes.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
         kept_states: by uid, the names of states that ``keep_states`` names and no function asked for.
+        declared: what the code declared that ran the last micro-batch, part by part, see ``declared_parts``; empty in
+            rows of older versions.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
             older versions. See ``row_digest``.
     """
@@ -343,6 +345,7 @@ class CheckpointRow:
     drained: bool = False
     operator_watermarks_ms: dict[str, int] = field(default_factory=dict)
     kept_states: dict[str, list[str]] = field(default_factory=dict)
+    declared: str = ""
     digest: str = ""
 
     def __post_init__(self) -> None:

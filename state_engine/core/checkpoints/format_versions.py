@@ -44,7 +44,11 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
     ]
     if "operator_state" in row:
         ended |= {"operator_state": [_not_known_when(one) for one in row["operator_state"]]}
-    return row | ended | {"operator_watermarks_ms": {}, "kept_states": {}, "operators": operators}
+    return (
+        row
+        | ended
+        | {"operator_watermarks_ms": {}, "kept_states": {}, "declared": "", "operators": operators}
+    )
 
 
 def _not_known_when(operator: PlainRow) -> PlainRow:
@@ -57,7 +61,7 @@ STEPS = (
         7,
         "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
         "subtask's first timers, the states that functions ask for later than in open or that keep_states names, and "
-        "the key of the second of two connected streams, and the shape of functions",
+        "the key of the second of two connected streams, the shape of functions, and what the code declared",
         _with_ends_of_time,
     ),
 )

@@ -45,7 +45,7 @@ def test_rows_come_back_as_they_were() -> None:
 
 INHERITED = {
     "clock_ms", "watermark_ms", "operator_state", "job", "code_version", "rescaled", "partition",
-    "partition_start_ms", "partition_end_ms", "operator_watermarks_ms", "kept_states", "digest",
+    "partition_start_ms", "partition_end_ms", "operator_watermarks_ms", "kept_states", "declared", "digest",
 }  # fmt: skip
 """What a row of an operation has from its parent; the commit makes the digest."""
 
@@ -123,6 +123,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
             "requested_by",
             "partition",
             "backfill",
+            "declared",
             "digest",
         ],
         "string",

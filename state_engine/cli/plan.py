@@ -1,0 +1,68 @@
+"""The command ``statelake plan``: what a run of today's code would do to a job; starts neither Spark nor Java.
+
+Exit codes: 0: the same, or it continues; 2: a replay would make again what other code made; 3: a run is refused; 1: an
+error of the command.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from state_engine.cli.form import for_people
+from state_engine.cli.output import show
+from state_engine.cli.session import console, declared, loaded_settings, no_settings, registered, remark, say
+from state_engine.cli.tables import table
+from state_engine.code_changes.job_plan import JobPlan, Verdict
+from state_engine.code_changes.planned import plan_of
+
+_STYLES: dict[Verdict, str] = {"same": "dim", "continues": "green", "replay": "yellow", "refused": "red"}
+
+
+def plan(
+    job: Annotated[
+        str | None, typer.Argument(help="Name of the job; all registered ones by default.")
+    ] = None,
+    root: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="The root to compare with; that of the settings by default."),
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+) -> None:
+    """Show what a run of today's code would do; ends with 0: goes on; 2: a replay is due; 3: refused."""
+    plans = _plans(job, root)
+    if looked := no_settings():
+        remark(looked)
+    if markdown and for_people():
+        say("\n\n".join(one.markdown() for one in plans))
+    else:
+        show([one.to_json() for one in plans], lambda: plan_table(plans))
+        for one in plans if for_people() else ():
+            for line in (one.summary(), *one.lines()):
+                console.print(escape(line), soft_wrap=True, highlight=False)
+    raise typer.Exit(code=max((one.exit_code for one in plans), default=0))
+
+
+def _plans(job: str | None, root: str | None) -> list[JobPlan]:
+    settings = loaded_settings().settings
+    jobs = [declared(job).job] if job else [one.job for one in registered(settings).values()]
+    now_ms = time.time_ns() // 1_000_000
+    return [plan_of(root or settings.root, one, clock=lambda: now_ms, parameters={}) for one in jobs]
+
+
+def plan_table(plans: Sequence[JobPlan]) -> Table:
+    """One line a part."""
+    rows = [
+        (plan.job, str(one.part), Text(one.verdict, _STYLES[one.verdict]), one.text)
+        for plan in plans
+        for one in plan.parts
+    ]
+    return table(
+        ("job", "part", "verdict", "what differs"), rows, folds=("what differs",), usual={"what differs": ""}
+    )

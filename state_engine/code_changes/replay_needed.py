@@ -1,0 +1,95 @@
+"""From which checkpoint on parts of a job were made by other code, and what a replay of that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from state_engine.code_changes.job_plan import PlannedReplay
+from state_engine.code_changes.part_changes import results_differ
+from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.history import History
+from state_engine.core.checkpoints.retention import restore_refusal
+from state_engine.core.errors import ConfigurationError
+from state_engine.job.job import StatefulJob
+from state_engine.microbatch.declared_parts import DeclaredParts
+from state_engine.microbatch.findings import Part
+from state_engine.replay.replay import recording
+from state_engine.sources.file import FileSource
+from state_engine.sources.file_ranges import recorded_ranges
+from state_engine.sources.source_positions import SourcePositions
+
+
+def planned_replay(
+    job: StatefulJob,
+    history: History,
+    now: DeclaredParts,
+    parts: Sequence[Part],
+    positions: SourcePositions,
+) -> PlannedReplay:
+    """The replay after which all parts were made by the code of today.
+
+    Args:
+        parts: that other code made.
+        positions: of the sources of the job.
+    """
+    path = history.main_path
+    begin_id = _begin(history, path, _first_otherwise(path, now, parts))
+    branch = _new_branch(history)
+    try:
+        batches = recording(job.name, history, branch=branch, from_checkpoint=begin_id).batches
+    except ConfigurationError as error:
+        return PlannedReplay(begin_id, problem=str(error))
+    if job.partitions is not None:
+        commands = [
+            f"statelake backfill {job.name} --from {batches[0].partition} --to {batches[-1].partition}"
+        ]
+    else:
+        begin = f" --from {begin_id}" if begin_id is not None else ""
+        commands = [
+            f"statelake branch create {job.name}{begin} --branch {branch}",
+            f"statelake branch compare {job.name} {branch} --rows 20",
+            f"statelake branch promote {job.name} {branch} --expected-head {path[-1].checkpoint_id}",
+        ]
+    return PlannedReplay(
+        begin_id,
+        len(batches),
+        sum(row.rows_in for row in batches),
+        _files(job, batches, positions),
+        sum(sum(row.durations_ms.values()) for row in batches) / 1000,
+        tuple(commands),
+    )
+
+
+def _first_otherwise(path: Sequence[CheckpointRow], now: DeclaredParts, parts: Sequence[Part]) -> int:
+    """Place on a path of the first micro-batch that other code ran, or code that is not known."""
+
+    @cache
+    def otherwise(declared: str) -> bool:
+        was = DeclaredParts.of_text(declared)
+        comparable = was.made_by == now.made_by
+        known = ((part, was.parts[part]) for part in parts if part in was.parts)
+        return not comparable or any(
+            results_differ(part, facts, now.parts[part], comparable=comparable) for part, facts in known
+        )
+
+    return next(i for i, row in enumerate(path) if row.kind.is_micro_batch and otherwise(row.declared))
+
+
+def _begin(history: History, path: Sequence[CheckpointRow], first: int) -> int | None:
+    """The newest checkpoint before a place that can be restored; None for the beginning."""
+    before = (row.checkpoint_id for row in reversed(path[:first]))
+    return next((i for i in before if restore_refusal(history, i) is None), None)
+
+
+def _new_branch(history: History) -> str:
+    assert history.head is not None
+    name = f"plan_{history.head.checkpoint_id}"
+    return name if name not in history.branches else f"{name}_{history.next_id}"
+
+
+def _files(job: StatefulJob, batches: Sequence[CheckpointRow], positions: SourcePositions) -> int:
+    """Files that micro-batches read, of the sources that read files and are not cut into time partitions."""
+    names = [name for name, node in job.sources.items() if isinstance(node.source, FileSource)]
+    read = {one.uri for name in names for one in recorded_ranges(positions.elements(batches, name))}
+    return len(read)
