@@ -1,4 +1,4 @@
-"""``python -m benchmarks.nexmark``: the queries here and on Spark, as a table."""
+"""``python -m benchmarks.nexmark``: the queries here, on Spark and on Flink, as a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(
     chosen = chosen_of(only, list(QUERIES), what="query")
     print(f"{events:,} events in {batches} micro-batches; {load_of_machine()}", flush=True)
     figures = measure(events=events, batches=batches, only=chosen)
-    table = Table("query", "statelake s", "Spark s", "Spark ÷ statelake")
+    table = Table("query", "statelake s", "Spark s", "Spark ÷ statelake", "Flink s")
     for comparison in figures.comparisons.values():
         table.add_row(*_row(comparison))
     console = Console()
@@ -32,10 +32,10 @@ def run(
 
 
 def _row(comparison: Comparison) -> list[str]:
-    ours, spark = comparison.median_s("statelake"), comparison.median_s("spark")
-    assert ours is not None
-    cells = ["", ""] if spark is None else [f"{spark:.2f}", f"{spark / ours:.1f}"]
-    return [comparison.title, f"{ours:.2f}", *cells]
+    seconds = [comparison.median_s(engine) for engine in ("statelake", "spark", "flink")]
+    ours, spark, flink = ("" if median is None else f"{median:.2f}" for median in seconds)
+    ratio = f"{float(spark) / float(ours):.1f}" if spark else ""
+    return [comparison.title, ours, spark, ratio, flink]
 
 
 if __name__ == "__main__":

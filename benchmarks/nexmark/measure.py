@@ -1,10 +1,10 @@
-"""Every query here and on Spark, over the same files; results are compared with those of polars."""
+"""Every query here, on Spark and some on Flink, over the same files; results are compared with those of polars."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import polars as pl
@@ -12,8 +12,9 @@ from polars.testing import assert_frame_equal
 from pyspark.sql import SparkSession
 
 from benchmarks.comparison import OnStep, spark_application
+from benchmarks.contenders import flink
 from benchmarks.figures import Comparison, Figures, Timed
-from benchmarks.nexmark import on_spark
+from benchmarks.nexmark import on_flink, on_spark
 from benchmarks.nexmark.events import write
 from benchmarks.nexmark.expected import EXPECTED, frames
 from benchmarks.nexmark.queries import QUERIES
@@ -83,19 +84,35 @@ def measure(
         directory = Path(name)
         write(directory, events, files=batches * files_per_batch)
         rows = frames(directory)
-        engines: dict[str, Callable[..., float]] = {"statelake": run, "spark": on_spark.run}
         for query in only or QUERIES:
-            wanted = EXPECTED[query](rows)
             timed = []
-            for engine, runs in engines.items():
-                if engine == "spark" and query in on_spark.CANNOT:
-                    missing.append(f"{query} on Spark: {on_spark.CANNOT[query]}")
-                    continue
-                into = directory / f"{query}-{engine}"
-                seconds = runs(spark, query, directory, into, files_per_batch=files_per_batch)
-                whole = engine == "statelake" or on_spark.gives_all(query)
-                count = check(spark, query, into, wanted, whole=whole)
+            for engine, seconds, count in _runs(
+                spark, query, directory, EXPECTED[query](rows), files_per_batch
+            ):
                 timed.append(Timed(engine, [seconds], events))
-                done(f"{query} on {engine}: {seconds:.2f} s, {count:,} results")
+                results = "results that nobody kept" if count is None else f"{count:,} results"
+                done(f"{query} on {engine}: {seconds:.2f} s, {results}")
             comparisons[query] = Comparison(f"{query}: {QUERIES[query].title}", timed)
+            if query in on_spark.CANNOT:
+                missing.append(f"{query} on Spark: {on_spark.CANNOT[query]}")
+    if not flink.available():
+        missing.append("Flink: run make .venv-flink/.ready")
     return Figures(comparisons, missing=missing)
+
+
+def _runs(
+    spark: SparkSession, query: str, directory: Path, wanted: pl.DataFrame, files_per_batch: int
+) -> Iterator[tuple[str, float, int | None]]:
+    """Each engine that can run a query, its seconds, and how many results it gave."""
+    engines: dict[str, Callable[..., float]] = {"statelake": run}
+    if query not in on_spark.CANNOT:
+        engines["spark"] = on_spark.run
+    for engine, runs in engines.items():
+        into = directory / f"{query}-{engine}"
+        seconds = runs(spark, query, directory, into, files_per_batch=files_per_batch)
+        whole = engine == "statelake" or on_spark.gives_all(query)
+        yield engine, seconds, check(spark, query, into, wanted, whole=whole)
+    if flink.available() and query in on_flink.COLUMNS:
+        seconds = on_flink.run(query, directory)
+        written = on_flink.written(query, directory)
+        yield "flink", seconds, None if written is None else compare(query, written, wanted)
