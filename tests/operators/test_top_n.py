@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -20,12 +21,14 @@ from tests.operators.histories import (
     UPDATE_AFTER,
     UPDATE_BEFORE,
     after,
+    batches,
     cuts,
     keyed_by_id,
     of_kind,
     shown,
     stored,
 )
+from tests.operators.windows.test_windows import SEEDS
 
 NAN = float("nan")
 COLUMNS = "id bigint, points double, level bigint, weight double"
@@ -216,3 +219,72 @@ def test_what_cannot_work_is_refused_when_it_is_built(arguments: dict[str, Any],
     wanted = {"n": 1, "by": "points", "key": ["id"], **arguments}
     with pytest.raises(ConfigurationError, match=message):
         TopN("id bigint, points double, tags array<string>", wanted.pop("n"), **wanted)
+
+
+# -- the changes of random streams, by a model -------------------------------------------------------------------------
+
+
+def value_of(score: float | None) -> tuple[int, float]:
+    """Null is below every value, NaN above all."""
+    return (0, 0.0) if score is None else (2, 0.0) if score != score else (1, score)
+
+
+def list_of(rows: list[Row], n: int, *, ascending: bool, ties: bool) -> list[tuple[Any, ...]]:
+    """Name, score and rank of the rows in the list, of all rows of a key by arrival."""
+    values = sorted({value_of(row.score) for row in rows}, reverse=not ascending)
+    ranked = [row for value in values for row in rows if value_of(row.score) == value]
+    places = [value_of(row.score) for row in ranked]
+    kept = [at for at in range(len(ranked)) if at < n or (ties and places[at] == places[n - 1])]
+    return [
+        (ranked[at].name, shown(ranked[at].score), places.index(places[at]) + 1 if ties else at + 1)
+        for at in kept
+    ]
+
+
+def changes_of(seed: int, *, changing: bool) -> list[Row]:
+    """Rows of two keys; some are deleted where they change, also ones in no list and some that never came."""
+    rng, alive, made = random.Random(seed), list[Row](), list[Row]()
+    for at in range(40):
+        if changing and alive and rng.random() < 0.4:
+            gone = alive.pop(rng.randrange(len(alive)))
+            made.append(of_kind(rng.choice([DELETE, UPDATE_BEFORE]), **gone.as_dict()))
+        elif changing and rng.random() < 0.05:
+            made.append(of_kind(DELETE, id=1, name="nobody", score=3.0))
+        else:
+            score = rng.choice([None, NAN, 1.0, 2.0, 3.0, 4.0])
+            alive.append(
+                of_kind(INSERT, id=rng.choice([1, 2]), name=rng.choice("ab") + str(at // 8), score=score)
+            )
+            made.append(alive[-1])
+    return made
+
+
+@SEEDS
+@pytest.mark.parametrize("rank", [True, False], ids=["ranks", "rows"])
+@pytest.mark.parametrize("changing", [False, True], ids=["inserts", "changes"])
+def test_the_changes_make_the_list_of_a_model(changing: bool, rank: bool, seeds: range) -> None:
+    for seed in seeds:
+        rng, rows = random.Random(seed), changes_of(seed, changing=changing)
+        n, order = rng.choice([1, 2, 4]), {"ascending": rng.random() < 0.5, "ties": rng.random() < 0.5}
+        top = TopN(NAMES, n, by="score", key=["id"], keep_all=changing, rank=rank, **order)
+        given: dict[str, Any] = {"key_by": lambda row: row.id, "changing": changing}
+        run, table = KeyedHarness(top, **given), list[tuple[Any, ...]]()
+        left: dict[int, list[Row]] = {1: [], 2: []}
+        for batch in batches(rows, [rng.choice([2, 7, 40])]):
+            for kind, (key, name, points, *ranks) in run.process(batch):
+                entry = (key, name, shown(points), *ranks)
+                if kind in (DELETE, UPDATE_BEFORE):
+                    table.remove(entry)
+                else:
+                    table.append(entry)
+            for row in batch:
+                names = [(shown(one.score), one.name) for one in left[row.id]]
+                if row.get_row_kind() is INSERT:
+                    left[row.id].append(row)
+                elif (shown(row.score), row.name) in names:
+                    del left[row.id][names.index((shown(row.score), row.name))]
+            expected = [(key, *of) for key, of_key in left.items() for of in list_of(of_key, n, **order)]
+            if not rank:
+                expected = [of[:-1] for of in expected]
+            assert sorted(table, key=repr) == sorted(expected, key=repr), f"seed {seed}"
+            run = KeyedHarness.restored(top, run.snapshot(), **given, parallelism=rng.choice([1, 2, 7]))
