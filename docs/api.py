@@ -31,8 +31,8 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
     ),
     "Reading and writing": (
         "Sources and sinks are made here and used by the engine.",
-        ["FileSource", "DeltaSource", "KafkaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink",
-         "SqlSink", "KafkaSink", "ForeachBatchSink", "DeltaStateTable", "SqlStateTable"],
+        ["FileSource", "DeltaSource", "KafkaSource", "PythonDataSource", "ChangeFormat", "SnapshotFormat", "DeltaSink",
+         "FileSink", "SqlSink", "KafkaSink", "ForeachBatchSink", "DeltaStateTable", "SqlStateTable"],
     ),
     "Running, looking, operating": (
         "Every operation on the jobs of a state root. `job` is a job, or its name where the code takes no part.",

@@ -152,6 +152,7 @@ from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sinks.kafka.kafka_sink import KafkaSink
 from state_engine.sources.changes.change_format import ChangeFormat
+from state_engine.sources.changes.snapshots import SnapshotFormat
 from state_engine.sources.delta import DeltaSource
 from state_engine.sources.file import FileSource
 from state_engine.sources.kafka.kafka_source import KafkaSource
@@ -184,8 +185,8 @@ __all__ = [
     # jobs
     "StatefulJob", "DataStream", "KeyedStream", "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream",
     "CloseableIterator",
-    "FileSource", "DeltaSource", "KafkaSource", "PythonDataSource", "ChangeFormat", "DeltaSink", "FileSink", "SqlSink",
-    "KafkaSink", "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
+    "FileSource", "DeltaSource", "KafkaSource", "PythonDataSource", "ChangeFormat", "SnapshotFormat", "DeltaSink",
+    "FileSink", "SqlSink", "KafkaSink", "DeltaStateTable", "SqlStateTable", "ForeachBatchSink",
     # engine
     "StateEngine", "StoreAccess", "LocalCopies", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow",
     "CompactionPolicy", "RetentionPolicy",

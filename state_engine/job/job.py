@@ -35,6 +35,7 @@ from state_engine.machine.defects import guarded_class
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.changes.decoded_source import decoded
+from state_engine.sources.changes.snapshots import SnapshotFormat, snapshots_of
 from state_engine.sources.collection import CollectionSource
 from state_engine.sources.function import FunctionSource
 from state_engine.sources.output_type import OutputType
@@ -133,7 +134,7 @@ class StatefulJob:
         output_type: TypeLike | None = None,
         max_rows_per_batch: int | None = None,
         late_to: OutputTag | None = None,
-        format: ChangeFormat | None = None,
+        format: ChangeFormat | SnapshotFormat | None = None,
     ) -> DataStream:
         """Add a source.
 
@@ -159,6 +160,7 @@ class StatefulJob:
                 it with ``get_side_output(late_to)`` of that operator; else they are dropped, and counted.
             format: what the rows mean, where they are operations of a feed: the elements are then the rows inserted,
                 updated and deleted, and the stream changes. Its ``sequence`` is the last column of ``order_by``.
+                Or ``SnapshotFormat``, where files are full copies of a table: the elements are what changed.
         """
         self._new_name(check_name(name, what="source"))
         scalar, declared = False, None
@@ -175,10 +177,17 @@ class StatefulJob:
             raise ConfigurationError(
                 f"source '{name}': {source!r} is not a source; use FileSource, DeltaSource, …"
             )
-        if format is not None:
+        if isinstance(format, SnapshotFormat):
+            source = snapshots_of(name, source, format)
+        elif format is not None:
             source, declared, scalar = decoded(name, source, format), None, False
             order_by = [*order_by, *format.order_after(order_by)]
         check_late_to(source, late_to, name=name)
+        if self.partitions is not None and isinstance(format, SnapshotFormat):
+            raise ConfigurationError(
+                f"source '{name}': snapshots are compared one after the other, and a time partition has rows of its "
+                "own time alone: leave partitions out of the job"
+            )
         if self.partitions is not None:
             keep_refused = self.on_error == "dead_letter"
             source = PartitionedSource(

@@ -618,6 +618,13 @@ Versions with a lateness have event time, and a timestamp or date; what has no e
   operators/test_versions_in_time::test_what_cannot_be_is_refused_while_the_job_is_built
 Other versions are refused where there is a state
   operators/test_versions_in_time::test_other_versions_are_refused_where_there_is_a_state
+A snapshot without a date, key or order, with too few rows, or beside changed files, is refused
+  sources/test_snapshots::test_a_snapshot_that_lacks_too_much_is_refused_unless_it_is_allowed
+  sources/test_snapshots::test_keys_are_there_and_once
+  sources/test_snapshots::test_a_row_that_cannot_be_read_is_no_deleted_one
+  sources/test_snapshots::test_files_that_would_change_what_was_told_are_refused
+Sources that cannot be compared are refused while the job is built
+  sources/test_snapshots::test_what_cannot_be_compared_is_refused_while_the_job_is_built
 A sequence of versions that orders nothing is refused
   operators/test_scd2::test_a_sequence_that_orders_nothing_is_refused
 Late rows of a source that changes are not diverted

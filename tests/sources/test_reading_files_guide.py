@@ -131,7 +131,7 @@ def test_the_guide_on_change_feeds(
     module: Any = ModuleType("change_feeds_guide")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     cloudpickle.register_pickle_by_value(module)
-    table, debezium, columns, refused = code_blocks(CHANGE_FEEDS, "python")
+    table, debezium, columns, refused, snapshots = code_blocks(CHANGE_FEEDS, "python")
     accounts = pa.table({"id": [1, 2], "owner": ["ada", "ada"], "amount": [5, 3]})
     write_deltalake("accounts", accounts, configuration={"delta.enableChangeDataFeed": "true"})
     module.engine = StateEngine(tmp_path / "root", spark)
@@ -153,6 +153,17 @@ def test_the_guide_on_change_feeds(
     assert module.letter.error.startswith(
         "SourceError: a truncate (op 't') deletes rows without saying which: "
     )
+    exec(snapshots, vars(module))
+    versions = [
+        (row["id"], row["city"], row["valid_from"].day, row["is_current"])
+        for row in DeltaTable("customers").to_pyarrow_table().to_pylist()
+    ]
+    assert sorted(versions) == [
+        (1, "Bari", 2, True),
+        (1, "Turin", 1, False),
+        (2, "Rome", 1, False),
+        (3, "Pisa", 2, True),
+    ]
 
 
 def shown_balances() -> set[tuple[str, int]]:

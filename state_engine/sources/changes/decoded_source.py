@@ -147,7 +147,8 @@ def decoded(name: str, source: Source, format_: ChangeFormat) -> DecodedSource:
     """A source whose rows are operations."""
     if not isinstance(format_, ChangeFormat):
         raise ConfigurationError(
-            f"source '{name}': {format_!r} is not a format; use ChangeFormat.debezium(…) or ChangeFormat.columns(…)"
+            f"source '{name}': {format_!r} is not a format; use ChangeFormat.debezium(…), ChangeFormat.columns(…) or "
+            "SnapshotFormat(…)"
         )
     if source.changing:
         raise ConfigurationError(
