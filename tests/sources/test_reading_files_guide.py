@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -156,14 +157,13 @@ def test_the_guide_on_change_feeds(
     exec(snapshots, vars(module))
     versions = [
         (row["id"], row["city"], row["valid_from"].day, row["is_current"])
-        for row in DeltaTable("customers").to_pyarrow_table().to_pylist()
+        for row in pl.read_delta("customers").rows(named=True)
     ]
-    assert sorted(versions) == [
-        (1, "Bari", 2, True),
-        (1, "Turin", 1, False),
-        (2, "Rome", 1, False),
-        (3, "Pisa", 2, True),
-    ]
+    current, ended = (
+        {(1, "Bari", 2, True), (3, "Pisa", 2, True)},
+        {(1, "Turin", 1, False), (2, "Rome", 1, False)},
+    )
+    assert set(versions) == current | ended
 
 
 def shown_balances() -> set[tuple[str, int]]:

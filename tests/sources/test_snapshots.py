@@ -110,7 +110,13 @@ def test_a_name_has_one_time() -> None:
     assert times("202601031") == times("part-0") == []
 
 
-@pytest.mark.parametrize("name", ["customers-{}.json", "day={}", "dump {}T0000"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "customers-{}.json",
+        *(pytest.param(name, marks=pytest.mark.more) for name in ("day={}", "dump {}T0000")),
+    ],
+)
 def test_each_snapshot_gives_what_changed_since_the_one_before(
     tmp_path: Path, spark: SparkSession, name: str
 ) -> None:
@@ -123,6 +129,7 @@ def test_each_snapshot_gives_what_changed_since_the_one_before(
     assert made.plan(spark, elements) is None
 
 
+@pytest.mark.more
 def test_what_goes_comes_before_what_comes_and_a_replay_gives_the_same(
     tmp_path: Path, spark: SparkSession
 ) -> None:
@@ -145,6 +152,7 @@ def test_what_goes_comes_before_what_comes_and_a_replay_gives_the_same(
     assert made.rebatch(spark, elements, elements[ends[1] :]) is None
 
 
+@pytest.mark.more
 def test_a_column_of_the_partition_is_not_compared(tmp_path: Path, spark: SparkSession) -> None:
     for day, rows in zip(DAYS, DUMPS, strict=True):
         dump(tmp_path / f"day={day}", rows)
@@ -159,7 +167,7 @@ def test_a_column_of_the_partition_is_not_compared(tmp_path: Path, spark: SparkS
 WHOLE: Rows = dict.fromkeys(range(4), ("Rome", 1.0))
 
 
-@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize("left", [pytest.param(0, marks=pytest.mark.more), 1])
 def test_a_snapshot_that_lacks_too_much_is_refused_unless_it_is_allowed(
     tmp_path: Path, spark: SparkSession, left: int
 ) -> None:
@@ -175,6 +183,7 @@ def test_a_snapshot_that_lacks_too_much_is_refused_unless_it_is_allowed(
     assert [row[0] for row in next_of(spark, taken, elements)] == ["-D"] * (4 - left)
 
 
+@pytest.mark.more
 def test_half_of_the_rows_may_go(tmp_path: Path, spark: SparkSession) -> None:
     dump(tmp_path / "2026-01-01.json", WHOLE)
     dump(tmp_path / "2026-01-02.json", {0: WHOLE[0], 1: WHOLE[1]})
@@ -364,6 +373,7 @@ def expected_of(dumps: list[Rows]) -> tuple[set[Version], dict[int, str | None]]
     return made, {key: row[0] for key, row in dumps[-1].items()}
 
 
+@pytest.mark.more
 def test_versions_of_daily_dumps_are_those_of_a_plain_program_through_cuts_restore_and_replay(
     tmp_path: Path, spark: SparkSession
 ) -> None:

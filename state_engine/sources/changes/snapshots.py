@@ -283,7 +283,7 @@ class SnapshotSource(FileSource):
             uri = next(one.uri for one in late[0].files if not one.copied)
             raise SourceError(
                 f"source '{self.name}': {uri} came after the snapshot '{newest.name}' was read, and belongs to "
-                f"'{late[0].name}', which is not after it, so what it changes cannot be told any more. Give a "
+                f"'{late[0].name}', which is not after it, so its place among the changes is gone. Give a "
                 "correction a later time; or restore the checkpoint before it, and run again; or set "
                 "on_change='ignore' on the FileSource to pass over such files"
             )
@@ -315,7 +315,7 @@ class SnapshotSource(FileSource):
                 raise SourceError(
                     f"source '{self.name}': {gone[0]} changed or vanished, and the snapshot '{snapshot.name}' is "
                     f"compared with '{newest.name}', which it is part of: put the old file back, and keep each "
-                    "snapshot until the next one was read; to begin anew, use a job of another name"
+                    "snapshot until the next one was read; to begin with a full table again, use a job of another name"
                 )
             before = super().replan(spark, elements, [one.element() for one in files])
         return replace(
