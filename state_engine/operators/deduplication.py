@@ -260,11 +260,10 @@ class NewestRow(ForgettableFunction):
 
     def vectorized(self) -> ColumnNewestRow | None:
         """The same over columns, which a subtask runs where it can; None where there is no such form."""
-        if self.accepts_changes or not self._last.has_columns:
+        states = None if self.accepts_changes else self._last.states_over_columns
+        if states is None:
             return None
-        return ColumnNewestRow(
-            *self._last.descriptors, key=self._key, sequence=self._sequence, by_time=self._by_time
-        )
+        return ColumnNewestRow(*states, key=self._key, sequence=self._sequence, by_time=self._by_time)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._last.open(runtime_context)

@@ -98,22 +98,20 @@ class LastRow(KeyedProcessFunction):
 
     def vectorized(self) -> ColumnLastRow | None:
         """The same over columns, which a subtask runs where it can; None where there is no such form."""
-        descriptors = self.descriptors
-        expires = any(one is not None and one.ttl is not None for one in descriptors)
-        if type(self) is not LastRow or expires or self._of_changes or not self.has_columns:
+        states = self.states_over_columns
+        return None if states is None or self._of_changes else ColumnLastRow(*states, sequence=self._sequence)
+
+    @property
+    def states_over_columns(self) -> tuple[ValueStateDescriptor, ValueStateDescriptor | None] | None:
+        """The states of rows and of deletions; None where columns would not do the same.
+
+        That is where columns do not compare as rows do, and where what is kept expires.
+        """
+        kept, deleted = self._rows.kept, self._deleted_descriptor if self._sequence else None
+        expires = any(one is not None and one.ttl is not None for one in (self._row_descriptor, deleted))
+        if expires or not are_compared(kept) or not are_compared(kept, self._sequence, nan=False):
             return None
-        return ColumnLastRow(*descriptors, sequence=self._sequence)
-
-    @property
-    def has_columns(self) -> bool:
-        """Whether rows are compared by columns as they are one by one."""
-        kept = self._rows.kept
-        return are_compared(kept) and are_compared(kept, self._sequence, nan=False)
-
-    @property
-    def descriptors(self) -> tuple[ValueStateDescriptor, ValueStateDescriptor | None]:
-        """Of the row, and with a sequence of that of a deletion."""
-        return self._row_descriptor, self._deleted_descriptor if self._sequence else None
+        return self._row_descriptor, deleted
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the states; without a sequence there is only one."""

@@ -22,11 +22,14 @@ from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
 from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.types.every_type import StructType, TypeInformation
+from state_engine.core.types.pickled_type import holds_pickles
 from state_engine.core.types.row import Row
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
+from state_engine.operators.aggregates.column_plan import PlanOverColumns
 from state_engine.operators.aggregates.declarations import Aggregate, Reach
 from state_engine.operators.aggregates.plan import AggregatePlan, plan
 from state_engine.operators.aggregates.steps import Fields
+from state_engine.operators.column_over import ColumnOver, OverStates
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.lateness import Lateness, plus, time_of
 from state_engine.operators.over_rows import AllRows, KeptRows, SpanSums, Tiles, Timed
@@ -84,6 +87,7 @@ class OverPlan:
         self.of_sums = self._plan(named, self._takes_back, retract=True)
         self.of_rows = self._plan(named, lambda one: _keeps_rows(one, tile_ms) and not self._takes_back(one))
         self.of_all = self._plan(named, lambda one: one.reach == Reach())
+        self._named = named
         self.columns = [column for name, one in named.items() for column in self._columns(name, one)]
         _check_names([column.name for column in self.columns], row_type.names)
         self.spans_ms = sorted({column.span_ms for column in self.columns if column.span_ms is not None})
@@ -102,6 +106,19 @@ class OverPlan:
         """The columns of a row, and those of the aggregates."""
         names = [*self.row_type.names, *(column.name for column in self.columns)]
         return StructType(names, [*self.row_type.types, *(column.type for column in self.columns)], "row")
+
+    @property
+    def of_all_reaches(self) -> AggregatePlan:
+        """One plan of all aggregates, of rows that are never taken back."""
+        made = self._plan(self._named, lambda one: True)
+        assert made is not None
+        return made
+
+    def result_of(self, column: OverColumn) -> str:
+        """The aggregate of a column, by the name that it was given."""
+        results = self.plan_of(column)
+        assert results is not None
+        return results.results[column.place].name
 
     def _plan(
         self, aggregates: Mapping[str, Aggregate], has: Callable[[Aggregate], bool], *, retract: bool = False
@@ -218,6 +235,20 @@ class Over(KeyedProcessFunction):
         self._all = None if made.of_all is None else AllRows(made.of_all)
         self._wakes_descriptor = ValueStateDescriptor(WAKES, int)
         self._forget_after_ms, self._last_descriptor = forget_after_ms, ValueStateDescriptor(LAST_ROW, int)
+
+    def vectorized(self) -> ColumnOver | None:
+        """The same over columns, which a subtask runs where it can; None where there is no such form."""
+        made, kept = self._plan, self._kept
+        both = bool(made.spans_ms) and bool(made.last_rows)
+        forever = self._all is not None or self._forget_after_ms is not None
+        if kept is None or self._tiles is not None or forever or both or holds_pickles(made.row_type):
+            return None
+        plan = PlanOverColumns.of(made.of_all_reaches)
+        if plan is None:
+            return None
+        sums = None if kept.sums is None else kept.sums.descriptor
+        states = OverStates(self._waiting.descriptor, kept.descriptor, sums, self._wakes_descriptor)
+        return ColumnOver(made, plan, states, self._lateness, at_once=self._at_once)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._waiting.open(runtime_context)

@@ -48,16 +48,16 @@ class KeptRows:
         span_ms: int | None,
         number: int,
     ) -> None:
-        self._in_memory, self._sums = None if plan is None else InMemory(plan), sums
+        self._in_memory, self.sums = None if plan is None else InMemory(plan), sums
         self._span_ms, self._number = span_ms, number
-        self._descriptor = SortedMapStateDescriptor(ROWS, PLACE, fields)
+        self.descriptor = SortedMapStateDescriptor(ROWS, PLACE, fields)
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._kept = runtime_context.get_sorted_map_state(self._descriptor)
+        self._kept = runtime_context.get_sorted_map_state(self.descriptor)
         if self._in_memory is not None:
             self._in_memory.open(runtime_context)
-        if self._sums is not None:
-            self._sums.open(runtime_context, self._between)
+        if self.sums is not None:
+            self.sums.open(runtime_context, self._between)
 
     def close(self) -> None:
         if self._in_memory is not None:
@@ -65,8 +65,8 @@ class KeptRows:
 
     def add(self, at: int, row: Any) -> None:
         """Keep a row, which is not in front of any other."""
-        if self._sums is not None:
-            self._sums.add(at, row)
+        if self.sums is not None:
+            self.sums.add(at, row)
         self._kept.put((at, number_behind(self._kept, (at,))), row)
 
     def of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
@@ -78,8 +78,8 @@ class KeptRows:
 
     def sums_of_span(self, span_ms: int, at: int, others: Sequence[Timed]) -> list[Any]:
         """The same of the aggregates that take rows back."""
-        assert self._sums is not None
-        return self._sums.of_span(span_ms, at, others)
+        assert self.sums is not None
+        return self.sums.of_span(span_ms, at, others)
 
     def of_last(self, number: int, behind: int, others: Sequence[Timed], *, alone: bool = False) -> list[Any]:
         """The aggregates of so many last rows, without the last ones that stand behind these.
@@ -95,16 +95,16 @@ class KeptRows:
 
     def expire(self, at: int) -> None:
         """Drop the rows that no row of a time, or behind it, has in reach."""
-        if self._sums is not None:
-            self._sums.expire(at)
+        if self.sums is not None:
+            self.sums.expire(at)
         for place in self._in_no_last(at):
             self._kept.remove(place)
 
     def clear(self) -> None:
         """Drop all rows."""
         self._kept.clear()
-        if self._sums is not None:
-            self._sums.clear()
+        if self.sums is not None:
+            self.sums.clear()
 
     def _between(self, first: int, end: int | None) -> list[Any]:
         """The rows from one time on and, where there is another one, before that."""
@@ -144,13 +144,13 @@ class SpanSums:
         self._groups, self._spans_ms = GroupAccumulators(plan), tuple(spans_ms)
         kept = plan.state.value_type
         assert isinstance(kept, StructType)
-        self._descriptor = MapStateDescriptor(
+        self.descriptor = MapStateDescriptor(
             SPANS, int, StructType(["since", *kept.names], [BIGINT, *kept.types])
         )
 
     def open(self, runtime_context: RuntimeContext, between: Callable[[int, int | None], list[Any]]) -> None:
         """Get the state; ``between`` gives the rows that are kept, by time."""
-        self._spans = runtime_context.get_map_state(self._descriptor)
+        self._spans = runtime_context.get_map_state(self.descriptor)
         self._between = between
 
     def add(self, at: int, row: Any) -> None:

@@ -59,11 +59,11 @@ class WaitingRows:
 
     def __init__(self, row_type: TypeInformation, lateness: Lateness) -> None:
         self._lateness, self._late = lateness, LateRows(lateness.late_to)
-        self._descriptor = SortedMapStateDescriptor(WAITING, PLACE, row_type)
+        self.descriptor = SortedMapStateDescriptor(WAITING, PLACE, row_type)
 
     def open(self, runtime_context: RuntimeContext) -> None:
         """Get the state."""
-        self._rows = runtime_context.get_sorted_map_state(self._descriptor)
+        self._rows = runtime_context.get_sorted_map_state(self.descriptor)
         self._late.open(runtime_context)
 
     def add(self, row: Any, ctx: KeyedContext) -> list[Any]:

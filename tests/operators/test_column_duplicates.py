@@ -19,9 +19,8 @@ from state_engine.operators.deduplication import NewestRow
 from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
 from state_engine.operators.last_rows import LastRow
 from state_engine.testing import KeyedHarness
-from tests.operators.mixed import Mixed, check_equal, state_of, text_of
+from tests.operators.mixed import Mixed, check_equal, state_of, streams, text_of
 from tests.operators.test_deduplication import BOUND, COLUMNS, LATE, first, options, stream
-from tests.operators.windows.test_windows import SEEDS
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
 NAN = float("nan")
@@ -43,7 +42,7 @@ def check(
     assert not runs["elements"] or share < 1 or not fits
 
 
-@SEEDS
+@streams(340)
 @pytest.mark.parametrize("lateness", [0, 3, 20])
 def test_first_rows_within_a_distance(lateness: int, seeds: range) -> None:
     for seed in seeds:
@@ -51,7 +50,7 @@ def test_first_rows_within_a_distance(lateness: int, seeds: range) -> None:
         check(partial(first, within, lateness), stream(seed), seed, late=LATE)
 
 
-@SEEDS
+@streams(1000)
 def test_first_rows_of_keys(seeds: range) -> None:
     for seed in seeds:
         check(lambda: first(None), stream(seed), seed)
@@ -91,7 +90,7 @@ ORDERS: dict[str, dict[str, Any]] = {
 }
 
 
-@SEEDS
+@streams(130)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("key", [["k"], []], ids=["key of columns", "key of a function"])
 def test_changes_of_last_rows(key: list[str], order: str, seeds: range) -> None:
@@ -130,7 +129,7 @@ def changes(seed: int) -> list[Any]:
     return feed
 
 
-@SEEDS
+@streams(170)
 @pytest.mark.parametrize("sequence", [None, "v", ["s", "at"]])
 @pytest.mark.parametrize("changing", [False, True], ids=["inserts", "changes"])
 def test_state_of_last_rows(changing: bool, sequence: Any, seeds: range) -> None:

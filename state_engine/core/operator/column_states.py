@@ -19,7 +19,7 @@ from state_engine.core.state.descriptors import (
     StateDescriptor,
 )
 from state_engine.core.time.timers import EVENT, PROCESSING, TimersDescriptor
-from state_engine.core.types.every_type import PickledType
+from state_engine.core.types.pickled_type import holds_pickles
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 
 Numbers = np.ndarray[Any, Any]
@@ -243,7 +243,7 @@ def check_state(descriptor: StateDescriptor, *, where: str) -> None:
                 f"{what} is a map whose entries expire, each at its time, which a VectorizedKeyedFunction does not "
                 "see: leave the time to live out and remove entries by timers, or use a KeyedProcessFunction"
             )
-    if any(str(PickledType(allow_pickle=True)) in str(kind) for kind in kinds):  # also as a part of it
+    if any(map(holds_pickles, kinds)):
         raise ConfigurationError(
             f"{what} holds pickled objects, which have no columns: declare a type with columns, or use a "
             "KeyedProcessFunction"

@@ -76,3 +76,8 @@ def _dumps(value: Any) -> bytes:
 
     data: bytes = cloudpickle.dumps(value, _PROTOCOL)
     return data
+
+
+def holds_pickles(kind: TypeInformation) -> bool:
+    """Whether values of a type are pickled, or have parts that are."""
+    return str(PickledType(allow_pickle=True)) in str(kind)

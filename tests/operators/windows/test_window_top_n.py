@@ -17,7 +17,7 @@ from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
-from tests.operators.mixed import check_equal
+from tests.operators.mixed import check_equal, streams
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_functions_of_windows import operator
 from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, SEEDS, ms, options, stream
@@ -141,7 +141,7 @@ def over_columns(parallelism: int, backend: Any = None) -> dict[str, Any]:
     return {**options(parallelism, backend), **types}
 
 
-@SEEDS
+@streams(130)
 @pytest.mark.internal_errors
 @pytest.mark.parametrize("ties", [False, True], ids=["numbers", "ties"])
 @pytest.mark.parametrize("ascending", [False, True], ids=["greatest", "least"])
