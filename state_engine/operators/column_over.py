@@ -68,7 +68,7 @@ class ColumnOver(StandsForElements):
     Args:
         over: the aggregates: all of spans, or all of last rows.
         plan: the same over columns.
-        at_once: whether rows come out as they come.
+        at_once: whether a row comes out at its own place.
     """
 
     uses_timers = True
@@ -186,7 +186,7 @@ class ColumnOver(StandsForElements):
     # -- states ----------------------------------------------------------------------------------------------------
 
     def _woken(self, line: Timeline, flushed: Column, wakes: Column, end_ms: int) -> tuple[Column, Column]:
-        """Of each key, after the batch: the timer that drops idle rows, and the time of the last drop."""
+        """Follow the timer of each key that drops idle rows: when it is due next, and the time of the last drop."""
         reached, woken = np.full(len(wakes), NEVER), wakes.copy()
         np.maximum.at(reached, line.keys[flushed], line.at[flushed])
         if self._span_ms is None:
@@ -231,7 +231,7 @@ class ColumnOver(StandsForElements):
         return of_one.plus(of_one.plus(newest, self._span_ms + 1), self._lateness.ms)
 
     def _rows_after(self, line: Timeline, flushed: Column, reached: Column) -> pa.Table:
-        """Rows whose time is over, without those that nothing has in reach any more."""
+        """Rows whose time is over, without those that no later row has in reach."""
         there = (line.place < line.kept) | flushed
         if self._span_ms is not None:
             of_key = reached[line.keys]
