@@ -35,6 +35,9 @@ class Function:
         late_right_to: the same for elements of the second of two streams.
         sees_time: whether what it does may depend on event time or on the watermark, through its context or through
             state that lives by event time. False of ready-made functions that read neither.
+        timers_yield: whether its event-time timers may put something out; False where they only clean up, or where all
+            timers are of processing time. Their outputs need a place in the order where they are merged with another
+            stream, which building the job checks.
         shape: what the state means beyond its types, as text: ``"tumbling 3600000"``. It is recorded with the state,
             and a function of another shape is refused: it would misread the state. None where the types say all.
     """
@@ -46,6 +49,7 @@ class Function:
     late_to: OutputTag | None = None
     late_right_to: OutputTag | None = None
     sees_time: bool = True
+    timers_yield: bool = True
     shape: str | None = None
     shows: tuple[str, str | None] | None = None
 

@@ -5,25 +5,103 @@ Mirror ``ConnectedStreams``, ``BroadcastStream`` and ``BroadcastConnectedStream`
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.function import Function
-from state_engine.core.functions.function_calls import takes_broadcast, takes_two_inputs
+from state_engine.core.functions.function_calls import has_timers, takes_broadcast, takes_two_inputs
 from state_engine.core.types.type_information import TypeLike
 from state_engine.job.graph import (
     Node,
     OperatorInput,
+    OperatorNode,
+    SideOutputNode,
     SourceNode,
+    TransformNode,
+    has_event_time,
+    merged_ends,
+    operator_of,
+    parents,
+    stream_ends,
     upstream,
 )
+from state_engine.job.late_outputs import late_outputs
 from state_engine.machine.defects import guarded_class
 
 if TYPE_CHECKING:
     from state_engine.job.job import StatefulJob
     from state_engine.job.streams import DataStream
 from state_engine.job.stream import KeyLike, Stream, key_of
+
+
+def check_merged_timers(job: str, nodes: Iterable[Node]) -> None:
+    """Refuse to merge what event-time timers put out with another stream, where no order has a place for it.
+
+    Raises:
+        ConfigurationError: the order of an operator's input does not begin with its event time.
+    """
+    for operator in (operator_of(end) for node in nodes for end in merged_ends(node) if _of_timers(end)):
+        if has_event_time(operator) and not is_ordered_by_time(operator):
+            sources = sorted({node.name for node in upstream(operator) if isinstance(node, SourceNode)})
+            raise ConfigurationError(
+                f"job '{job}', operator '{operator.uid}': what its event-time timers put out is merged with another "
+                "stream, so it needs a place in the order: begin order_by of each source before it with its event_time "
+                f"column, and give all the same number of columns; they are {sources}. Times that a WatermarkStrategy "
+                "gives are in no order: name a timestamp column there instead. A function of your own whose on_timer "
+                "puts nothing out, or that has timers of processing time only, says timers_yield = False on its class"
+            )
+
+
+def _of_timers(end: SourceNode | OperatorNode | SideOutputNode) -> TypeGuard[OperatorNode | SideOutputNode]:
+    """Whether event-time timers may have put out rows of a stream."""
+    if isinstance(end, SourceNode):
+        return False
+    function = operator_of(end).function
+    if isinstance(end, SideOutputNode):
+        late = [function.late_to, function.late_right_to, *late_outputs(end.operator).values()]
+        if end.tag in late:
+            return False
+    return has_timers(function) and function.timers_yield
+
+
+def is_ordered_by_time(node: Node) -> bool:
+    """Whether the order of a stream begins with its event time, as far as the job says it.
+
+    Of several streams, all have as many named columns of order; else they have none in common.
+    """
+    if isinstance(node, SourceNode):
+        return (
+            node.timestamps is None
+            and node.event_time is not None
+            and node.order_by[:1] == (node.event_time,)
+        )
+    if isinstance(node, TransformNode) and node.order_by is not None:
+        ends = stream_ends(node)
+        return (
+            len(ends) == 1 and isinstance(ends[0], SourceNode) and node.order_by[:1] == (_column_of(ends[0]),)
+        )
+    if isinstance(node, OperatorNode) and node.by_event_time:
+        return True
+    before = parents(node)
+    return all(map(is_ordered_by_time, before)) and len({_named(one) for one in before}) == 1
+
+
+def _column_of(source: SourceNode) -> str | None:
+    return source.event_time if source.timestamps is None else None
+
+
+def _named(node: Node) -> int:
+    """How many columns of a stream's order are named."""
+    if isinstance(node, SourceNode):
+        return len(node.order_by)
+    if isinstance(node, TransformNode) and node.order_by is not None:
+        return len(node.order_by)
+    if isinstance(node, OperatorNode) and node.by_event_time:
+        return 1
+    named = {_named(one) for one in parents(node)}
+    return named.pop() if len(named) == 1 else 0
 
 
 @guarded_class

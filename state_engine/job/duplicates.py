@@ -116,6 +116,7 @@ class Duplicates:
             shape=shape_of(self.within_ms, self.lateness, in_time=self.emit == "final"),
             shows=FirstRowsWithin.shows,
             late_to=self.lateness.late_to,
+            timers_yield=self.emit == "final",
         )
 
     def _first(self, kind: OutputType) -> KeyedProcessFunction:

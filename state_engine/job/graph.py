@@ -248,6 +248,15 @@ def stream_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
     return [end for parent in parents(node) for end in stream_ends(parent)]
 
 
+def merged_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
+    """The sources and operators whose rows a node merges with those of others; none where it reads one stream."""
+    return [end for parent in parents(node) for end in stream_ends(parent)] if len(parents(node)) > 1 else []
+
+
+def operator_of(node: OperatorNode | SideOutputNode) -> OperatorNode:
+    return node.operator if isinstance(node, SideOutputNode) else node
+
+
 MAIN_OUTPUT = ""
 """Stands for the tag of an operator's main output."""
 

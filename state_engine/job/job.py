@@ -26,6 +26,7 @@ from state_engine.core.types.type_information import TypeLike
 from state_engine.core.types.type_parsing import to_type
 from state_engine.job.changing_streams import check_late_to
 from state_engine.job.code_version import code_version
+from state_engine.job.connected_streams import check_merged_timers
 from state_engine.job.graph import Node, OperatorNode, PublishedNode, SinkNode, SourceNode, upstream
 from state_engine.job.late_outputs import check_late_outputs
 from state_engine.job.stream import column_names
@@ -261,6 +262,7 @@ class StatefulJob:
                     "operator's uid: give it one, for example process(..., uid='averages')"
                 )
         check_late_outputs(self.name, self.sources.values(), list(self.operators.values()))
+        check_merged_timers(self.name, self.nodes())
 
     def nodes(self) -> Iterator[Node]:
         """All that operators and sinks are or read, each node once."""

@@ -245,6 +245,7 @@ class JoinableStream(Stream):
             shape=settings.shape,
             accepts_changes=join.accepts_changes,
             shows=join.shows,
+            timers_yield=settings.timers_yield,
             late_to=settings.left.late_to,
             late_right_to=settings.right.late_to if isinstance(settings, JoinSettings) else None,
         )

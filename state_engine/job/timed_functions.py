@@ -99,7 +99,9 @@ class TimedFunctions(Stream):
             return OutputType(planned(kind).output_type, scalar=False)
 
         shape = shape_of_over(aggregates, tile_ms, emit, waits)
-        return self._by_time(made, gives, waits, shape=shape, method="over", uid=uid)
+        return self._by_time(
+            made, gives, waits, shape=shape, timers_yield=emit == "final", method="over", uid=uid
+        )
 
     def sequence(
         self,
@@ -171,15 +173,14 @@ class TimedFunctions(Stream):
         gives: Callable[[OutputType], OutputType],
         lateness: Lateness,
         *,
-        shape: str,
-        shows: tuple[str, str | None] | None = None,
         method: str,
         uid: str | None,
+        **of_function: Any,
     ) -> DataStream:
-        """Add a function that lets rows wait."""
+        """Add a function that lets rows wait; ``of_function`` is what else ``TimedByInput`` says of it."""
         check_event_time(self._node, what=f"{method}(…)", lateness_ms=lateness.ms)
         function = TimedByInput(
-            made, gives=gives, holds_back_ms=lateness.ms, shape=shape, shows=shows, late_to=lateness.late_to
+            made, gives=gives, holds_back_ms=lateness.ms, late_to=lateness.late_to, **of_function
         )
         declared = declared_type(self._node, type_in_code)
         if declared is not None:

@@ -57,7 +57,7 @@ class TimedByInput(TypedByInput):
     """The same of a function that sets timers.
 
     Args:
-        holds_back_ms, shape, shows, late_to: of the function, see ``Function``.
+        holds_back_ms, shape, shows, late_to, timers_yield: of the function, see ``Function``.
     """
 
     sees_time = True
@@ -73,11 +73,13 @@ class TimedByInput(TypedByInput):
         emits_changes: bool = False,
         shows: tuple[str, str | None] | None = None,
         late_to: OutputTag | None = None,
+        timers_yield: bool = True,
     ) -> None:
         super().__init__(
             make, gives=gives, accepts_changes=accepts_changes, emits_changes=emits_changes, shows=shows
         )
         self.holds_back_ms, self.shape, self.late_to = holds_back_ms, shape, late_to
+        self.timers_yield = timers_yield
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> None:
         """Of the function, once it is made."""
@@ -101,6 +103,7 @@ def forgetting(made: TypedByInput, idle: IdleTime | None) -> TypedByInput:
         accepts_changes=made.accepts_changes,
         emits_changes=made.emits_changes,
         shows=made.shows,
+        timers_yield=idle.by_event_time and made.emits_changes,
     )
     forgets.gives_running_results = made.gives_running_results
     return forgets
@@ -111,8 +114,8 @@ class TypedByInputs(KeyedCoProcessFunction):
 
     Args:
         gives: what it emits for such elements; None where its outputs are declared.
-        accepts_changes, emits_changes, holds_back_ms, sees_time, shape, shows, late_to, late_right_to: of the function,
-            see ``Function``.
+        accepts_changes, emits_changes, holds_back_ms, sees_time, timers_yield, shape, shows, late_to, late_right_to: of
+            the function, see ``Function``.
     """
 
     keeps_type = False
@@ -130,11 +133,12 @@ class TypedByInputs(KeyedCoProcessFunction):
         shows: tuple[str, str | None] | None = None,
         late_to: OutputTag | None = None,
         late_right_to: OutputTag | None = None,
+        timers_yield: bool = True,
     ) -> None:
         self._make, self._gives, self.shows = make, gives, shows
         self.holds_back_ms, self.shape, self.sees_time = holds_back_ms, shape, sees_time
         self.accepts_changes, self.emits_changes = accepts_changes, emits_changes
-        self.late_to, self.late_right_to = late_to, late_right_to
+        self.late_to, self.late_right_to, self.timers_yield = late_to, late_right_to, timers_yield
 
     def bound(self, first: OutputType, second: OutputType) -> KeyedCoProcessFunction:
         """The function for elements of these kinds."""

@@ -166,6 +166,7 @@ class Windowing:
                 emits_changes=settings.has_kinds,
                 shows=(shows or self._shown) if self._has_whole_windows else None,
                 late_to=settings.late_to,
+                timers_yield=not settings.clock and settings.emit != "running",
             )
         declared = declared_type(self.rows.parent, type_in_code)
         if declared is not None:  # what does not fit is refused here and now

@@ -30,6 +30,7 @@ from state_engine.job.graph import (
     UnionNode,
     declared_columns,
     is_scalar,
+    merged_ends,
     output_of,
     parents,
 )
@@ -53,7 +54,7 @@ from state_engine.microbatch.operator_run import (
 from state_engine.microbatch.operator_watermarks import Watermarks, reached_ms
 from state_engine.microbatch.quiet_time import runs_without_input
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
-from state_engine.microbatch.routing.origins import merged_ends, origin_of, that_need_watermarks
+from state_engine.microbatch.routing.origins import origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table

@@ -308,7 +308,8 @@ Their side output has one type, which fits them, and is read where they go
   misuse/test_wiring::test_a_refusal_and_its_advice[late_to that is read too late]
   misuse/test_vectorized::test_a_side_output_of_late_rows_and_of_a_function_over_columns_is_refused
   microbatch/test_late_rows::test_late_elements_that_do_not_fit_the_tag_are_refused
-What event-time timers yield needs a place in the order
+What event-time timers yield needs a place in the order where it is merged, which the job shows before it runs
+  job/test_places_of_timers::test_timers_whose_outputs_are_merged_need_a_place_in_the_order
   microbatch/test_timers_on_spark::test_merged_outputs_of_timers_need_the_event_time_first_in_the_order
 
 Delivery guarantees

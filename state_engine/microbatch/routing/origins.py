@@ -17,7 +17,7 @@ from state_engine.job.graph import (
     OperatorNode,
     SideOutputNode,
     SourceNode,
-    parents,
+    operator_of,
     stream_ends,
     upstream,
 )
@@ -129,10 +129,6 @@ def origins_of(operator: OperatorNode, times: EventTimes) -> Origins:
     return Origins(tuple(by_name), starts, delays, least_ms, dict(enumerate(held.values())))
 
 
-def operator_of(node: OperatorNode | SideOutputNode) -> OperatorNode:
-    return node.operator if isinstance(node, SideOutputNode) else node
-
-
 def held_back_of(node: SourceNode | OperatorNode | SideOutputNode) -> int:
     """By how much the watermark of what a node emits is behind that of its sources: operators hold it back."""
     if isinstance(node, SourceNode):
@@ -162,8 +158,3 @@ def that_need_watermarks(operators: Iterable[OperatorNode]) -> set[str]:
     """Uids of the operators that see time or divert late elements, and of those whose outputs they read."""
     seeing = [o for o in operators if late_outputs(o) or sees_time(o.function)]
     return {n.uid for n in upstream(*seeing) if isinstance(n, OperatorNode)}
-
-
-def merged_ends(node: Node) -> list[SourceNode | OperatorNode | SideOutputNode]:
-    """The sources and operators whose rows a node merges with those of others; none where it reads one stream."""
-    return [end for parent in parents(node) for end in stream_ends(parent)] if len(parents(node)) > 1 else []
