@@ -49,10 +49,10 @@ NEW: Mapping[PartKind, str] = {
     "table": "new: it shows the whole state after the next micro-batch",
 }
 GONE: Mapping[PartKind, str] = {
-    "source": "gone: it is not read any more",
-    "operator": "gone: it does not run any more",
-    "sink": "gone: it gets nothing any more, and what it shows stays",
-    "table": "gone: it does not follow its state any more, and what it shows stays",
+    "source": "gone: it is no longer read",
+    "operator": "gone: it no longer runs",
+    "sink": "gone: it no longer gets rows, and what it shows stays",
+    "table": "gone: it no longer follows its state, and what it shows stays",
 }
 
 

@@ -23,6 +23,8 @@ Operation = Literal["base", "head", "layout", "savepoints", "retention", "tables
 RUN = "dagster run "
 """What rows that a Dagster run commits record as ``requested_by``, before its id."""
 DEAD_LETTERS = "dead_letters"
+PLAN = "plan"
+"""The check of the deployed code."""
 MOVES_ON = "moves_on"
 LATE_ROWS = "late_rows"
 """The check that only a job in time partitions has."""

@@ -22,9 +22,10 @@ Automation = Literal[
     "expectations",
 ]
 """What starts runs by itself, once it is switched on; the guide on Dagster has a table of them."""
-Checks = Literal["moves_on", "dead_letters", "late_rows", "expectations", "invariants", "tables"]
+Checks = Literal["moves_on", "dead_letters", "late_rows", "expectations", "invariants", "tables", "plan"]
 """``late_rows``, ``expectations`` and ``tables`` exist only where the job has time partitions, expects something, or
-has published tables; the last ones read whole tables, and are not there by default."""
+has published tables. Without being named, ``invariants``, ``tables`` and ``plan`` do
+not exist: the first two read much, the last opens functions."""
 
 _KNOWN = {
     "operations": get_args(Operation),

@@ -209,7 +209,7 @@ class StateEngine:
     def plan(
         self, job: StatefulJob, *, parameters: Mapping[str, str] | None = None, clock: Clock = None
     ) -> JobPlan:
-        """What a run of today's code would do to state and outputs that are there: nothing is committed or written.
+        """What a run of today's code would do to existing state and outputs: nothing is committed or written.
 
         Reads the root only, without Spark and Java. What only rows or a subtask show is in ``notes``.
 

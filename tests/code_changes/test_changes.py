@@ -152,6 +152,11 @@ def second(rows: Any, keyed: Any) -> None:
     keyed.process(number(), uid="second", output_type="v bigint").sink("second", CollectSink())
 
 
+def windows_and_second(rows: Any, keyed: Any) -> None:
+    windows("30 min")(rows, keyed)
+    second(rows, keyed)
+
+
 def table(place: str = "/t", state: str = "sum") -> Change:
     return lambda stream: stream.publish_state(state, DeltaStateTable(place), name="shown")
 
@@ -240,10 +245,13 @@ CHANGES: dict[str, tuple[StatefulJob, StatefulJob, dict[str, tuple[str, str]]]] 
     "an operator is added": (
         job(), job(more=second),
         {"operator second": ("continues", "new: it begins empty"), "sink second": ("continues", "new: it gets what")}),
+    "an operator beside a ready-made one": (
+        job(more=windows("30 min")), job(more=windows_and_second),
+        {"operator second": ("continues", "new: it begins empty"), "sink second": ("continues", "new: it gets what")}),
     "an operator is dropped": (
         job(more=second), job(),
         {"operator second": ("refused", "holds state of operators .'second'., which the job does not have"),
-         "sink second": ("continues", "gone: it gets nothing any more")}),
+         "sink second": ("continues", "gone: it no longer gets rows")}),
     "another uid": (
         job(), job(uid="g"),
         {"operator f": ("refused", "holds state of operators .'f'."), "operator g": ("continues", "new: it begins"),

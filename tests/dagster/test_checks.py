@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -29,7 +30,7 @@ def check(site: Site) -> dict[str, tuple[bool, str]]:
     job = site.defs.resolve_job_def(f"{JOB}__check")
     done = job.execute_in_process(instance=site.instance, run_config=QUIET, raise_on_error=False)
     evaluations = {e.check_name: (e.passed, e.description or "") for e in done.get_asset_check_evaluations()}
-    assert set(evaluations) == {*RULES, "moves_on", "dead_letters"}
+    assert set(evaluations) == {*RULES, "moves_on", "dead_letters", "plan"}
     return evaluations
 
 
@@ -46,6 +47,17 @@ def change_row(site: Site, number: int, by: Callable[[dict[str, Any]], None]) ->
     changed = with_digests(pa.Table.from_pylist(rows, schema=before.schema))
     write_deltalake(uri, changed, mode="overwrite")
     return lambda: write_deltalake(uri, before, mode="overwrite")
+
+
+def test_the_check_of_the_deployed_code_warns_of_a_replay(site: Site) -> None:
+    site.run()
+    assert check(site)["plan"] == (True, f"{JOB}: same, compared with checkpoint 3 (5 same)")
+
+    def by_other_code(row: dict[str, Any]) -> None:
+        row["declared"] = re.sub(r'"code": "[0-9a-f]+"', '"code": "0"', row["declared"])
+
+    change_row(site, 3, by_other_code)
+    assert re.match(rf"{JOB}: replay, compared with checkpoint 3 \(", failed(site)["plan"])
 
 
 def test_checks_pass_on_what_the_engine_wrote_and_name_what_was_changed_since(site: Site) -> None:

@@ -68,6 +68,7 @@ CHECKS = [
     "keys_are_in_their_groups",
     "moves_on",
     "dead_letters",
+    "plan",
     "one_commit_per_parent",
     "outputs_are_published",
     "rows_fit_their_parents",
@@ -324,7 +325,7 @@ def counts(defs: dg.Definitions) -> dict[str, int]:
 def test_three_jobs_bring_few_things_and_everything_where_that_is_chosen(settings: Settings) -> None:
     few = {"assets": 15, "jobs": 3, "schedules": 3, "sensors": 0, "checks": 16}
     assert counts(statelake_definitions(settings=settings)) == few
-    everything = {"assets": 30, "jobs": 24, "schedules": 9, "sensors": 15, "checks": 34}
+    everything = {"assets": 30, "jobs": 24, "schedules": 9, "sensors": 15, "checks": 37}
     assert counts(statelake_definitions(settings=settings, options=JobOptions.everything())) == everything
 
 

@@ -5,6 +5,7 @@ report. The engine checks the same before every commit; a violation here happene
 needed. Expectations on outputs and states are in ``expectations``.
 """
 
+import time
 from collections.abc import Iterator, Sequence
 
 import dagster as dg
@@ -16,7 +17,7 @@ from state_engine.dagster.concepts.partitions import late_rows_check
 from state_engine.dagster.concepts.tables import table_checks
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import describe, status_of
-from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, MOVES_ON, TABLES, checkpoint_key
+from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, MOVES_ON, PLAN, TABLES, checkpoint_key
 from state_engine.monitoring.job_audit import RULES, Finding, summary_of
 from state_engine.monitoring.job_history import read_history
 
@@ -30,6 +31,7 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
         "invariants": _invariants,
         MOVES_ON: _moves_on,
         DEAD_LETTERS: _dead_letters,
+        PLAN: _plan,
         **({LATE_ROWS: late_rows_check} if dagster_job.job.partitions is not None else {}),
     }
     checks = [make(dagster_job) for kind, make in makers.items() if kind in chosen]
@@ -142,6 +144,34 @@ def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
         )
 
     return dead_letters
+
+
+def _plan(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    name, job = dagster_job.name, dagster_job.job
+
+    @dg.asset_check(
+        name=PLAN,
+        asset=dagster_job.key(checkpoint_key(name)),
+        description="The deployed code goes on from what is there: no run is refused, and no replay is due.",
+    )
+    def plan() -> dg.AssetCheckResult:
+        from state_engine.code_changes.planned import plan_of  # here: most of the engine, to load definitions
+
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            done = plan_of(dagster_job.root, job, clock=lambda: now_ms, parameters={})
+        except (StatelakeError, OSError) as error:
+            return dg.AssetCheckResult(
+                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
+            )
+        return dg.AssetCheckResult(
+            passed=done.exit_code == 0,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=done.summary(),
+            metadata={"verdict": done.verdict, "plan": dg.MetadataValue.md(done.markdown())},
+        )
+
+    return plan
 
 
 def _result(key: dg.AssetKey, rule: str, finding: Finding, checkpoint_id: int) -> dg.AssetCheckResult:
