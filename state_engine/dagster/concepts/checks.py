@@ -152,7 +152,7 @@ def _plan(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         name=PLAN,
         asset=dagster_job.key(checkpoint_key(name)),
-        description="The deployed code goes on from what is there: no run is refused, and no replay is due.",
+        description="The deployed code continues the existing state: no run is refused, and no replay is due.",
     )
     def plan() -> dg.AssetCheckResult:
         from state_engine.code_changes.planned import plan_of  # here: most of the engine, to load definitions
