@@ -129,6 +129,13 @@ CASES: dict[str, tuple[Callable[[StatefulJob], DataStream], str | None]] = {
     "one without event time": (
         lambda job: joined(rows(job, timed=False).key_by("k").process(Timed(), ROW, uid="first"), rows(job, "b")), None,
     ),
+    "streams of other orders into one": (
+        lambda job: joined(
+            rows(job, "a", "at").key_by("k").join(
+                rows(job, "b", "at", "n").key_by("k"), within="1 h", how="left", take=[], uid="first"
+            ), rows(job, "c", "at"),
+        ), "first",
+    ),
     "nothing merged": (lambda job: sums(sums(rows(job)).map(lambda row: row, ROW), "again"), None),
 }  # fmt: skip
 
