@@ -59,8 +59,23 @@ def over(
     return Over(ROW, aggregates, emit=emit, tile_ms=tile, lateness=late, forget_after_ms=forget_after)
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 7])
-@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+def clock(text: str) -> int:
+    hours, minutes, seconds = map(int, text.split(":"))
+    return (hours * 60 + minutes) * MINUTE + seconds * 1000
+
+
+TILED = [(1, clock(at)) for at in ("11:04:59", "11:05:00", "11:07:30", "12:07:00", "12:10:00")]
+MORE = pytest.mark.more
+WAYS = [(n, backend) for backend in (None, EmbeddedRocksDBStateBackend()) for n in (1, 2, 7)]
+
+
+@pytest.mark.parametrize(
+    ("parallelism", "backend"),
+    [
+        pytest.param(n, b, marks=() if (n, b) == (1, None) else MORE, id=f"{n}-{'rocksdb' if b else 'heap'}")
+        for n, b in WAYS
+    ],
+)
 @pytest.mark.parametrize(
     ("aggregates", "steps"),
     [
@@ -75,27 +90,34 @@ def over(
             {"n": count(last=0), "s": sum_("v", last=1)},
             [([1, 1, 3, 2], 3, [(2, 2), (2, 2), (1, 4), (1, 5)]), ([5, 4], 5, [(1, 7), (1, 9)])],
         ),
+        (
+            {"n": count(), "s": sum_("v")},
+            [
+                ([(1, 5), (1, 2), (2, 2), (3, 2)], 20, [(3, 6)] * 3 + [(4, 7)]),
+                ([(4, 21), (5, 22), (6, 22), (7, 22)], 30, [(5, 11)] + [(8, 29)] * 3),
+            ],
+        ),
+        (
+            {"n": count(last="1 h"), "tile": 5 * MINUTE},
+            [(TILED, clock("12:10:00"), [(1,), (2,), (3,), (3,), (2,)])],
+        ),
+        (
+            {"d": count_distinct("v")},
+            [([(None, 1), (None, 2), (7, 4), (7, 5), (8, 7), (None, 10)], 10, [(n,) for n in (0, 0, 1, 1, 2, 2)])],
+        ),
     ],
-    ids=["rows", "peers"],
+    ids=["rows", "peers", "all", "tile", "distinct"],
 )  # fmt: skip
-def test_examples_with_a_restore_between_every_two_steps(
+def test_examples_with_a_restore_between_every_two_rows(
     aggregates: dict[str, Any], steps: list[Any], backend: Any, parallelism: int
 ) -> None:
     given = options(parallelism=parallelism, backend=backend)
     run = KeyedHarness(over(**aggregates), **given)
     for times, watermark, expected in steps:
-        run.process([("k", at, at) for at in times])
-        run = KeyedHarness.restored(over(**aggregates), run.snapshot(), **given)
+        for one in times:
+            run.process([("k", *(one if isinstance(one, tuple) else (one, one)))])
+            run = KeyedHarness.restored(over(**aggregates), run.snapshot(), **given)
         assert [row[3:] for row in reach(run, watermark)] == expected
-
-
-def test_rows_of_one_time_see_each_other_and_all_before() -> None:
-    """Flink's ``testRowTimeUnBoundedPartitionedRangeOver``."""
-    run = KeyedHarness(over(n=count(), s=sum_("v")), **options())
-    run.process([("k", v, at) for v, at in [(1, 5), (1, 2), (2, 2), (3, 2)]])
-    assert [row[2:] for row in reach(run, 20)] == [(2, 3, 6)] * 3 + [(5, 4, 7)]
-    run.process([("k", v, at) for v, at in [(4, 21), (5, 22), (6, 22), (7, 22)]])
-    assert [row[2:] for row in reach(run, 30)] == [(21, 5, 11)] + [(22, 8, 29)] * 3
 
 
 def test_nulls_count_for_nothing() -> None:
@@ -108,11 +130,6 @@ def test_nulls_count_for_nothing() -> None:
         (1, 14, 4),
         (2, 22, 5),
     ]
-
-
-def clock(text: str) -> int:
-    hours, minutes, seconds = map(int, text.split(":"))
-    return (hours * 60 + minutes) * MINUTE + seconds * 1000
 
 
 @pytest.mark.parametrize("emit", ["at_once", "final"])
