@@ -295,7 +295,7 @@ def test_any_stream_gives_the_rows_of_the_model(emit: WhenOut, name: str, seeds:
         assert left == {state: {} for state in STATES[name]}, seed
 
 
-# -- sums that take rows back ------------------------------------------------------------------------------------------
+# -- sums of what a span has -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seeds", SEEDS, ids=["few", "more", "many"])
