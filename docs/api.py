@@ -43,6 +43,7 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
         "Values that calls of the engine give, or hand to `on_progress`.",
         ["RunReport", "BatchReport", "OperatorReport", "TaskProgress", "CheckpointRow", "PinnedCheckpoint",
          "PartitionStatus", "SqlView", "StateDiff", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
+         "KeyDebug", "DebuggedKey", "DebuggedBatch", "DebuggedState", "DebuggedOutput", "KeyStep", "KeyElement",
          "DeadLetter", "DeadLetterReport", "RestoreReport", "RescaleReport", "TableReport",
          "JobPlan", "PartPlan", "PlannedReplay",
          "ReplayReport", "ComparisonReport", "BackfillReport", "SavepointReport", "CompactionReport", "VacuumReport",

@@ -43,6 +43,7 @@ from state_engine.core.functions.metrics import MetricGroup
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.functions.runtime_context import RuntimeContext
 from state_engine.core.functions.timestamped import Timestamped
+from state_engine.core.harness.key_run import KeyElement, KeyStep
 from state_engine.core.operator_state.broadcast_state import BroadcastState, ReadOnlyBroadcastState
 from state_engine.core.operator_state.store import OperatorStateStore
 from state_engine.core.state.aggregate_functions import AggregateFunction, FoldFunction, ReduceFunction
@@ -144,6 +145,13 @@ from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport
 from state_engine.replay.comparison import ComparisonReport
 from state_engine.replay.differences import StateDiff
+from state_engine.replay.key_debug import (
+    DebuggedBatch,
+    DebuggedKey,
+    DebuggedOutput,
+    DebuggedState,
+    KeyDebug,
+)
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
 from state_engine.replay.replay import ReplayReport
@@ -201,6 +209,7 @@ __all__ = [
     "RegistrationReport", "RegisteredName",
     "DeadLetter", "Disposal", "PartitionStatus", "PinnedCheckpoint", "SqlView", "StateDiff", "TaskProgress",
     "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
+    "KeyDebug", "DebuggedKey", "DebuggedBatch", "DebuggedState", "DebuggedOutput", "KeyStep", "KeyElement",
     # functions
     "Function", "MapFunction", "FlatMapFunction", "FilterFunction", "KeySelector", "ReduceFunction",
     "AggregateFunction", "FoldFunction", "ProcessFunction", "KeyedProcessFunction", "CoMapFunction",

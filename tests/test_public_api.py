@@ -57,6 +57,7 @@ NAMES = {
     "CountTumblingWindowAssigner", "CountSlidingWindowAssigner", "GlobalWindows", "SessionWindowTimeGapExtractor",
     "EventTimeTrigger", "ProcessingTimeTrigger", "CountTrigger", "PurgingTrigger",
     "StateDiff", "TaskProgress", "KeyHistory", "KeyEvent", "RowsOfKey", "StateOfKey", "TimersOfKey",
+    "KeyDebug", "DebuggedKey", "DebuggedBatch", "DebuggedState", "DebuggedOutput", "KeyStep", "KeyElement",
     "IntervalJoined", "ProcessJoinFunction",
     "LastRow", "Scd2", "TopN", "KafkaSource", "KafkaSink", "VectorizedKeyedFunction", "VectorizedResult",
 }  # fmt: skip
@@ -162,7 +163,8 @@ CALLS = {
 }
 LOOKS = {
     "branches", "checkpoints", "read_state", "sql", "list_views", "diff", "dead_letters", "list_dead_letters",
-    "partitions", "plan", "compare", "explain", "list", "verify", "close", "savepoints", "state_processor", "published",
+    "partitions", "plan", "compare", "explain", "debug", "list", "verify", "close", "savepoints",
+    "state_processor", "published",
 }  # fmt: skip
 RUNS = {"run", "replay", "create", "tidy"}
 """A replay is what a run would do; a savepoint adds files of its own; ``tidy`` changes no row."""

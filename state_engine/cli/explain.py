@@ -93,10 +93,10 @@ def event_lines(event: KeyEvent) -> Iterator[str]:
     for rows in event.inputs:
         yield from _row_lines(f"in    {rows.place}", rows)
     for state in event.states:
-        shown = f", shown by table {listed(state.tables)}" if state.tables else ""
-        yield f"  state {state.operator}.{state.state}{shown}"
-        yield f"    before {_shown(state.before)}"
-        yield f"    after  {_shown(state.after)}"
+        by_tables = f", shown by table {listed(state.tables)}" if state.tables else ""
+        yield f"  state {state.operator}.{state.state}{by_tables}"
+        yield f"    before {shown(state.before)}"
+        yield f"    after  {shown(state.after)}"
     for timers in event.timers:
         if timers.set:
             yield f"  timer {timers.operator}: set {listed(timers.set)}"
@@ -114,10 +114,11 @@ def _row_lines(what: str, rows: RowsOfKey) -> Iterator[str]:
     elif rows.count:
         yield f"  {what}: {counted(rows.count, 'row')}"
         for row in rows.rows:
-            yield f"    {_shown(row)}"
+            yield f"    {shown(row)}"
         if rows.count > len(rows.rows):
             yield f"    and {rows.count - len(rows.rows):,} more"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as text."""
     return _NOTHING if value is None else text(plain(value))

@@ -37,6 +37,7 @@ _PANELS = {
         "history.checkpoints",
         "queries.sql",
         "explain.explain",
+        "debug.debug",
         "state.state",
         "dead_letters.dead_letters",
     ),

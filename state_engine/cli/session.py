@@ -123,16 +123,21 @@ def _json_lines() -> logging.Formatter:
 
 
 @contextmanager
-def opened(doing: str = "") -> Iterator[StateEngine]:
-    """The engine on the root that the settings name."""
-    with errors.status("Starting Spark …"):
+def opened(doing: str = "", *, spark: bool = True) -> Iterator[StateEngine]:
+    """The engine on the root that the settings name.
+
+    Args:
+        spark: whether to start Spark; else the engine does where it needs it.
+    """
+    with errors.status("Starting Spark …" if spark else "Loading …"):
         from state_engine.engine.engine import (
             StateEngine,
         )  # here: most of the engine is needed only with Spark
         from state_engine.spark.session import local_session
 
         settings = loaded_settings().settings
-        engine = StateEngine(settings.root, local_session(settings), durability=settings.durability)
+        session = local_session(settings) if spark else None
+        engine = StateEngine(settings.root, session, durability=settings.durability)
     with engine:
         if not doing:
             yield engine

@@ -36,6 +36,7 @@ from state_engine.spark.no_spark import has_spark
 from state_engine.spark.session import check_is_classic, check_session, local_session
 from state_engine.spark.shipping import ship_code
 from state_engine.spark.stores import find_stores, reach_stores
+from state_engine.storage.committed_rows import committed_rows
 from state_engine.storage.delta.kernel import DeltaKernel
 from state_engine.storage.delta.store_checks import StoreChecks
 from state_engine.storage.java_gateway import java_context, java_session
@@ -162,8 +163,11 @@ class EngineContext:
         """The tables of a job that has run. Raises ConfigurationError where it has not."""
         tables = self.existing(name)
         if tables is None:
-            raise ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
+            raise self._never_ran(name)
         return tables
+
+    def _never_ran(self, name: str) -> ConfigurationError:
+        return ConfigurationError(f"job '{name}' has no checkpoint in {self.root} yet: run it first")
 
     def publication(self, tables: JobTables) -> Publication:
         """Of a job; kept, because it knows what is published."""
@@ -258,6 +262,15 @@ class EngineContext:
         """All rows of a job, by id; none where it never ran."""
         tables = self.existing(name)
         return tables.log.load() if tables else History()
+
+    def recorded(self, name: str) -> History:
+        """All rows of a job that has run, read without Java where no kernel is there yet."""
+        if self._kernel is not None or (self.session is not None and not has_spark(self.session)):
+            return self.ran(name).log.load()
+        committed = committed_rows(self.root, name)
+        if committed is None:
+            raise self._never_ran(name)
+        return History(committed.rows)
 
     # -- what changes jobs -----------------------------------------------------------------------------------------
 

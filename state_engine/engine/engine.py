@@ -51,6 +51,7 @@ from state_engine.queries.state_views import SqlView
 from state_engine.replay.backfill import BackfillReport, Mode
 from state_engine.replay.comparison import ComparisonReport, compare
 from state_engine.replay.differences import StateDiff
+from state_engine.replay.key_debug import KeyDebug
 from state_engine.replay.key_history import KeyHistory
 from state_engine.replay.replay import ReplayReport, recording
 from state_engine.spark.catalog import place_of
@@ -380,6 +381,57 @@ class StateEngine:
             first=from_checkpoint,
             last=to_checkpoint,
             newest=last,
+            on_progress=on_progress,
+        )
+
+    def debug(
+        self,
+        job: StatefulJob,
+        key: Any,
+        *,
+        checkpoint_id: int | None = None,
+        from_checkpoint: int | None = None,
+        to_checkpoint: int | None = None,
+        operator: str | None = None,
+        parameters: Mapping[str, str] | None = None,
+        on_progress: Callable[[CheckpointRow], object] | None = None,
+    ) -> KeyDebug:
+        """Run today's function over the recorded inputs of one key, in this process, and compare with the record.
+
+        The key starts with the state that it had, and goes on with its own from micro-batch to micro-batch. A debugger
+        stops in the function, whose elements come one by one. Nothing is written to the root. Spark starts only where
+        an input cannot be read without it; then there is a note. Operators before this one run again, over all rows
+        of the micro-batch. The report names what is gone (a file, state of an expired checkpoint), and the rest runs.
+
+        Args:
+            key: as functions see it, or a dict by column.
+            checkpoint_id: this micro-batch alone; by default the newest of the last 20 that touched the key.
+            from_checkpoint, to_checkpoint: instead, micro-batches on the path of the head, both included.
+            operator: only of this one; all that are keyed like this by default.
+            parameters: of the job, which are not recorded.
+            on_progress: called before each micro-batch is read.
+
+        Raises:
+            ConfigurationError: the job never ran, there is no such operator or micro-batch, or nothing has such keys.
+
+        Whatever the function raises comes as it is, unless the job sets refused rows aside.
+
+        Example::
+
+            debugged = engine.debug(job, "N121DE", checkpoint_id=41)
+            for batch in debugged.operators[0].batches:
+                print(batch.steps, batch.states, batch.outputs)
+            assert debugged.same
+        """
+        if checkpoint_id is not None and (from_checkpoint, to_checkpoint) != (None, None):
+            raise ConfigurationError(
+                "debug() takes checkpoint_id, or from_checkpoint and to_checkpoint, and not both: leave one of them out"
+            )
+        return queries.debugger(self.context, code_of(job, "debug()"), parameters or {}).debug(
+            key,
+            operator=operator,
+            first=from_checkpoint if checkpoint_id is None else checkpoint_id,
+            last=to_checkpoint if checkpoint_id is None else checkpoint_id,
             on_progress=on_progress,
         )
 

@@ -5,7 +5,7 @@ Reads only: nothing here waits for a micro-batch or keeps one waiting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -26,8 +26,10 @@ from state_engine.queries.spark_sql import query
 from state_engine.queries.state_reader import read_state as read_state_of
 from state_engine.queries.state_views import SqlView, ViewedJob, views_of
 from state_engine.replay.differences import StateDiff, diff_states
+from state_engine.replay.key_debug import KeyDebugger
 from state_engine.replay.key_history import KeyExplainer
 from state_engine.replay.key_inputs import KeyInputs
+from state_engine.replay.key_recording import KeyRecorder
 from state_engine.sinks.base import verify_files
 from state_engine.spark.engine_session import handed_out, moved
 from state_engine.storage.layout import DEAD_LETTERS_SCHEMA, WRITE_ID, JobLayout
@@ -125,6 +127,16 @@ def explainer(context: EngineContext, job: StatefulJob | str, limit: int) -> Key
         inputs = KeyInputs(job, planner, executor)
     outputs = OutputReader(context.spark, tables.layout)
     return KeyExplainer(context.spark, tables.layout, tables.log.load(), outputs, inputs, limit)
+
+
+def debugger(context: EngineContext, job: StatefulJob, parameters: Mapping[str, str]) -> KeyDebugger:
+    """Debugs keys of a job; starts Spark only for what nothing else reads."""
+    layout, history = JobLayout(context.root, job.name), context.recorded(job.name)
+
+    def session() -> SparkSession:
+        return context.spark
+
+    return KeyDebugger(KeyRecorder(job, layout, history, session, parameters))
 
 
 def dead_letters(context: EngineContext, name: str, session: SparkSession) -> DataFrame:

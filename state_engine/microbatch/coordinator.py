@@ -33,8 +33,16 @@ from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundS
 from state_engine.core.errors import BadFileError, CommitFailedError, InvariantError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
-from state_engine.job.parallelism import parallelism_in_force
-from state_engine.microbatch.attempt import Committed, Executed, Listed, Planned, Spent, Staged
+from state_engine.microbatch.attempt import (
+    Committed,
+    Executed,
+    Listed,
+    Planned,
+    Spent,
+    Staged,
+    batch_after,
+    rescaled_path,
+)
 from state_engine.microbatch.attempt_outputs import OutputsOfJob, discard_state, leaving_rest_to_collection
 from state_engine.microbatch.batch import BatchContext, Script
 from state_engine.microbatch.batch_result import check_limit
@@ -244,31 +252,19 @@ class CheckpointCoordinator:
             planned = self._script(path)
             if planned is None:
                 return None
-            if path and planned.rescaled is not None:
-                path = [*path[:-1], replace(path[-1], rescaled=planned.rescaled)]
+            path = rescaled_path(path, planned)
             parent = path[-1] if path else None
             if not (planned.recorded_clock or self._options.accept_clock):
                 check_clock(self._job, planned.clock_ms, parent)
-            known = {s.name: s.watermark_ms for s in parent.sources} if parent else {}
-            timed = [n for n, node in self._job.sources.items() if node.timed]
-            cut = cut_of(planned.slices, parent)
-            batch = BatchContext(
+            batch = batch_after(
+                path,
+                planned,
+                self._job,
                 write_id=self._tables.clock.attempt().write_id,
-                path=path,
-                slices=cut.slices,
-                clock_ms=max(planned.clock_ms, parent.clock_ms if parent else 0),
-                watermarks_ms={name: known.get(name) for name in timed},
-                parameters=self._options.parameters,
                 checkpoint_id=max(self._next_id, parent.checkpoint_id + 1 if parent else 1),
-                parallelism=parallelism_in_force(self._job, parent),
+                parameters=self._options.parameters,
                 branch=self._options.branch,
-                drain=planned.drain,
-                without_rows=cut.without_rows,
-                partition=cut.partition,
-                late_rows=cut.late_rows,
                 backfill=self._options.backfill,
-                letters=planned.letters,
-                time=planned.time,
                 local_copies=self._options.local_copies,
             )
             positions = {n: position_after(n, node.source, path) for n, node in self._job.sources.items()}

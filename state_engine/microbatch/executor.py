@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -56,10 +58,10 @@ from state_engine.microbatch.quiet_time import runs_without_input
 from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
-from state_engine.microbatch.routing.routing import KeyRows, Router, nothing_new
+from state_engine.microbatch.routing.routing import KeyRows, Routed, Router, nothing_new
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.subtask_outputs import exchange_rows, order_fields, read_exchange
-from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport
+from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import ROW_COLUMN, naming_source
 from state_engine.sources.frames import (
@@ -87,12 +89,18 @@ from state_engine.storage.stores.files import join, write_parquet
 
 Frames = dict[int | tuple[str, str], StreamFrame | None]
 """Rows of streams: of an operator's output by uid and tag, of another node by the node."""
+Taken = TypeVar("Taken")
 _DRIVER = 99_999
 """In names of files, in place of a subtask: the driver wrote it."""
 
 
 class GraphExecutor:
-    """Runs one batch of one job."""
+    """Runs one batch of one job.
+
+    Args:
+        layout: where files go.
+        reads: where state is read; None for where files go.
+    """
 
     def __init__(
         self,
@@ -101,9 +109,10 @@ class GraphExecutor:
         *,
         layout: JobLayout,
         router: Router,
+        reads: JobLayout | None = None,
     ) -> None:
         self._spark, self._job, self._layout = spark, job, layout
-        self._router = router
+        self._router, self._reads = router, reads or layout
         # outputs that anything but plain sinks reads
         chained = (p for n in job.nodes() if not isinstance(n, SideOutputNode) for p in parents(n))
         self._exchanged = {place for node in chained if (place := output_of(node)) is not None}
@@ -145,6 +154,34 @@ class GraphExecutor:
                 given = _input(node, place, replace(frame, refused=()))
                 rows = self._router.rows_of_key(given, operator, key_hash, limit=limit)
         return rows
+
+    def input_of(
+        self,
+        operator: OperatorNode,
+        batch: BatchContext,
+        outputs: AttemptSinks,
+        take: Callable[[Routed, SubtaskSpec], Taken],
+    ) -> Taken | None:
+        """What is made of an operator's input, after the operators before it have run; None where it would not run."""
+        if not has_spark(self._spark):
+            return self._input_of(operator, batch, outputs, take)
+        for attempt in self._attempts():
+            with attempt:
+                taken = self._input_of(operator, batch, outputs, take)
+        return taken
+
+    def _input_of(
+        self,
+        operator: OperatorNode,
+        batch: BatchContext,
+        outputs: AttemptSinks,
+        take: Callable[[Routed, SubtaskSpec], Taken],
+    ) -> Taken | None:
+        done, frames = Execution(outputs), Frames()
+        for before in takewhile(lambda one: one is not operator, self._job.operators.values()):
+            self._run_operator(before, batch, done, frames)
+        prepared = self._prepared(operator, batch, done, frames)
+        return None if prepared is None else take(*prepared)
 
     def _attempts(self) -> Iterator[Attempt]:
         frames = [n.function for n in self._job.nodes() if isinstance(n, TransformNode)]
@@ -217,6 +254,21 @@ class GraphExecutor:
     def _run_operator(
         self, operator: OperatorNode, batch: BatchContext, done: Execution, frames: Frames
     ) -> None:
+        prepared = self._prepared(operator, batch, done, frames)
+        if prepared is None:
+            return
+        routed, spec = prepared
+        reports = run_operator(self._spark, routed, spec)
+        done.add(operator.uid, reports)
+        for output in spec.outputs:
+            if output.exchange:
+                place = (operator.uid, output.name)
+                frames[place] = self._output_frame(operator, output, routed.layout, reports)
+
+    def _prepared(
+        self, operator: OperatorNode, batch: BatchContext, done: Execution, frames: Frames
+    ) -> tuple[Routed, SubtaskSpec] | None:
+        """The input of an operator and what its subtasks are given; None where it does not run."""
         job, uid = self._job, operator.uid
         inputs = []
         for place, one in enumerate(operator.inputs):
@@ -232,7 +284,7 @@ class GraphExecutor:
             inputs.append(_input(operator.inputs[letters.input].parent, letters.input, frame))
             done.rows_by_source[LETTERS] = len(letters.letters)
         if not inputs and not runs_without_input(operator, batch, watermarks.end()):
-            return
+            return None
         watermarks.look_ahead([one.frame for one in inputs if one.frame.event_time is not None])
         parallelism = batch.parallelism[uid]
         if inputs:
@@ -254,14 +306,11 @@ class GraphExecutor:
             done.input_types[uid] = recorded_text(input_types(operator, inputs, recorded))
         outputs = self._outputs(operator, inputs, recorded, done)
         spec = subtask_spec(
-            job, operator, batch, layout=self._layout, routed=routed, key_schema=key_schema, inputs=inputs,
-            outputs=outputs, clocks=watermarks.clocks(), judges_lateness=uid in self._need_watermarks,
+            job, operator, batch, layout=self._layout, reads=self._reads, routed=routed, key_schema=key_schema,
+            inputs=inputs, outputs=outputs, clocks=watermarks.clocks(),
+            judges_lateness=uid in self._need_watermarks,
         )  # fmt: skip
-        reports = run_operator(self._spark, routed, spec)
-        done.add(uid, reports)
-        for output in outputs:
-            if output.exchange:
-                frames[uid, output.name] = self._output_frame(operator, output, layout, reports)
+        return routed, spec
 
     def _outputs(
         self,

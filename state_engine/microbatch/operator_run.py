@@ -69,6 +69,7 @@ def subtask_spec(
     batch: BatchContext,
     *,
     layout: JobLayout,
+    reads: JobLayout,
     routed: Routed,
     key_schema: KeySchema | None,
     inputs: Sequence[RoutedInput],
@@ -79,6 +80,10 @@ def subtask_spec(
     """What all subtasks of an operator are given; ``key_schema`` comes from ``checked_key``.
 
     Dead letters that are sent again reach the function, however late they are.
+
+    Args:
+        layout: where files go.
+        reads: where state is read.
     """
     recorded = batch.parent.operator(operator.uid) if batch.parent else None
     function, key = operator.function, declared_key(operator)
@@ -97,11 +102,11 @@ def subtask_spec(
         keyed=operator.keyed,
         key_schema=key_schema,
         outputs=outputs,
-        state_files=state_files(layout, batch.path, operator.uid),
+        state_files=state_files(reads, batch.path, operator.uid),
         recorded_states={s.name: s for s in recorded.states} if recorded else {},
         earlier_states=earlier_states(operator.uid, batch.path),
         dropped_states=operator.dropped_states,
-        operator_state=_restored_state(operator, batch, known=recorded is not None),
+        operator_state=_restored_state(operator, batch, reads, known=recorded is not None),
         dead_letters=job.on_error == "dead_letter",
         clocks=clocks,
         checkpoint_id=batch.checkpoint_id,
@@ -317,13 +322,16 @@ def run_subtasks(
     return [SubtaskReport.of(one) for one in reports]
 
 
-def _restored_state(operator: OperatorNode, batch: BatchContext, *, known: bool) -> RestoredOperatorState:
+def _restored_state(
+    operator: OperatorNode, batch: BatchContext, reads: JobLayout, *, known: bool
+) -> RestoredOperatorState:
     refs: Mapping[str, OperatorStateRef] = (
         {r.operator: r for r in batch.parent.operator_state} if batch.parent else {}
     )
     ref = refs.get(operator.uid)
     left = ref and replace(ref, states=[s for s in ref.states if s.name not in operator.dropped_states])
     return RestoredOperatorState(
+        uri=reads.operator_state,
         ref=left,
         files=[] if ref is None else operator_state_files(batch.path, ref),
         restored=ref is not None and restored_since_last_run(batch.path, ref),

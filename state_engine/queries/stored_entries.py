@@ -10,7 +10,7 @@ from base64 import b64decode
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import time
+from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -21,10 +21,12 @@ from pyspark.sql.types import StructType
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow, OperatorCheckpoint
 from state_engine.core.errors import ConfigurationError, InvalidKeyError
+from state_engine.core.keys.key_arrays import canonical_array, hash_columns, key_refusals
 from state_engine.core.keys.key_groups import KeyGroupRange
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.state_schema import StateSchema
+from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl, quoted
 from state_engine.core.types.durations import Instant
 from state_engine.core.types.spark_types import spark_schema
@@ -180,6 +182,32 @@ def keys_frame(
         )
     canonical = [canonical_column(c, t).alias(n) for n, (c, t) in zip(schema.columns, pairs, strict=True)]
     return typed.select(F.struct(*canonical).alias(KEY), key_hash_column(pairs).alias(KEY_HASH)).distinct()
+
+
+def stored_key(key: Any, schema: KeySchema, *, what: str) -> tuple[Any, int]:
+    """A key as functions have it inside of the engine, and its hash; without Spark, else as ``keys_frame``."""
+    given = key_table([key], schema, what=what)
+    try:
+        columns = [
+            _column(one_chunk(given[name]), kind)
+            for name, kind in zip(schema.names, schema.types, strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
+        raise InvalidKeyError(f"{what}: {key!r} cannot be of type {schema.declared_text}: {error}") from None
+    if any(why is not None for why in key_refusals(schema.names, columns).to_pylist()):
+        raise InvalidKeyError(f"{what}: {key!r} cannot be a key, or not one of type {schema.declared_text}")
+    canonical = [canonical_array(column) for column in columns]
+    return schema.decode(canonical)[0], int(hash_columns(canonical)[0])
+
+
+def _column(given: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A part of a key in its type; times also as ISO 8601 text."""
+    if pa.types.is_timestamp(kind) and pa.types.is_string(given.type):
+        at = datetime.fromisoformat(given[0].as_py())
+        if kind.tz is None and at.tzinfo is not None:
+            at = at.astimezone(UTC).replace(tzinfo=None)
+        given = pa.array([at.replace(tzinfo=at.tzinfo or UTC) if kind.tz is not None else at])
+    return given.cast(kind)
 
 
 def key_table(keys: Iterable[Any], schema: KeySchema, *, what: str) -> pa.Table:

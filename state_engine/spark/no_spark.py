@@ -14,13 +14,17 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class NeedsSparkError(ConfigurationError):
+    """What runs without Spark asks it for something."""
+
+
 class _NoSpark:
     limits = NO_LIMITS
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # copies and pickles look for what there may be
             raise AttributeError(name)
-        raise ConfigurationError(
+        raise NeedsSparkError(
             f"this needs Spark ('{name}' of a session), and the job runs in memory, without it: test it with a "
             "StateEngine on a temporary root"
         )

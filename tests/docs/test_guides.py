@@ -28,7 +28,7 @@ from tests.support.guides import DOCS, GUIDES, blocks_of, code_blocks, run_examp
 
 EXAMPLES = {
     "aggregates": 5, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 5,
-    "changing_inputs": 4, "clusters": 2, "columns": 3, "dagster": 6, "duplicates_and_top_lists": 4,
+    "changing_inputs": 4, "clusters": 2, "columns": 3, "dagster": 6, "debugging": 1, "duplicates_and_top_lists": 4,
     "event_time": 4, "evolution": 2, "features": 4, "flights": 1, "history_tables": 5, "joins": 5, "kafka": 5,
     "late_rows": 1, "object_stores": 2, "operations": 1, "patterns": 3, "planning": 1,
     "published_sql": 1, "published_tables": 2,
@@ -48,6 +48,7 @@ ELSEWHERE = {
     "change_feeds": "sources/test_reading_files_guide.py",
     "clusters": "spark/test_clusters_guide.py",
     "dagster": "dagster/test_guide.py",
+    "debugging": "replay/test_key_debug.py",
     "kafka": "kafka/test_kafka_records.py",
     "planning": "code_changes/test_plan_command.py",
     "published_tables": "state_tables/test_readers.py",

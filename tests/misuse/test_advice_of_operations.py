@@ -355,6 +355,26 @@ ADVICE: dict[str, Advice] = {
         "checkpoint 99 is not on the path of the head, which is .*3",
         lambda p: p.engine.explain(p.shop, {"k": "a"}, to_checkpoint=3),
     ),
+    "a key of other columns to debug": Advice(
+        lambda p: p.engine.debug(p.shop, {"user": "a"}),
+        r"no operator is keyed like .*; operators of its code that have run, and their keys: .*sums.*k",
+        lambda p: p.engine.debug(p.shop, {"k": "a"}),
+    ),
+    "a key of another type to debug": Advice(
+        lambda p: p.engine.debug(p.shop, {"k": None}),
+        r"the key .* cannot be a key, or not one of type",
+        lambda p: p.engine.debug(p.shop, {"k": "a"}),
+    ),
+    "a micro-batch that is not on the path to debug": Advice(
+        lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=99),
+        "checkpoint 99 is no micro-batch on the path of the head; those are .*3",
+        lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3),
+    ),
+    "one micro-batch to debug, and a range": Advice(
+        lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3, to_checkpoint=3),
+        "takes checkpoint_id, or from_checkpoint and to_checkpoint, and not both: leave one of them out",
+        lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3),
+    ),
     "a mode that is not there": Advice(
         lambda p: p.engine.backfill(p.days, DAYS[0], DAYS[1], "forward", dry_run=True),
         "mode must be one of roll_forward, .*not 'forward'",

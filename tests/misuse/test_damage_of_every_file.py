@@ -71,6 +71,7 @@ CALLS: dict[str, Callable[[DamagedPlace], Any]] = {
     "savepoint": after(lambda engine, job: engine.savepoints(job).create("more", f"{engine.root}/../more")),
     "sql": asked(lambda engine, job: sorted(engine.sql(job, "SELECT k, value FROM total").collect())),
     "explain": asked(lambda engine, job: [engine.explain(job, "a") and None]),  # says what cannot be known
+    "debug": asked(lambda engine, job: [engine.debug(job, "a") and None]),  # says what cannot be known
     "diff": asked(
         lambda engine, job: [
             sorted(map(str, one.changes.collect())) for one in engine.diff(job, *first_two(engine, job))

@@ -89,15 +89,7 @@ class HarnessRun:
             keys, values, stamps, marks, kinds: of the elements: their times, and the watermarks before them.
             drain: whether to fire all event-time timers at the end.
         """
-        s = self._settings
-        watermark_ms = None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms
-        context = KeyContext(
-            clock_ms=s.clock_ms,
-            watermark_ms=watermark_ms,
-            checkpoint_watermark_ms=watermark_ms,
-            has_event_time=s.has_event_time,
-        )
-        context.present = s.key_form
+        context = self._context()
         if isinstance(self.function, VectorizedKeyedFunction):
             self._run_vectorized(
                 self.function, context, keys or [], values, stamps, marks, kinds=kinds, drain=drain
@@ -108,12 +100,8 @@ class HarnessRun:
             try:
                 operator.open()
                 try:
-                    if broadcast:
-                        elements, times, of_each = zip(*broadcast, strict=True)
-                        operator.process_broadcast(elements, times, self.out, kinds=of_each)
-                    process = operator.process_in_order if s.ordered else operator.process
-                    process(keys, values, stamps, self.out, watermarks=marks, kinds=kinds)
-                    operator.fire_rest(s.end_watermark_ms, self.out, drain=drain)
+                    self._feed(operator, keys, values, stamps, marks, kinds=kinds, broadcast=broadcast)
+                    self._fire_rest(operator, drain=drain)
                     self.state = operator.snapshot()
                 finally:
                     operator.close()
@@ -121,6 +109,31 @@ class HarnessRun:
                 raise refused.__cause__ or refused from None
             self.metrics = operator.metrics()
             self.changes = changes()
+
+    def _context(self) -> KeyContext:
+        s = self._settings
+        watermark_ms = None if s.watermark_ms == MIN_TIMESTAMP else s.watermark_ms
+        context = KeyContext(
+            clock_ms=s.clock_ms,
+            watermark_ms=watermark_ms,
+            checkpoint_watermark_ms=watermark_ms,
+            has_event_time=s.has_event_time,
+        )
+        context.present = s.key_form
+        return context
+
+    def _feed(
+        self, operator: StreamOperator, keys: list[Any] | None, values: list[Any], stamps: list[int | None],
+        marks: list[int], *, kinds: list[RowKind] | None, broadcast: list[tuple[Any, int | None, RowKind]],
+    ) -> None:  # fmt: skip
+        if broadcast:
+            elements, times, of_each = zip(*broadcast, strict=True)
+            operator.process_broadcast(elements, times, self.out, kinds=of_each)
+        process = operator.process_in_order if self._settings.ordered else operator.process
+        process(keys, values, stamps, self.out, watermarks=marks, kinds=kinds)
+
+    def _fire_rest(self, operator: StreamOperator, *, drain: bool) -> None:
+        operator.fire_rest(self._settings.end_watermark_ms, self.out, drain=drain)
 
     def _run_vectorized(
         self, function: VectorizedKeyedFunction, context: KeyContext, keys: list[Any], values: list[Any],

@@ -74,13 +74,13 @@ class MemoryState:
         descriptor, entries = self.descriptors[name], copy.deepcopy(self.entries[name])
         if descriptor.ttl is None:
             return entries
-        return {key: _UNSTAMPED[descriptor.shape](stored) for key, stored in entries.items()}
+        return {key: UNSTAMPED[descriptor.shape](stored) for key, stored in entries.items()}
 
     def keys_with_timers(self) -> list[Any]:
         return list(self.entries.get(TIMERS, ()))
 
 
-_UNSTAMPED: dict[str, Callable[[Any], Any]] = {
+UNSTAMPED: dict[str, Callable[[Any], Any]] = {
     "value": lambda item: item.value,
     "list": lambda items: [item.value for item in items],
     "map": lambda items: {key: item.value for key, item in items.items()},

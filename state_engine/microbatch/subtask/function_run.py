@@ -39,7 +39,7 @@ class FunctionRun:
         restored = read_subtask_state(
             held.ref,
             held.files,
-            uri=spec.layout.operator_state,
+            uri=held.uri,
             subtask=self._work.index,
             parallelism=spec.parallelism,
             max_parallelism=spec.max_parallelism,

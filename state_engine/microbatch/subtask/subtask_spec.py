@@ -81,13 +81,15 @@ class RestoredOperatorState:
     """What the parent checkpoint holds of an operator's own state.
 
     Attributes:
-        ref: where it lies; None where no checkpoint knows any.
+        ref: what it is; None where no checkpoint knows any.
+        uri: the table of its files.
         restored: whether a restore lies between the operator's last run and now.
         completed: ids of the checkpoints of which listeners are notified now.
     """
 
     ref: OperatorStateRef | None
     files: list[DataFile]
+    uri: str = ""
     restored: bool = False
     known: bool = False
     completed: list[int] = field(default_factory=list)

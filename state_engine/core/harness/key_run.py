@@ -1,0 +1,350 @@
+"""``KeyRun``: one key of one operator, micro-batch after micro-batch, with what happened at each of its elements.
+
+What ``StateEngine.debug`` runs in the place of subtasks, and ``state_engine.testing.run_key`` in a test: the operator
+loop is that of the engine. Each element comes with the watermark before it, which other keys moved, so a key alone sees
+the time that it saw among them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from state_engine.core.functions.checkpointed import CheckpointListener
+from state_engine.core.functions.output_tag import OutputTag
+from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
+from state_engine.core.harness.harness_run import BatchSettings, HarnessRun
+from state_engine.core.keys.key_form import KeyForm
+from state_engine.core.operator.element_kinds import shown_changes, split
+from state_engine.core.operator.late_elements import LateElement
+from state_engine.core.operator.operator_lifecycle import Resumption
+from state_engine.core.operator.outputs import ElementOutputs, Refusal, SideOutputs
+from state_engine.core.operator.stream_operator import StreamOperator
+from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
+from state_engine.core.state.descriptors import TIMERS, StateDescriptor
+from state_engine.core.state.memory_state import UNSTAMPED, MemoryState
+from state_engine.core.state.state_table import NO_KEY, KeyContext, KeyedEntries
+from state_engine.core.types.every_type import TypeInformation
+from state_engine.core.types.row import RowKind
+from state_engine.core.types.timestamps import MIN_TIMESTAMP
+
+Timers = list[tuple[int, str]]
+"""Time in milliseconds and domain of each, in order."""
+
+
+@dataclass(frozen=True)
+class KeyElement:
+    """An element, as the subtask of a key was given it.
+
+    Attributes:
+        value: as the function sees it.
+        timestamp: event time in milliseconds.
+        watermark: that before the element, in milliseconds.
+        input: 1 or 2, of an operator with two inputs, or whose broadcast elements stand among the others.
+        kind: where the stream changes.
+        late: whether it is late and passes by the function.
+        late_to: the side output that it goes to then; None where nobody reads that.
+    """
+
+    value: Any
+    timestamp: int | None = None
+    watermark: int = MIN_TIMESTAMP
+    input: int = 1
+    kind: RowKind = RowKind.INSERT
+    late: bool = False
+    late_to: OutputTag | None = None
+
+
+@dataclass(frozen=True)
+class KeyBatch:
+    """What one micro-batch holds of a key; times in milliseconds.
+
+    Attributes:
+        elements: in total order.
+        broadcast: broadcast elements that come before them.
+        watermark_ms, end_watermark_ms: before and after the micro-batch.
+        checkpoint_watermark_ms: of the parent checkpoint.
+        drain: whether the input has ended for good.
+        parent_id: the micro-batch that it continues.
+    """
+
+    elements: Sequence[KeyElement] = ()
+    broadcast: Sequence[KeyElement] = ()
+    checkpoint_id: int = 1
+    clock_ms: int = 0
+    watermark_ms: int = MIN_TIMESTAMP
+    end_watermark_ms: int = MIN_TIMESTAMP
+    checkpoint_watermark_ms: int | None = None
+    drain: bool = False
+    parent_id: int | None = None
+
+
+@dataclass(frozen=True)
+class KeyOperator:
+    """The operator that a key is run on; see ``OperatorHarness`` and ``StreamOperator`` for the names.
+
+    Attributes:
+        two_inputs: whether elements come to the function by their input.
+        subtask: that owns the key.
+    """
+
+    uid: str
+    function: Any
+    output_type: TypeInformation
+    input_type: TypeInformation
+    key_type: TypeInformation
+    key_form: KeyForm | None = None
+    side_outputs: Mapping[str, OutputTag] = field(default_factory=dict)
+    has_event_time: bool = False
+    two_inputs: bool = False
+    ordered: bool = False
+    changing: bool = False
+    emits_changes: bool = False
+    dead_letters: bool = False
+    subtask: int = 0
+    parallelism: int = 1
+    max_parallelism: int = 128
+    parameters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KeyStep:
+    """One element of the key, or the timers that fire at the end of a micro-batch.
+
+    Attributes:
+        what: ``element``, ``broadcast``, ``timers``; or ``columns``: a function over columns is called once.
+        element: None of timers and columns.
+        before, after: the states of the key, by name; those without anything are absent.
+        timers_before, timers_after: of the key.
+        outputs: pairs of the id of a side output, or None, and what went out.
+        refused: what the function refused.
+    """
+
+    what: str
+    element: KeyElement | None
+    before: dict[str, Any]
+    after: dict[str, Any]
+    timers_before: Timers
+    timers_after: Timers
+    outputs: list[tuple[str | None, Any]]
+    refused: list[Refusal] = field(default_factory=list)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing changed and nothing went out."""
+        changed = repr(self.before) != repr(self.after) or self.timers_before != self.timers_after
+        return not (changed or self.outputs or self.refused)
+
+
+class KeyRun:
+    """The key, from a state on.
+
+    Args:
+        key: as it is stored.
+        state: of the key; it is changed.
+        restored: what the subtask had of its own, broadcast state included.
+
+    Attributes:
+        state, subtask_state: after the last micro-batch.
+    """
+
+    def __init__(
+        self, operator: KeyOperator, key: Any, state: MemoryState, restored: SubtaskSnapshot | None = None
+    ) -> None:
+        self.operator, self.key = operator, key
+        self.state, self.subtask_state = state, restored
+
+    def run(self, batch: KeyBatch) -> list[KeyStep]:
+        """Run one micro-batch. Raises what the function raises, unless refused elements are set aside."""
+        before = self.values(), self.timers()
+        run = _TracedRun(self._settings(batch), self.operator, self.key, batch, self.subtask_state)
+        run.start()
+        for descriptor, changes in run.changes:
+            self.state.fold(descriptor, changes)
+        self.subtask_state = run.state
+        if isinstance(run.function, CheckpointListener):
+            run.function.notify_checkpoint_complete(batch.checkpoint_id)
+        if not isinstance(self.operator.function, VectorizedKeyedFunction):
+            return run.steps
+        after = self.values(), self.timers()
+        taken = run.taken({})
+        taken += [(one.late_to.tag_id, one.value) for one in batch.elements if one.late_to is not None]
+        return [KeyStep("columns", None, before[0], after[0], before[1], after[1], taken, run.out.refused)]
+
+    def copied(self) -> KeyRun:
+        """The same key, to be run otherwise from here."""
+        return KeyRun(self.operator, self.key, copy.deepcopy(self.state), self.subtask_state)
+
+    def values(self) -> dict[str, Any]:
+        """The states of the key, by name, as users see them; those without anything are absent."""
+        held = {}
+        for name, descriptor in self.state.descriptors.items():
+            value = self.state.values(name).get(self.key)
+            if name != TIMERS and _is_something(value, descriptor):
+                held[name] = value
+        return held
+
+    def timers(self) -> Timers:
+        """The timers of the key."""
+        return sorted(self.state.entries.get(TIMERS, {}).get(self.key, {}))
+
+    def _settings(self, batch: KeyBatch) -> BatchSettings:
+        o = self.operator
+        return BatchSettings(
+            function=o.function,
+            operator=o.uid,
+            parallelism=o.parallelism,
+            max_parallelism=o.max_parallelism,
+            clock_ms=batch.clock_ms,
+            watermark_ms=batch.watermark_ms,
+            end_watermark_ms=batch.end_watermark_ms,
+            has_event_time=o.has_event_time,
+            output_type=o.output_type,
+            dead_letters=o.dead_letters,
+            side_outputs=dict(o.side_outputs),
+            parameters=dict(o.parameters),
+            checkpoint_id=batch.checkpoint_id,
+            state=self.state,
+            key_form=o.key_form,
+            ordered=o.ordered,
+            changing=o.emits_changes,
+            input_type=o.input_type,
+            key_type=o.key_type,
+        )
+
+
+class _TracedRun(HarnessRun):
+    """The subtask of the key, which is given its elements one by one."""
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        operator: KeyOperator,
+        key: Any,
+        batch: KeyBatch,
+        restored: SubtaskSnapshot | None,
+    ) -> None:
+        super().__init__(settings, operator.subtask, restored)
+        self._of, self._key, self._batch = operator, key, batch
+        self.steps: list[KeyStep] = []
+
+    def start(self) -> None:
+        batch, changing = self._batch, self._of.changing
+        given = batch.elements
+        if isinstance(self.function, VectorizedKeyedFunction):  # late ones pass by
+            given = [one for one in given if not one.late]
+        self.run(
+            [NO_KEY if one.late or self._is_broadcast(one) else self._key for one in given],
+            [self._value(one) for one in given],
+            [one.timestamp for one in given],
+            [one.watermark for one in given],
+            kinds=[one.kind for one in given] if changing else None,
+            broadcast=[(one.value, one.timestamp, one.kind) for one in batch.broadcast],
+            drain=batch.drain,
+        )
+
+    def taken(self, since: Mapping[str | None, int]) -> list[tuple[str | None, Any]]:
+        """The outputs behind those that were counted before."""
+        parts: list[tuple[str | None, ElementOutputs | SideOutputs]] = [
+            (None, self.out), *sorted(self.out.side.items())
+        ]  # fmt: skip
+        taken = []
+        for tag, part in parts:
+            values = part.values[since.get(tag, 0) :]
+            kinds, plain = split(values) if self._settings.changing else ([], values)
+            shown = shown_changes(plain, kinds) if self._settings.changing else plain
+            taken += list(zip(repeat(tag), shown))
+        return taken
+
+    def _value(self, one: KeyElement) -> Any:
+        if one.late:
+            return LateElement(one.late_to, one.value)
+        paired = self._of.two_inputs or self._of.ordered
+        return (one.input - 1, one.value) if paired else one.value
+
+    def _is_broadcast(self, one: KeyElement) -> bool:
+        return self._of.ordered and one.input == 2
+
+    def _context(self) -> KeyContext:
+        context = super()._context()
+        context.checkpoint_watermark_ms = self._batch.checkpoint_watermark_ms
+        return context
+
+    @property
+    def _resumption(self) -> Resumption:
+        return Resumption(self._batch.checkpoint_id, self._start, self._batch.parent_id)
+
+    def _feed(
+        self, operator: StreamOperator, keys: list[Any] | None, values: list[Any], stamps: list[int | None],
+        marks: list[int], *, kinds: list[RowKind] | None, broadcast: list[tuple[Any, int | None, RowKind]],
+    ) -> None:  # fmt: skip
+        for one in self._batch.broadcast:
+            self._step("broadcast", one, operator, partial(self._process_broadcast, operator, one))
+        for index, one in enumerate(self._batch.elements):
+            what = "broadcast" if self._is_broadcast(one) else "element"
+            self._step(what, one, operator, partial(self._process, operator, index, one))
+
+    def _process_broadcast(self, operator: StreamOperator, one: KeyElement) -> None:
+        operator.process_broadcast(
+            [one.value], [one.timestamp], self.out, watermarks=[one.watermark], kinds=[one.kind]
+        )
+
+    def _process(self, operator: StreamOperator, index: int, one: KeyElement) -> None:
+        key = NO_KEY if one.late or self._is_broadcast(one) else self._key
+        kinds = [one.kind] if self._of.changing else None
+        value = self._value(one)
+        if self._of.ordered:
+            operator.process_in_order(
+                [key], [value], [one.timestamp], self.out, watermarks=[one.watermark], kinds=kinds, diverts=one.late
+            )  # fmt: skip
+            return
+        operator.process(
+            [key], [value], [one.timestamp], self.out,
+            watermarks=[one.watermark], kinds=kinds, diverts=one.late, first=index,
+        )  # fmt: skip
+
+    def _fire_rest(self, operator: StreamOperator, *, drain: bool) -> None:
+        self._step("timers", None, operator, partial(super()._fire_rest, operator, drain=drain))
+        if self.steps[-1].is_quiet:
+            self.steps.pop()
+
+    def _step(
+        self, what: str, one: KeyElement | None, operator: StreamOperator, call: Callable[[], None]
+    ) -> None:
+        lengths, refused = self.out.lengths(), len(self.out.refused)
+        before, timers_before = self._held(operator)
+        call()
+        after, timers_after = self._held(operator)
+        self.steps.append(
+            KeyStep(
+                what,
+                one,
+                before,
+                after,
+                timers_before,
+                timers_after,
+                self.taken(lengths),
+                [replace(refusal, index=None) for refusal in self.out.refused[refused:]],
+            )
+        )
+
+    def _held(self, operator: StreamOperator) -> tuple[dict[str, Any], Timers]:
+        """States and timers of the key at this moment."""
+        tables: Mapping[str, KeyedEntries] = {} if operator.store is None else operator.store.tables
+        timers = tables[TIMERS].entries.get(self._key) if TIMERS in tables else None
+        held = {}
+        for name, table in tables.items():
+            item = table.entries.get(self._key) if name != TIMERS else None
+            if _is_something(item, table.descriptor):
+                plain = item if table.descriptor.ttl is None else UNSTAMPED[table.descriptor.shape](item)
+                held[name] = copy.deepcopy(plain)
+        return held, sorted(timers or ())
+
+
+def _is_something(item: Any, descriptor: StateDescriptor) -> bool:
+    """Whether a state holds anything: an empty list or map is none, and as a value it is one."""
+    return item is not None and (descriptor.shape == "value" or bool(item))
