@@ -62,7 +62,7 @@ class PlannedReplay:
 
     @property
     def text(self) -> str:
-        """Where it begins, and how much it is."""
+        """Its begin and its size."""
         begin = "the very beginning" if self.from_checkpoint is None else f"checkpoint {self.from_checkpoint}"
         if self.problem:
             return f"a replay from {begin} is not possible: {self.problem}"

@@ -1,6 +1,6 @@
 """What follows from each fact that differs between two declarations of a part; pure.
 
-A fact that decides what rows and results are makes a replay: what exists was made otherwise. One that decides when and
+A fact that decides what rows and results are makes a replay: other code made what exists. One that decides when and
 where they come takes effect with the next micro-batch.
 """
 

@@ -1,8 +1,8 @@
 """``planned``: the plan of a job, from its code and from the rows of a root; starts neither Spark nor Java.
 
-What a run refuses comes from the very checks of the run (``microbatch.findings``). What else differs comes from what
-each micro-batch recorded of its code (``microbatch.declared_parts``) and from the states that a trial of ``open`` asks
-for. Some things only rows show: they are notes of the plan, and the run judges them.
+Refusals come from the very checks of the run (``microbatch.findings``). Other differences come from the code that
+each micro-batch recorded (``microbatch.declared_parts``) and from the states that a trial of ``open`` asks for. Some
+things only rows show: they are notes of the plan, and the run judges them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def planned(
     Args:
         history: all rows of the job; none where it never ran.
         clock: gives the processing time in milliseconds, by which entries of states expire.
-        parameters: that a run would be given.
+        parameters: those of the run.
     """
     return _Planning(job, history, layout, clock, parameters).plan()
 
@@ -154,7 +154,7 @@ class _Planning:
 
     @property
     def _same_text(self) -> bool:
-        """Whether the text of all modules of the job is what it was."""
+        """True where the text of all modules of the job is the recorded one."""
         return self._head is not None and self._head.code_version == self.job.code_version
 
     def _job_itself(self) -> Iterator[PartPlan]:

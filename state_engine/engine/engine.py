@@ -212,7 +212,7 @@ class StateEngine:
     ) -> JobPlan:
         """What a run of today's code would do to existing state and outputs: nothing is committed or written.
 
-        Reads the root only, without Spark and Java. What only rows or a subtask show is in ``notes``.
+        Reads the root only, without Spark and Java. ``notes`` has what only rows or a subtask show.
 
         Args:
             parameters, clock: as for ``run``.
@@ -414,7 +414,7 @@ class StateEngine:
         Raises:
             ConfigurationError: the job never ran, there is no such operator or micro-batch, or nothing has such keys.
 
-        Whatever the function raises comes as it is, unless the job sets refused rows aside.
+        An exception of the function comes as it is, unless the job sets refused rows aside.
 
         Example::
 

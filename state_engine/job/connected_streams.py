@@ -37,7 +37,7 @@ from state_engine.job.stream import KeyLike, Stream, key_of
 
 
 def check_merged_timers(job: str, nodes: Iterable[Node]) -> None:
-    """Refuse to merge what event-time timers put out with another stream, where no order has a place for it.
+    """Refuse to merge what event-time timers emit with another stream, where no order has a place for it.
 
     Raises:
         ConfigurationError: the order of an operator's input does not begin with its event time.
@@ -46,7 +46,7 @@ def check_merged_timers(job: str, nodes: Iterable[Node]) -> None:
         if has_event_time(operator) and not is_ordered_by_time(operator):
             sources = sorted({node.name for node in upstream(operator) if isinstance(node, SourceNode)})
             raise ConfigurationError(
-                f"job '{job}', operator '{operator.uid}': what its event-time timers put out is merged with another "
+                f"job '{job}', operator '{operator.uid}': what its event-time timers emit is merged with another "
                 "stream, so it needs a place in the order: begin order_by of each source before it with its event_time "
                 f"column, and give all the same number of columns; they are {sources}. Times that a WatermarkStrategy "
                 "gives are in no order: name a timestamp column there instead. A function of your own whose on_timer "
@@ -55,7 +55,7 @@ def check_merged_timers(job: str, nodes: Iterable[Node]) -> None:
 
 
 def _of_timers(end: SourceNode | OperatorNode | SideOutputNode) -> TypeGuard[OperatorNode | SideOutputNode]:
-    """Whether event-time timers may have put out rows of a stream."""
+    """Whether event-time timers may have emitted rows of a stream."""
     if isinstance(end, SourceNode):
         return False
     function = operator_of(end).function

@@ -77,10 +77,10 @@ class JoinableStream(Stream):
         are in time, in any order. State: ``left`` and ``right``. A left row is kept until the watermark is
         ``most + lateness`` behind it, a right one until it is ``-least + lateness`` behind it.
 
-        **Without**, a regular join, and both streams may change: updates and deletes take rows back. What comes out is
-        the join of the rows that are there. ``inner`` and ``semi`` of inserts give inserts; all others give changes,
+        **Without**, a regular join, and both streams may change: updates and deletes take rows back. The results are
+        the join of the existing rows. ``inner`` and ``semi`` of inserts give inserts; all others give changes,
         where a row beside nulls is deleted as its first partner comes, and comes again as the last one goes. State:
-        ``left`` and ``right``, one entry for each different row that is there, for ever or for ``ttl``. A row is taken
+        ``left`` and ``right``, one entry for each different existing row, for ever or for ``ttl``. A row is taken
         back by one that is equal in all columns. Outputs have the event time of the row that made them, and no row is
         too late.
 
@@ -130,7 +130,7 @@ class JoinableStream(Stream):
         if within is not None:
             if ttl is not None:
                 raise ConfigurationError(
-                    "join(…, within=…) drops each row by event time, when no partner can come any more: leave ttl out"
+                    "join(…, within=…) drops each row by event time, when no partner can come: leave ttl out"
                 )
             settings = JoinSettings(Interval.of(within), kind, *late, time)
             return self._timed_join(other, IntervalJoin, settings, outputs, named)

@@ -1,10 +1,10 @@
 """Compares what the job and its functions declare with what the checkpoint holds, before anything is read or written.
 
 States are declared in ``open``, so a copy of every function whose operator has stored state is opened once a run on
-the driver, with a context that hands out empty states. Only a ``StateMigrationError`` counts: whatever else such an
-``open`` meets (it may want what only workers have) is for the real one to say. States that are asked for later than in
-``open`` are compared when they are asked for, in the subtask, where nothing is committed yet either. What is stored and
-not asked for is the matter of :mod:`.unasked_states`.
+the driver, with a context that hands out empty states. Only a ``StateMigrationError`` counts: other
+errors (it may want what only workers have) are those of the real ``open``. States that are asked for later than in
+``open`` are compared when they are asked for, in the subtask, where nothing is committed yet either. Stored states that
+are not asked for are judged by :mod:`.unasked_states`.
 
 The key that an operator's state is stored by is compared twice: before a run with what the code shows, the columns and
 their types where they are declared; and with the types that its rows have. Other columns are another key, even if they
@@ -83,7 +83,7 @@ class Declarations:
         unasked: finds what is stored and not asked for.
 
     Attributes:
-        not_opened: after the findings, the operators of which only their subtasks can say what they ask for.
+        not_opened: after the findings, the operators whose states only their subtasks know.
         opened: after the findings, what a trial of ``open`` declared, by uid.
     """
 
@@ -138,7 +138,7 @@ class Declarations:
         return None
 
     def _states(self, operator: OperatorNode) -> Iterator[Finding]:
-        """What does not fit of the states that a trial of ``open`` asks for, or does not ask for."""
+        """Findings about the states that a trial of ``open`` asks for, or does not ask for."""
         function, uid = function_for(operator, type_in_code), operator.uid
         opened = OpenedStates(uid, self._path, dropped=operator.dropped_states)
         trial = self._trial(operator, function, opened)

@@ -1,9 +1,9 @@
 """What the code of a job declares, part by part; each micro-batch records it, for those who plan a change of the code.
 
-A part is a source, an operator or a sink. Of each stand here the facts that its results depend on, as plain values, and
+A part is a source, an operator or a sink. Each has the facts that its results depend on, as plain values, and
 a digest of its code: of the functions and classes that it reaches, and of the data that they were made with. Digests
-that two versions of Python or of Statelake made are not compared: the same code may have another one there. Whether the
-code is the same is then a matter of ``code_version``, which goes by the text of modules. Nothing here holds a secret:
+that two versions of Python or of Statelake made are not compared: the same code may have another one there. There,
+``code_version`` decides, by the text of modules. Nothing here holds a secret:
 options of sources and sinks are in digests only.
 """
 
@@ -158,7 +158,7 @@ def _sink(node: SinkNode, digests: _Digests) -> Facts:
 
 
 def _settings(thing: Any) -> dict[str, Any]:
-    """What a source or sink was made with."""
+    """The arguments of a source or sink."""
     return {name: value for name, value in vars(thing).items() if not name.startswith("_")}
 
 

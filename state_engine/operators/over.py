@@ -321,11 +321,11 @@ class Over(KeyedProcessFunction):
                 part.clear()
 
     def _is_behind(self, last: int | None, at: int) -> bool:
-        """Whether a row is the first one of a key that was forgotten."""
+        """True for the first row of a key that was forgotten."""
         return last is not None and self._forget_after_ms is not None and at - last > self._forget_after_ms
 
     def _not_forgotten(self, others: list[Timed]) -> tuple[list[Timed], bool]:
-        """The rows since the key was forgotten last, and whether those that are kept were forgotten."""
+        """The rows since the key was forgotten last, and True where those that are kept were forgotten."""
         if self._forget_after_ms is None:
             return others, False
         last, first, alone = self._last.value(), 0, False
@@ -342,7 +342,7 @@ class Over(KeyedProcessFunction):
 
         Args:
             others: rows behind those that are kept.
-            alone: whether those that are kept were forgotten.
+            alone: True where those that are kept were forgotten.
         """
         results: dict[tuple[int | None, int | None, bool], list[Any]] = {}
         columns = []
@@ -425,7 +425,7 @@ def shape_of_over(
 
 
 def _keeps_rows(aggregate: Aggregate, tile_ms: int | None) -> bool:
-    """Whether the rows are kept that an aggregate is of."""
+    """True where an aggregate needs its rows."""
     return aggregate.reach.rows is not None or (bool(aggregate.reach.spans) and tile_ms is None)
 
 

@@ -428,11 +428,11 @@ def shape_of(untracked: Untracked, lateness: Lateness | None) -> str | None:
 
     Example:
         >>> shape_of("first", None), shape_of("last", Lateness(5))
-        (None, 'versions of last rows lateness 5')
+        (None, 'versions of rows, the last ones lateness 5')
     """
     if untracked == "first" and lateness is None:
         return None
-    return f"versions of {untracked} rows" + (f" {lateness.form}" if lateness else "")
+    return f"versions of rows, the {untracked} ones" + (f" {lateness.form}" if lateness else "")
 
 
 def _check_time(kind: TypeInformation, valid_from: str) -> None:
@@ -444,7 +444,7 @@ def _check_time(kind: TypeInformation, valid_from: str) -> None:
 
 
 def _ms_of(at: date) -> int:
-    """A timestamp or a date as milliseconds since 1970; what has no zone is in UTC."""
+    """A timestamp or a date as milliseconds since 1970; in UTC without a zone."""
     moment = at if isinstance(at, datetime) else datetime.combine(at, time())
     return milliseconds_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
 

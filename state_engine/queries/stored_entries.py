@@ -119,7 +119,7 @@ def _reader(
 def state_view(entries: DataFrame, form: StateForm, key: KeySchema) -> DataFrame:
     """One state as users see it: key columns as stored, ``map_key``, ``value``, and with a time to live ``updated_at``.
 
-    Of a list, ``updated_at`` is a list, too: one time an element. Fields are called as they are declared.
+    ``updated_at`` of a list is a list, too: one time an element. Fields are called as they are declared.
     """
     column = F.col(form.column_name)
     stored, shown = form.value.storage, form.shown

@@ -38,6 +38,7 @@ SHELL = {"", "sh", "bash", "console"}
 NOT_RUN = {
     ("docs/guides/clusters.md", "text"): "the error of a worker without pyarrow; tests/spark has it",
     ("docs/guides/clusters.md", "dockerfile"): "builds an image, which needs a network and a registry",
+    ("docs/guides/debugging.md", "text"): "what the command prints; tests/replay/test_key_debug.py has it",
     ("docs/guides/flights.md", "text"): "a drawing",
     ("docs/guides/object_stores.md", "text"): "an error; tests/stores/test_store_checks.py has it",
     ("docs/guides/operations.md", "text"): "an error; tests/storage/test_parquet_files.py has it",

@@ -55,6 +55,7 @@ PLACES: dict[str, tuple[Callable[..., object], str]] = {
     "FileSource.on_change": (lambda **o: FileSource("rows", schema=ROWS, **o), "'fail' or 'ignore'"),
     "FileSource.on_bad_file": (lambda **o: FileSource("rows", schema=ROWS, **o), "'fail' or 'dead_letter'"),
     "FileSource.missing": (lambda **o: FileSource("rows", schema=ROWS, **o), "'null' or 'refuse'"),
+    "FileSource.further": (lambda **o: FileSource("rows", schema=ROWS, **o), "'ignore' or 'refuse'"),
     "FileSink.format": (lambda **o: FileSink("out", **o), "parquet or csv"),
     "DeltaSource.on_change": (lambda **o: DeltaSource("rows", **o), "'fail', 'skip' or 'restart'"),
     "DeltaSource.starting_version": (lambda **o: DeltaSource("rows", **o), "'snapshot', 'latest'"),
@@ -72,7 +73,7 @@ PLACES: dict[str, tuple[Callable[..., object], str]] = {
     "StateEngine.durability": (lambda **o: StateEngine("root", None, **o), "'sync' or 'os'"),
     "Expectation.severity": (lambda **o: replace(ONE, **o), "'error' or 'warn'"),
 }  # fmt: skip
-RESULTS = {"Disposal", "PartitionStatus", "RegisteredName", "BackfillReport"}
+RESULTS = {"Disposal", "PartitionStatus", "RegisteredName", "BackfillReport", "PartPlan"}
 """What the engine makes, and users read."""
 
 

@@ -330,7 +330,7 @@ A file that vanished after it was listed is named, and the next run goes on
 A column of a Parquet file whose type Spark lacks is named where no schema is declared
   sources/test_parquet_types::test_what_spark_infers_is_inferred_and_what_has_no_type_says_so
 A column that a file lacks, or has twice, makes it unreadable where the source says so
-  sources/test_missing_columns::test_a_file_that_lacks_a_column_or_has_two_is_refused
+  sources/test_missing_columns::test_a_file_that_lacks_a_column_or_has_too_many_is_refused
 A text in a path that is no value of its column is refused with file, column and text
   sources/test_path_values::test_a_text_that_is_no_value_is_refused_with_file_column_and_value
   sources/test_path_values::test_names_go_as_names_of_columns_do
@@ -623,7 +623,7 @@ A snapshot without a date, key or order, with too few rows, or beside changed fi
   sources/test_snapshots::test_a_snapshot_that_lacks_too_much_is_refused_unless_it_is_allowed
   sources/test_snapshots::test_keys_are_there_and_once
   sources/test_snapshots::test_a_row_that_cannot_be_read_is_no_deleted_one
-  sources/test_snapshots::test_files_that_would_change_what_was_told_are_refused
+  sources/test_snapshots::test_files_that_would_change_committed_changes_are_refused
 Sources that cannot be compared are refused while the job is built
   sources/test_snapshots::test_what_cannot_be_compared_is_refused_while_the_job_is_built
 A sequence of versions that orders nothing is refused

@@ -103,7 +103,9 @@ def test_changes_of_last_rows(key: list[str], order: str, seeds: range) -> None:
 def test_a_row_without_a_place_goes_per_element() -> None:
     rows = [row._replace(s=None) for row in valued(1)[:1]]
     make = partial(NewestRow, VALUES, key=["k"], sequence="s")
-    for function in (make(), vectorized_form(make())):
+    over_columns = vectorized_form(make())
+    assert over_columns is not None
+    for function in (make(), over_columns):
         with pytest.raises(StatelakeError) as error:
             KeyedHarness(function, **harness(1, columns=VALUES)).process(rows)
         last = error.value

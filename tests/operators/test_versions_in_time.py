@@ -442,5 +442,5 @@ def test_other_versions_are_refused_where_there_is_a_state(other: dict[str, Any]
     with run_in_memory(job()) as run:
         run.process({"rows": [("a", moment(1), "Rome", 1)]})
         run.restart(job(**other))
-        with pytest.raises(StateMigrationError, match=r"versions of .* rows.*another uid"):
+        with pytest.raises(StateMigrationError, match=r"versions of rows.*another uid"):
             run.process({"rows": [("a", moment(2), "Rome", 1)]})

@@ -97,7 +97,7 @@ CHANGES: list[list[tuple[Any, ...]]] = [
 
 def test_a_name_has_one_time() -> None:
     def times(name: str) -> list[datetime | None]:
-        return [_as_time(found) for found in _DATE.finditer(name)]
+        return [_as_time(match) for match in _DATE.finditer(name)]
 
     day = datetime(2026, 1, 3, tzinfo=UTC)
     for name in ("day=2026-01-03", "a-20260103.csv", "2026-01-03-part 7", "v2_2026-01-03_full"):
@@ -268,7 +268,7 @@ def _twice(path: Path) -> None:
         ),
     ],
 )
-def test_files_that_would_change_what_was_told_are_refused(
+def test_files_that_would_change_committed_changes_are_refused(
     tmp_path: Path, spark: SparkSession, change: Callable[[Path], None], message: str
 ) -> None:
     dump(tmp_path / "2026-01-01", WHOLE)

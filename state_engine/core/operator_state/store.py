@@ -215,7 +215,7 @@ class DeclaredOwnState:
     """A state that a function asked for, as it declared it.
 
     Attributes:
-        former_name: what it was called before, if the declaration says so.
+        former_name: its name before, if the declaration has one.
     """
 
     operator: str

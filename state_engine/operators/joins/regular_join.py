@@ -58,7 +58,7 @@ class RegularSettings:
 
 
 class _Entry(NamedTuple):
-    """A row that is kept once, however often it is there.
+    """A row that is kept once, however often it came.
 
     Attributes:
         matches: how many rows of the other side it is paired with; None where nobody asks.
@@ -70,7 +70,7 @@ class _Entry(NamedTuple):
     matches: int | None
 
     def repeated(self, kind: RowKind, output: Any) -> list[Any]:
-        """An output for each time that the row is there."""
+        """An output for each time that the row came."""
         return [(kind, output)] * self.times
 
 
@@ -107,23 +107,23 @@ class _Side:
             self._rows.remove(entry.identity)
 
     def shows(self, entry: _Entry) -> bool:
-        """Whether the row is there by itself among the results."""
+        """Whether the results have the row by itself."""
         if self.alone == "never":
             return False
         return bool(entry.matches) == (self.alone == "matched")
 
 
 class RegularJoin(KeyedJoin[RegularSettings]):
-    """Pairs each row with all rows of its key of the other stream that are there, for ever, or for a time to live.
+    """Pairs each row with all existing rows of its key of the other stream, for ever, or for a time to live.
 
-    Both streams may change. What comes out is the join of the rows that are there: where a partner comes, the row
+    Both streams may change. The results are the join of the existing rows: where a partner comes, the row
     beside nulls is deleted and the pair inserted; where the last partner goes, the other way around. An inner join
     gives pairs the kind of the row that makes them, as semi and anti joins give it to their rows. A row that is there
     several times counts as often. A null part of a key equals no other.
 
     State: ``left`` and ``right``, sorted maps ``identity → struct<row, times, matches>``: one entry
-    a key and different row, of all rows that are there. ``matches`` counts the partners of a row that may come out by
-    itself. With a time to live, a row goes so long after it was written last. What has come of it stays then, and
+    a key and different row, of all existing rows. ``matches`` counts the partners of a row that may come out by
+    itself. With a time to live, a row goes this long after it was written last. Its results stay then, and
     taking it back changes nothing.
 
     Raises, of a row, when it is processed:
@@ -166,11 +166,11 @@ class RegularJoin(KeyedJoin[RegularSettings]):
         self._right.open(runtime_context)
 
     def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
-        """What a left row changes, as it comes or goes."""
+        """Changes by a left row, as it comes or goes."""
         return self._element(self._left, self._right, value, ctx)
 
     def process_element2(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> Iterable[Any]:
-        """What a right row changes, as it comes or goes."""
+        """Changes by a right row, as it comes or goes."""
         return self._element(self._right, self._left, value, ctx)
 
     def _element(self, own: _Side, other: _Side, value: Any, ctx: KeyedContext) -> Iterable[Any]:

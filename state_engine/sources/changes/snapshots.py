@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from state_engine.core.argument_checks import checked_class
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, SourceError
 from state_engine.core.types.ddl import quoted
 from state_engine.core.types.row import RowKind
@@ -133,7 +134,7 @@ class SnapshotSlice:
 
     Attributes:
         before: the snapshot that the rows are compared with; None of the first one.
-        judged: whether its rows were judged when it was read first.
+        judged: True where its rows were judged when it was read first.
     """
 
     name: str
@@ -245,7 +246,7 @@ class SnapshotSource(FileSource):
         """Name and time of the snapshot that a file belongs to."""
         below = uri.removeprefix(self.path).strip("/")
         name = (below or uri.rsplit("/", 1)[-1]).split("/")[0]
-        dates = [_as_time(found) for found in _DATE.finditer(name)]
+        dates = [_as_time(match) for match in _DATE.finditer(name)]
         if len(dates) != 1 or dates[0] is None:
             has = "several dates" if len(dates) > 1 else "no date"
             raise SourceError(
@@ -257,17 +258,17 @@ class SnapshotSource(FileSource):
 
     def _grouped(self, files: Iterable[Any]) -> list[Snapshot]:
         """The snapshots of files, the first one first."""
-        found: dict[datetime, Snapshot] = {}
+        snapshots: dict[datetime, Snapshot] = {}
         for one in files:
             name, at = self._place(one.uri)
-            known = found.setdefault(at, Snapshot(name, at, []))
+            known = snapshots.setdefault(at, Snapshot(name, at, []))
             if known.name != name:
                 raise SourceError(
                     f"source '{self.name}': the snapshots '{known.name}' and '{name}' have one time, {at}: remove one, "
                     "or give it a time of day"
                 )
             known.files.append(one)
-        return [found[at] for at in sorted(found)]
+        return [snapshots[at] for at in sorted(snapshots)]
 
     def _newest(self, elements: Sequence[Element]) -> Snapshot | None:
         read = self._grouped(last_ranges(elements).values())
@@ -406,8 +407,8 @@ class SnapshotSource(FileSource):
         if counts["gone"] > self.snapshots.max_deleted * counts["before"]:
             raise self._refused(
                 name,
-                f"it lacks {counts['gone']} of the {counts['before']} rows of the one before it, more than the share "
-                f"max_deleted={self.snapshots.max_deleted}, and they would be deleted: it may not be whole",
+                f"it lacks {counts['gone']} of the {counted(counts['before'], 'row')} of the one before it, more than "
+                f"the share max_deleted={self.snapshots.max_deleted}, and they would be deleted: it may not be whole",
                 "put the whole snapshot in its place, or, where the rows are gone, give SnapshotFormat a larger "
                 "max_deleted for this run",
             )
@@ -457,7 +458,7 @@ def _micros(at: datetime) -> int:
     return int(at.timestamp()) * 1_000_000
 
 
-def _as_time(found: re.Match[str]) -> datetime | None:
+def _as_time(match: re.Match[str]) -> datetime | None:
     """The time that a name says; None where there is no such date.
 
     Example:
@@ -465,6 +466,6 @@ def _as_time(found: re.Match[str]) -> datetime | None:
         (datetime.datetime(2026, 1, 3, 0, 0, tzinfo=datetime.timezone.utc), 15)
     """
     try:
-        return datetime(*[int(part or 0) for part in found.groups()], tzinfo=UTC)  # type: ignore[misc, arg-type]
+        return datetime(*[int(part or 0) for part in match.groups()], tzinfo=UTC)  # type: ignore[misc, arg-type]
     except ValueError:
         return None

@@ -61,7 +61,7 @@ def text_options(format_: TextFormat, given: Mapping[str, Any], rules: NameRules
     """Options, checked.
 
     Args:
-        rules: what follows where the names of a file are not the declared ones.
+        rules: for names of a file that are not the declared ones.
     """
     options = TextOptions(multi_line=format_ == "csv", rules=TextRules(names=rules))
     names = (*_EFFECTS[format_], *_EFFECTS["both"], *_SETTLED, *_REFUSED)

@@ -69,7 +69,7 @@ Reader = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class NameRules:
-    """What follows where the names of a file are not the declared ones."""
+    """Rules for names of a file that are not the declared ones."""
 
     missing: Missing = "null"
     further: Further = "ignore"
@@ -84,7 +84,7 @@ class TextRules:
         date_pattern, timestamp_pattern, timestamp_ntz_pattern: of texts; None for ISO 8601.
         numbers: what a JSON number means for a date or an instant: ``seconds`` since 1970 for an instant, and nothing
             for a date; or ``days`` since 1970 for a date, and nothing for an instant.
-        names: what follows where the names of a header or of an object are not the declared ones.
+        names: for names of a header or of an object that are not the declared ones.
     """
 
     zone: tzinfo | None = UTC

@@ -152,7 +152,8 @@ def test_lists_over_columns_are_those_per_element(
     windows, _ = ASSIGNERS[name]
     for seed in seeds:
         rng = random.Random(seed)
-        rows = [row._replace(x=rng.choice([NAN, 1.5, None, 0.0])) for row in stream(seed, count=40)]
+        values: list[Any] = [NAN, 1.5, None, 0.0]
+        rows = [row._replace(x=rng.choice(values)) for row in stream(seed, count=40)]
         n, lateness, by = rng.choice([1, 2, 5]), rng.choice([0, 7]), rng.choice(["v", "x", ["x", "v"]])
         make = partial(function_of, windows, n, lateness, by=by, ascending=ascending, ties=ties)
         backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
