@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from state_engine.code_changes.job_plan import PlannedReplay
 from state_engine.code_changes.part_changes import results_differ
@@ -64,7 +63,6 @@ def planned_replay(
 def _first_otherwise(path: Sequence[CheckpointRow], now: DeclaredParts, parts: Sequence[Part]) -> int:
     """Place on a path of the first micro-batch that other code ran, or code that is not known."""
 
-    @cache
     def otherwise(declared: str) -> bool:
         was = DeclaredParts.of_text(declared)
         comparable = was.made_by == now.made_by
@@ -73,7 +71,9 @@ def _first_otherwise(path: Sequence[CheckpointRow], now: DeclaredParts, parts: S
             results_differ(part, facts, now.parts[part], comparable=comparable) for part, facts in known
         )
 
-    return next(i for i, row in enumerate(path) if row.kind.is_micro_batch and otherwise(row.declared))
+    texts = {row.declared for row in path if row.kind.is_micro_batch}
+    differ = {text for text in texts if otherwise(text)}
+    return next(i for i, row in enumerate(path) if row.kind.is_micro_batch and row.declared in differ)
 
 
 def _begin(history: History, path: Sequence[CheckpointRow], first: int) -> int | None:

@@ -362,7 +362,7 @@ ADVICE: dict[str, Advice] = {
     ),
     "a key of another type to debug": Advice(
         lambda p: p.engine.debug(p.shop, {"k": None}),
-        r"the key .* cannot be a key, or not one of type",
+        r"operator '.*': .* cannot be a key, or not one of type",
         lambda p: p.engine.debug(p.shop, {"k": "a"}),
     ),
     "a micro-batch that is not on the path to debug": Advice(
