@@ -1,8 +1,7 @@
 """``KeyRun``: one key of one operator, micro-batch after micro-batch, with what happened at each of its elements.
 
-What ``StateEngine.debug`` runs in the place of subtasks, and ``state_engine.testing.run_key`` in a test: the operator
-loop is that of the engine. Each element comes with the watermark before it, which other keys moved, so a key alone sees
-the time that it saw among them.
+``StateEngine.debug`` runs it instead of subtasks: the operator loop is that of the engine. Each element comes with the
+watermark before it, which other keys moved, so a key alone sees the time that it saw among them.
 """
 
 from __future__ import annotations
