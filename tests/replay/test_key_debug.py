@@ -44,8 +44,8 @@ BATCHES = (
 class Remembers(KeyedProcessFunction):
     """Sum, all amounts, the last of each kind, and a timer for each amount."""
 
-    def __init__(self, factor: int = 1) -> None:
-        self.factor = factor
+    def __init__(self, factor: int = 1, wait: int = 100) -> None:
+        self.factor, self.wait = factor, wait
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
@@ -57,7 +57,7 @@ class Remembers(KeyedProcessFunction):
         self.total.update(total)
         self.amounts.add(value.amount)
         self.kinds.put(value.kind, value.amount)
-        ctx.timer_service().register_event_time_timer(value.amount * 100)
+        ctx.timer_service().register_event_time_timer(value.amount * self.wait)
         yield value.user, total
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterable[Any]:
@@ -75,13 +75,15 @@ class Largest(KeyedProcessFunction):
         yield (value.total,)
 
 
-def job_of(directory: Path, factor: int = 1) -> StatefulJob:
+def job_of(directory: Path, factor: int = 1, wait: int = 100) -> StatefulJob:
     job = StatefulJob("sums", parallelism=2, max_parallelism=8)
     inbox = FileSource(
         str(directory / "inbox"), schema="user string, kind bigint, amount bigint, at timestamp", format="json"
     )  # fmt: skip
     rows = job.source("events", inbox, event_time="at")
-    sums = rows.key_by("user").process(Remembers(factor), uid="sums", output_type="user string, total bigint")
+    sums = rows.key_by("user").process(
+        Remembers(factor, wait), uid="sums", output_type="user string, total bigint"
+    )
     sums.sink("totals", DeltaSink(str(directory / "totals")))
     most = sums.key_by("user").process(Largest(), uid="most", output_type="total bigint")
     most.sink("most", DeltaSink(str(directory / "most")))
@@ -104,9 +106,9 @@ def site(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Path:
     return directory
 
 
-def debugged(site: Path, key: Any, *, factor: int = 1, **options: Any) -> KeyDebug:
+def debugged(site: Path, key: Any, *, factor: int = 1, wait: int = 100, **options: Any) -> KeyDebug:
     with StateEngine(site / "root") as engine:
-        done = engine.debug(job_of(site, factor), key, **options)
+        done = engine.debug(job_of(site, factor, wait), key, **options)
         assert engine.context.session is None  # neither Spark nor Java
         return done
 
@@ -165,6 +167,15 @@ def test_what_another_code_does_is_compared_with_the_record(site: Path) -> None:
     assert (
         next(state.value for state in third.states if state.name == "total") == 90
     )  # from the recorded state
+
+
+def test_timers_of_another_code_are_compared_with_the_record(site: Path) -> None:
+    done = debugged(site, "ann", operator="sums", wait=200, checkpoint_id=1)
+    (batch,) = done.operators[0].batches
+    assert [at for at, _ in batch.timers] == [2000, 4000]
+    assert [at for at, _ in batch.recorded_timers] == [1000, 2000]
+    assert all(state.same for state in batch.states)
+    assert not done.same
 
 
 def test_a_slice_that_is_gone_is_said_and_the_rest_runs(site: Path) -> None:
