@@ -26,7 +26,7 @@ from state_engine.testing import CollectSink
 
 ROW = "k string, n bigint, at timestamp"
 REFUSED = (
-    r"operator '{}': what its event-time timers put out is merged.*begin order_by of each source before it"
+    r"operator '{}': what its event-time timers emit is merged.*begin order_by of each source before it"
 )
 
 
