@@ -73,6 +73,11 @@ zone of the process; functions over columns of pandas or Arrow go by that of the
 _TIMESTAMP = re.compile(r'(?:^|[tT]ype":)"timestamp"').search
 """Finds the type in a type's JSON."""
 _CLOCKS = {"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentTime"}
+_RECORDED_CLOCK = (
+    "a function has the recorded clock of the micro-batch, ctx.timer_service().current_processing_time()"
+)
+_SPECIAL = re.compile(r"(?i)^[a-z_]+\s*'\s*(?:now|today|tomorrow|yesterday)\b").search
+"""Finds literals that Spark's parser completes with the time of the run."""
 _OF_THE_DAY = r"(?i)^[\x00-\x20\x7f]*(?:T[0-9]|[0-9]{1,2}:|(?:now|today|tomorrow|yesterday)\b)"
 """Texts from which a cast makes a time of the day on which it runs."""
 _TIMES = {"timestamp", "timestamp_ntz", "date"}
@@ -107,12 +112,15 @@ class Placed:
 
 def with_places(made: DataFrame, given: DataFrame, hidden: Sequence[str], *, what: str) -> Placed:
     """The rows that users' code made, with the hidden columns of the rows that they were."""
-    carried = _Carrier(given, tuple(hidden), what).carried(analyzed_plan(made))
-    if not hidden or carried is None or carried.plan is None:
+    plan = analyzed_plan(made)
+    carried = _Carrier(given, tuple(hidden), what).carried(plan)
+    kept = bool(hidden) and carried is not None and carried.plan is not None
+    if hidden and not kept:  # new rows: the plan once more, with the checked times and without hidden columns
+        carried = _Carrier(given, (), what).carried(plan)
+    if carried is None:
         return Placed(made, kept=False)
-    return Placed(
-        frame_of(carried.plan, made.sparkSession), True, carried.order[len(hidden) :], carried.mixed
-    )
+    order = carried.order[len(hidden) :]
+    return Placed(frame_of(carried.plan, made.sparkSession), kept, order, carried.mixed)
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,7 @@ class _Carrier:
         )
         patterns = java_class(self._vm, f"{_CATALYST}.trees.TreePattern")
         self._of_python = patterns.PYTHON_UDF()
-        self._current = patterns.CURRENT_LIKE()
+        self._current, self._literal = patterns.CURRENT_LIKE(), patterns.LITERAL()
         self._casts = (patterns.CAST(), patterns.RUNTIME_REPLACEABLE(), patterns.TIME_ZONE_AWARE_EXPRESSION())
 
     def carried(self, plan: JavaObject) -> _Carried | None:
@@ -168,7 +176,7 @@ class _Carrier:
             raise self._refused(kind)
         one = below[at]
         assert one is not None
-        if kind in _OPAQUE or one.plan is None:
+        if self._names and (kind in _OPAQUE or one.plan is None):
             return replace(one, plan=None)
         inputs = [*children[:at], one.plan, *children[at + 1 :]]
         over = replace(one, plan=self._over(plan, kind, one, inputs))
@@ -213,11 +221,12 @@ class _Carrier:
             for child, one in zip(children, below, strict=True)
         ]
         union = analyzed_plan(frame_of(self._union(self._seq(parts), False, False), self._given.sparkSession))
-        return _Carried(union, tuple(_list(union.output())[-len(names) :]), names, mixed=True)
+        output = _list(union.output())
+        return _Carried(union, tuple(output[len(output) - len(names) :]), names, mixed=True)
 
     def _numbered(self, below: _Carried) -> _Carried:
         """With a number that puts the rows that one row became in the order in which they come."""
-        if below.mixed:
+        if below.mixed or not self._names:
             return below
         name = f"_statelake_n{len(below.order)}"
         numbered = frame_of(below.plan, self._given.sparkSession).withColumn(
@@ -242,17 +251,30 @@ class _Carrier:
                     "spark.executorEnv.TZ to UTC"
                 )
 
+    def _check_literals(self, expression: JavaObject) -> None:
+        """Refuse ``TIMESTAMP 'now'`` and its like, of which the parser made a constant: its text is still known."""
+        if not expression.containsPattern(self._literal):
+            return
+        if _kind(expression) == "Literal" and expression.dataType().typeName() in _TIMES:
+            text = _text_of(expression)
+            if _SPECIAL(text):
+                raise ConfigurationError(
+                    f"{self._what} uses {text}, the time of the run, so that a row would be another one in another "
+                    f"run: {_RECORDED_CLOCK}"
+                )
+        for child in _list(expression.children()):
+            self._check_literals(child)
+
     def _check_expressions(self, plan: JavaObject) -> None:
         self._check_zones(plan)
+        for expression in _list(plan.expressions()):
+            self._check_literals(expression)
         if plan.deterministic() and not plan.containsPattern(self._current):
             return
         for one in chain.from_iterable(map(self._of_a_run, _list(plan.expressions()))):
             way_out = "compute it in a function (map, process) from what is in the row"
             if _kind(one) in _CLOCKS:
-                way_out = (
-                    "a function has the recorded clock of the micro-batch, "
-                    "ctx.timer_service().current_processing_time()"
-                )
+                way_out = _RECORDED_CLOCK
             elif _kind(one) == "InputFileName":
                 way_out = "write the name into the files, as a column"
             raise ConfigurationError(
@@ -358,6 +380,16 @@ def _zone_here(_: int) -> str:
 def _nodes(expression: JavaObject) -> Iterator[JavaObject]:
     yield expression
     yield from chain.from_iterable(map(_nodes, _list(expression.children())))
+
+
+def _text_of(expression: JavaObject) -> str:
+    """The SQL text that an expression was parsed from; nothing where it was none."""
+    origin = expression.origin()
+    parts = (origin.sqlText(), origin.startIndex(), origin.stopIndex())
+    if not all(part.isDefined() for part in parts):
+        return ""
+    text, start, stop = (part.get() for part in parts)
+    return str(text)[start : stop + 1]
 
 
 def _join_type(plan: JavaObject, kind: str) -> str:

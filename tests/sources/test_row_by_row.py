@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import AnalysisException, DateTimeException
+from pyspark.errors import AnalysisException, DateTimeException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -267,6 +267,17 @@ OTHER_ROWS: dict[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "the name of a file": (lambda d: d.withColumn("n", F.input_file_name()), "uses input_file_name,.*as a column"),
     "the number of a partition": (lambda d: d.withColumn("n", F.spark_partition_id()), "uses spark_partition_id,"),
     "now": (lambda d: d.withColumn("n", F.expr("now()")), "uses now,.*current_processing_time"),
+    "a literal now": (lambda d: d.select(F.expr("TIMESTAMP 'now'")), "uses TIMESTAMP 'now',.*current_processing_time"),
+    "a literal today": (
+        lambda d: d.where(F.expr("DATE '2024-01-01' < date ' Today UTC'")), "uses date ' Today UTC',.*recorded clock"
+    ),
+    "a literal inside": (
+        lambda d: d.select(F.expr("transform(array(1), x -> year(timestamp_ntz'yesterday'))")), "uses timestamp_ntz'"
+    ),
+    "a literal below functions": (
+        lambda d: d.withColumn("k", F.expr("year(DATE 'tomorrow')")).mapInArrow(lambda it: it, d.schema),
+        "uses DATE 'tomorrow',",
+    ),
     "current_timestamp": (lambda d: d.select("k", F.year(F.current_timestamp())), "uses current_timestamp,"),
     "current_date": (lambda d: d.where(F.current_date() > "2020-01-01"), "uses current_date,.*recorded clock"),
     "localtimestamp": (lambda d: d.withColumn("n", F.localtimestamp()), "uses localtimestamp,"),
@@ -321,6 +332,21 @@ def test_no_text_gets_the_date_of_the_run(frame: StreamFrame) -> None:
     for made in NO_DATES.values():
         with pytest.raises(DateTimeException, match="depends on the day of the run"):
             times(["x"], lambda d, made=made: d.selectExpr(made))  # type: ignore[misc]
+    fixed = ("TIMESTAMP '2024-01-01 00:00:00'", "DATE '1970-01-01'", "TIMESTAMP 'epoch'", "'now'")
+    assert len({times(["x"], lambda d, made=made: d.selectExpr(made))[0] for made in fixed}) == 4  # type: ignore[misc]
+
+    def new(rows: DataFrame) -> DataFrame:
+        return rows.mapInArrow(lambda batches: batches, rows.schema)
+
+    below = Step(lambda d: new(d.selectExpr("t", "cast(t AS timestamp) AS at")), order_by=("t",))
+    above = Step(lambda d: d.selectExpr("t", "cast(t AS timestamp) AS at"))
+    for text in OF_THE_DAY:
+        for made in (
+            with_texts([text]).transformed(below),
+            with_texts([text]).transformed(Step(new, ("t",))).transformed(above),
+        ):
+            with pytest.raises((DateTimeException, PythonException), match="depends on the day of the run"):
+                in_order(made)
     with pytest.raises(ConfigurationError, match=r"makes times of texts in a node Generate.*in front of it"):
         times(WITH_A_DATE, lambda d: d.select(F.explode(F.array(F.col("t").cast("timestamp")))))
 
