@@ -25,9 +25,7 @@ from state_engine.core.errors import ConfigurationError
 from state_engine.testing import CollectSink
 
 ROW = "k string, n bigint, at timestamp"
-REFUSED = (
-    r"operator '{}': what its event-time timers emit is merged.*begin order_by of each source before it"
-)
+REFUSED = r"operator '{}': what its event-time timers emit is merged.*begin order_by of each source before it"
 
 
 class Timed(KeyedProcessFunction):
