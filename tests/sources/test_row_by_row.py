@@ -341,12 +341,12 @@ def test_no_text_gets_the_date_of_the_run(frame: StreamFrame) -> None:
     below = Step(lambda d: new(d.selectExpr("t", "cast(t AS timestamp) AS at")), order_by=("t",))
     above = Step(lambda d: d.selectExpr("t", "cast(t AS timestamp) AS at"))
     for text in OF_THE_DAY:
-        for made in (
+        for frames in (
             with_texts([text]).transformed(below),
             with_texts([text]).transformed(Step(new, ("t",))).transformed(above),
         ):
             with pytest.raises((DateTimeException, PythonException), match="depends on the day of the run"):
-                in_order(made)
+                in_order(frames)
     with pytest.raises(ConfigurationError, match=r"makes times of texts in a node Generate.*in front of it"):
         times(WITH_A_DATE, lambda d: d.select(F.explode(F.array(F.col("t").cast("timestamp")))))
 
