@@ -55,7 +55,7 @@ from state_engine.job.graph import (
 from state_engine.job.joined_streams import JoinableStream
 from state_engine.job.keyed_sinks import KeyedSink, keyed, last_rows, table_of, uid_of
 from state_engine.job.library import TableFunctions
-from state_engine.job.stream import column_names, idle_time, key_of
+from state_engine.job.stream import check_time_of_ttl, column_names, idle_time, key_of
 from state_engine.job.stream_shortcuts import StreamShortcuts
 from state_engine.job.time_policies import timestamps_behind, warn_of_outages
 from state_engine.job.timed_functions import TimedFunctions
@@ -340,6 +340,7 @@ class DataStream(StreamShortcuts):
 
     def _keyed_sink(self, name: str, sink: KeyedSink) -> None:
         """An operator that keeps the last row of each key, whose state the sink's table shows."""
+        check_time_of_ttl(self._node, sink.ttl, method=f"sink '{name}'")
         function = last_rows(
             name, sink, declared_type(self._node, type_in_code), sequence_of_feeds(self._node)
         )

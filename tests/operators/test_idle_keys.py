@@ -11,6 +11,7 @@ import pytest
 
 from state_engine import (
     AggregateFunction,
+    DeltaSink,
     Row,
     RowKind,
     StatefulJob,
@@ -267,11 +268,15 @@ def rows_of() -> Any:
     )
 
 
+BY_EVENT_TIME = StateTtlConfig.new_builder("1 h").use_event_time().build()
 BY_READS = StateTtlConfig.new_builder("1 h").update_ttl_on_read_and_write().build()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "event time that the stream has not": (
-        lambda: rows_of().top_n(1, by="v", ttl=StateTtlConfig.new_builder("1 h").use_event_time().build()),
+        lambda: rows_of().top_n(1, by="v", ttl=BY_EVENT_TIME),
         r"ttl of top_n is by event time, and none of the sources of the stream has it: give source\(event_time=…\)"),
+    "event time that the stream of a keyed sink has not": (
+        lambda: rows_of().sink("last", DeltaSink("t", key=["k"], ttl=BY_EVENT_TIME)),
+        "ttl of sink 'last' is by event time, and none of the sources"),
     "a renewal by reads": (
         lambda: rows_of().aggregate(n=count(), ttl=BY_READS),
         "counts from the last row of a key, .* leave update_ttl_on_read_and_write and"),
