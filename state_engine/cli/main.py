@@ -33,6 +33,7 @@ _PANELS = {
     ),
     "Look": (
         "status.status",
+        "metrics.metrics",
         "plan.plan",
         "history.checkpoints",
         "queries.sql",

@@ -27,9 +27,10 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import StatelakeError
 from state_engine.core.names import check_name
 from state_engine.job.job import StatefulJob
-from state_engine.monitoring.job_history import read_history
+from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.monitoring.shown_tables import TableStatus
+from state_engine.monitoring.source_lag import SourceLag
 
 _STYLES = {
     "ok": "green",
@@ -42,7 +43,14 @@ _STYLES = {
     "never_ran": "yellow",
     "unknown": "yellow",
 }
-_MINUTES = 30.0
+MINUTES = 30.0
+StuckMinutes = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        help="Minutes without a commit after which a job with new data, due timers or an ended partition is stuck.",
+    ),
+]
 _MOST_FILES = 10
 
 
@@ -50,17 +58,11 @@ def status(
     job: Annotated[
         str | None, typer.Argument(help="Name of the job; all registered ones by default.")
     ] = None,
-    stuck_minutes: Annotated[
-        float,
-        typer.Option(
-            min=0,
-            help="Minutes without a commit after which a job with new data, due timers or an ended partition is stuck.",
-        ),
-    ] = _MINUTES,
+    stuck_minutes: StuckMinutes = MINUTES,
 ) -> None:
     """Show the health of jobs; ends with 0: fine; 1: somebody should look; 2: never ran, or unknown."""
     try:
-        statuses = _statuses(job, timedelta(minutes=stuck_minutes))
+        statuses = [status for status, _ in looks(job, stuck_minutes=stuck_minutes, now_ms=now_ms())]
     except StatelakeError as error:  # 1 is for jobs
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(code=2) from None
@@ -74,23 +76,31 @@ def status(
     raise typer.Exit(code=worst(statuses))
 
 
-def _statuses(job: str | None, stuck_after: timedelta) -> list[JobStatus]:
+def looks(job: str | None, *, stuck_minutes: float, now_ms: int) -> list[tuple[JobStatus, JobHistory | None]]:
+    """The health of one job, or of all registered ones, each with what it has recorded."""
     settings = loaded_settings().settings
     known = {name: one.job for name, one in registered(settings).items()}
     names = [check_name(job, what="job")] if job else list(known)
-    return [look(settings.root, name, known.get(name), stuck_after=stuck_after) for name in names]
+    patience = timedelta(minutes=stuck_minutes)
+    return [look(settings.root, name, known.get(name), stuck_after=patience, now_ms=now_ms) for name in names]
 
 
-def look(root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta) -> JobStatus:
-    """The health of one job; unknown where it cannot be read."""
+def look(
+    root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta, now_ms: int
+) -> tuple[JobStatus, JobHistory | None]:
+    """The health of one job, and what it has recorded; unknown where that cannot be read."""
     try:
         history = read_history(root, name)
     except (StatelakeError, OSError) as error:
-        return JobStatus(name, "unknown", problem=str(error))
-    now_ms = time.time_ns() // 1_000_000
+        return JobStatus(name, "unknown", problem=str(error)), None
     if job is not None and job.partitions is not None:  # until the next one is over, nothing can be committed
         stuck_after += job.partitions.interval
-    return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after)
+    return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after), history
+
+
+def now_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
 
 
 def worst(statuses: list[JobStatus]) -> int:
@@ -120,8 +130,8 @@ def notes(one: JobStatus) -> list[str]:
     if one.timers_due:
         waiting.append(f"{timers_due(one)}: run the job, and they fire")
     if one.clock_ahead_s is not None:
-        now_ms = time.time_ns() // 1_000_000
-        waiting.append(standing_time(now_ms, now_ms + round(one.clock_ahead_s * 1000)))
+        now = now_ms()
+        waiting.append(standing_time(now, now + round(one.clock_ahead_s * 1000)))
     waiting += one.kept_states
     waiting += [
         f"sink {sink} at {path} is left alone: the code no longer has it"
@@ -157,6 +167,9 @@ def status_table(statuses: list[JobStatus]) -> Table:
         "last batch",
         "unpublished",
         "new data",
+        "watermark age",
+        "entries",
+        "state",
         "changelog files",
         "dead letters",
     )
@@ -169,15 +182,46 @@ def status_table(statuses: list[JobStatus]) -> Table:
             _age(one.head_age_s),
             _age(one.batch_age_s),
             ", ".join(map(str, one.unpublished)),
-            ", ".join(f"{name}: {_ANSWERS[waiting]}" for name, waiting in (one.lag or {}).items()),
+            ", ".join(f"{name}: {_new_data(one, name)}" for name in one.lag or {}),
+            _age(one.watermark_age_s),
+            _entries(one),
+            f"{sum(size.bytes for size in one.states):,} B",
             str(one.changelog_files),
             f"{one.dead_letters:,}",
         )
         for one in statuses
     ]
-    usual = {"kind": "checkpoint", "unpublished": "", "new data": "", "dead letters": "0"}
-    right = ("head", "age", "last batch", "changelog files", "dead letters")
-    return table(names, rows, folds=("unpublished", "new data"), right=right, usual=usual)
+    usual = {
+        "kind": "checkpoint",
+        "unpublished": "",
+        "new data": "",
+        "watermark age": "",
+        "entries": "",
+        "state": "0 B",
+        "dead letters": "0",
+    }
+    right = ("head", "age", "last batch", "watermark age", "state", "changelog files", "dead letters")
+    return table(names, rows, folds=("unpublished", "new data", "entries"), right=right, usual=usual)
+
+
+def _entries(one: JobStatus) -> str:
+    return ", ".join(
+        f"{size.operator}.{state}: {entries:,}"
+        for size in one.states
+        for state, entries in size.entries.items()
+    )
+
+
+def _new_data(one: JobStatus, name: str) -> str:
+    """Whether a source has new data, and how much that is."""
+    behind, waiting = one.behind.get(name, SourceLag()), (one.lag or {})[name]
+    parts = [
+        counted(behind.files, "file") if behind.files is not None else "",
+        counted(behind.rows, "row") if behind.rows is not None else "",
+        f"since {_age(behind.seconds)}" if behind.seconds is not None else "",
+        f"{one.partitions_waiting:,} wait" if one.partitions_waiting else "",
+    ]
+    return _ANSWERS[waiting] + (f" ({', '.join(filter(None, parts))})" if any(parts) else "")
 
 
 _ANSWERS: Mapping[bool | None, str] = {True: "yes", False: "no", None: "?"}

@@ -21,8 +21,8 @@ from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.checkpoints.entry_counts import entries_after
 from state_engine.core.functions.checkpointed import has_checkpoint_hooks
+from state_engine.core.functions.metrics import metric_scope
 from state_engine.core.keys.key_groups import key_group_range
-from state_engine.core.names import stored_name
 from state_engine.core.operator_state.operator_state_ref import build_ref
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.core.state.state_schema import StateSchema
@@ -68,7 +68,7 @@ def build_row(
         sinks=[],
         dead_letters=[],
         metrics={
-            f"{_scope(uid)}.{name}": value
+            f"{metric_scope(uid)}.{name}": value
             for uid, o in done.operators.items()
             for name, value in o.metrics.items()
         },
@@ -192,8 +192,3 @@ def _letters_sent(attempt: Executed) -> list[SourceProgress]:
         rows = attempt.done.rows_by_source.get(LETTERS, 0)
         return [SourceProgress(LETTERS, part.slice.position_from, part.slice.position_to, rows, None)]
     return [replace(before, position_from=before.position_to, rows=0)] if before else []
-
-
-def _scope(uid: str) -> str:
-    """What the names of an operator's metrics begin with: its uid, where no dot in it blurs where that ends."""
-    return stored_name(uid) if "." in uid else uid

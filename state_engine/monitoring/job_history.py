@@ -20,6 +20,7 @@ from state_engine.core.errors import SourceError
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.dead_letters import DeadLetter, letters_of
 from state_engine.monitoring.shown_tables import TableStatus, statuses
+from state_engine.monitoring.source_lag import SourceLag, source_lag
 from state_engine.publishing.publishers import seen_without_java
 from state_engine.publishing.sink_places import SinkPlaces
 from state_engine.sinks.delta import DeltaSink
@@ -87,6 +88,17 @@ class JobHistory:
         return {
             name: has_new_data(node.source, positions.elements(self.path, name, node.source))
             for name, node in job.sources.items()
+        }
+
+    def behind(
+        self, job: StatefulJob, new_data: Mapping[str, bool | None], *, now_ms: int
+    ) -> dict[str, SourceLag]:
+        """How much the sources have that no checkpoint read, of those that have new data."""
+        positions = SourcePositions(self.layout.operator_state)
+        sources = {name: job.sources[name].source for name, new in new_data.items() if new}
+        return {
+            name: source_lag(source, positions.elements(self.path, name, source), now_ms=now_ms)
+            for name, source in sources.items()
         }
 
     def dead_letters(self, job: StatefulJob) -> list[DeadLetter]:

@@ -16,12 +16,11 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.clock_jumps import is_behind
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.retention import shown_kind
-from state_engine.core.checkpoints.state_files import keyed_state_files
 from state_engine.core.errors import StatelakeError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.time.time_plan import plan_time
 from state_engine.core.time.timers import EVENT, PROCESSING
-from state_engine.core.types.timestamps import MIN_TIMESTAMP
+from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.quiet_time import (
     due_since,
@@ -34,9 +33,11 @@ from state_engine.microbatch.unasked_states import kept_for_later
 from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles
 from state_engine.monitoring.shown_tables import TableStatus
+from state_engine.monitoring.source_lag import SourceLag
 from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.stored_timers import StoredTimers
+from state_engine.telemetry.measurements import StateSize, state_size
 
 State = Literal[
     "ok", "damaged", "stuck", "unpublished", "changed", "refusing", "waiting", "never_ran", "unknown"
@@ -52,6 +53,10 @@ _EXIT_CODES: dict[State, int] = {
     "never_ran": 2,
     "unknown": 2,
 }
+
+
+_MOST_PARTITIONS = 10_000
+"""Time partitions that wait are counted up to so many."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,12 @@ class JobStatus:
         unpublished: ids of checkpoints that a sink has not seen.
         lag: whether each source has new data; None where only running it would show that. In a job with time
             partitions the next partition that is over, as ``partition <key>``.
+        behind: of the sources that have new data, how much that is.
+        partitions_waiting: time partitions that are over and were not run; None in a continuous job, and where the code
+            of the job is not known.
+        watermark_age_s: lag of event time: how far the watermark of the head is behind the clock; None where it has
+            none.
+        states: entries of keyed states, and bytes and files of each operator's state.
         changelog_files: files of changes that reading the state takes beside the bases.
         dead_letters: rows that were refused on the head's path, and not sent again.
         refused: rows that the newest micro-batch refused.
@@ -96,6 +107,10 @@ class JobStatus:
     rows_since_batch: int = 0
     unpublished: tuple[int, ...] = ()
     lag: Mapping[str, bool | None] | None = None
+    behind: Mapping[str, SourceLag] = field(default_factory=dict)
+    partitions_waiting: int | None = None
+    watermark_age_s: float | None = None
+    states: tuple[StateSize, ...] = ()
     changelog_files: int = 0
     changelog_rows: int = 0
     base_rows: int = 0
@@ -148,8 +163,7 @@ def status_of(
         return JobStatus(job, "never_ran", lag=lag)
     head = path[-1]
     batch = next((row for row in reversed(path) if row.kind.is_micro_batch or row.kind.begins_job), None)
-    files = [keyed_state_files(path, operator.uid) for operator in head.operators]
-    changes = [change.file for one in files for change in one.changelog]
+    states = tuple(state_size(path, operator) for operator in head.operators)
     waited_s = age_s(batch or path[0], now_ms)
     due_s = None if due is None else max(0.0, (now_ms - due.since_ms) / 1000)
     waiting_s = waited_s if any((lag or {}).values()) else min(waited_s, due_s or 0.0)
@@ -167,9 +181,11 @@ def status_of(
         rows_since_batch=sum(row.checkpoint_id > batch.checkpoint_id for row in path) if batch else len(path),
         unpublished=tuple(unpublished),
         lag=lag,
-        changelog_files=len(changes),
-        changelog_rows=sum(file.rows for file in changes),
-        base_rows=sum(base.file.rows for one in files for base in one.base),
+        watermark_age_s=_watermark_age_s(head, now_ms),
+        states=states,
+        changelog_files=sum(one.changelog_files for one in states),
+        changelog_rows=sum(one.changelog_rows for one in states),
+        base_rows=sum(one.base_rows for one in states),
         dead_letters=letters_waiting(path),
         refused=batch.rows_refused if batch else 0,
         timers_due=due.count if due else 0,
@@ -198,6 +214,8 @@ def status_of_history(
     tables: list[TableStatus] = []
     due: DueTimers | None = None
     down: list[str] = []
+    behind: Mapping[str, SourceLag] = {}
+    partitions: int | None = None
     problem = ""
     try:
         present = PresentFiles(history.layout)
@@ -209,6 +227,8 @@ def status_of_history(
             left_alone = history.left_alone(job)
             files_waiting = history.waiting(job)
             lag = _lag(job, history, now_ms)
+            behind = {} if job.partitions else history.behind(job, lag, now_ms=now_ms)
+            partitions = _partitions_waiting(job, history, now_ms)
             due = due_timers(job, history, now_ms=now_ms)
             unread = [source for source, new in lag.items() if new]
             down = outages(job, history.head, clock_ms=now_ms, unread=unread)
@@ -226,6 +246,8 @@ def status_of_history(
         restorable_id=restorable,
         missing_files=tuple(missing),
         files_waiting=tuple(files_waiting),
+        behind=behind,
+        partitions_waiting=partitions,
         outages=tuple(down),
         kept_states=tuple(kept_for_later(history.head)),
         problem=problem,
@@ -240,6 +262,19 @@ def _lag(job: StatefulJob, history: JobHistory, now_ms: int) -> Mapping[str, boo
         return history.new_data(job)
     last_end_ms = history.head.partition_end_ms if history.head else None
     return {f"partition {p.key}": True for p in job.partitions.waiting(last_end_ms, now_ms=now_ms, most=1)}
+
+
+def _partitions_waiting(job: StatefulJob, history: JobHistory, now_ms: int) -> int | None:
+    if job.partitions is None:
+        return None
+    last_end_ms = history.head.partition_end_ms if history.head else None
+    return len(job.partitions.waiting(last_end_ms, now_ms=now_ms, most=_MOST_PARTITIONS))
+
+
+def _watermark_age_s(head: CheckpointRow, now_ms: int) -> float | None:
+    if head.watermark_ms is None or not MIN_TIMESTAMP < head.watermark_ms < MAX_TIMESTAMP:
+        return None
+    return (now_ms - head.watermark_ms) / 1000
 
 
 def age_s(row: CheckpointRow, now_ms: int) -> float:

@@ -65,6 +65,10 @@ class CollectionSource(Source):
             )
         return [{"split": "collection", "position": count}]
 
+    def unread(self, elements: Sequence[Element]) -> int:
+        """How many elements are there after a position."""
+        return len(self._normal) - self._recorded(elements)
+
     def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:
         start = self._recorded(before)
         bound = end if self.max_rows_per_batch is None else min(end, start + self.max_rows_per_batch)

@@ -323,13 +323,15 @@ class FileSource(Source):
             if known.end is not None and uri not in there and self.on_change == "fail":
                 self._changed(uri, "before it was read to its end")
         pending: list[FileRange] = []
-        wanted = (one for one in listed if not one.copied and self._is_pending(one, consumed.get(one.uri)))
         most = self._most_files(limits)
-        for some in batched(wanted, most):
+        for some in batched(self._wanted(listed, consumed), most):
             pending += [part for part in self._ranges_of(some, consumed) if part is not None]
             if self.max_rows_per_batch is None and len(pending) >= most:
                 break
         return pending
+
+    def _wanted(self, listed: Iterable[InputFile], consumed: Mapping[str, FileRange]) -> Iterator[InputFile]:
+        return (one for one in listed if not one.copied and self._is_pending(one, consumed.get(one.uri)))
 
     def _is_pending(self, one: InputFile, known: FileRange | None) -> bool:
         if known is None:
@@ -391,6 +393,12 @@ class FileSource(Source):
         fresh = [one for one in listed if one.uri not in consumed and not one.nameless]
         reasons = in_threads(self._waits, fresh)
         return [f"{one.uri} {why}" for one, why in zip(fresh, reasons, strict=True) if why]
+
+    def unread(self, elements: Sequence[Element]) -> list[FileRange]:
+        """All that is there after a position, however many batches it takes; without the files that wait."""
+        consumed = last_ranges(elements)
+        wanted = list(self._wanted(self._listed(consumed), consumed))
+        return [part for part in self._ranges_of(wanted, consumed) if part is not None]
 
     def _bounded(
         self, pending: list[FileRange], schema: Schema | None, limits: Limits

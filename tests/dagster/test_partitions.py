@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import CheckpointRow, StatefulJob
-from state_engine.cli.status import look
+from state_engine.cli.status import look, now_ms
 from state_engine.core.checkpoints.checkpoint import MAIN
 from state_engine.core.errors import SetupError, StaleParentError
 from state_engine.core.time.partitions import TimePartitions
@@ -129,7 +129,7 @@ def test_the_last_one_is_not_run_twice_and_one_that_ran_elsewhere_is_shown(
         (timedelta(hours=-23), "ok"),
         (timedelta(hours=-25), "stuck"),
     ):  # besides the day itself
-        job_status = look(days.settings.root, JOB, registered.job, stuck_after=allowed)
+        job_status, _ = look(days.settings.root, JOB, registered.job, stuck_after=allowed, now_ms=now_ms())
         assert (job_status.state, job_status.lag) == (state, {f"partition {D10}": True})
     # asked for in so many words, it is
     days.factor = 10

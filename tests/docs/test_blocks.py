@@ -62,6 +62,7 @@ OTHERS = {
     "dg": "tests/dagster makes the same runs in its own process",
     "dagster": "make test-ui starts it",
     "cd": "",
+    "mv": "",
     "mkdir": "",
 }
 """Programs of others, and what tries the line."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.names import check_name
+from state_engine.core.names import check_name, stored_name
 
 _MIN, _MAX = ":min", ":max"
 
@@ -185,3 +185,8 @@ def summed(subtasks: Iterable[dict[str, float]]) -> dict[str, float]:
 
 def _add(a: float, b: float) -> float:
     return a + b
+
+
+def metric_scope(uid: str) -> str:
+    """What the names of an operator's metrics begin with: its uid, where no dot in it blurs where that ends."""
+    return stored_name(uid) if "." in uid else uid

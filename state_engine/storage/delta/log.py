@@ -88,6 +88,11 @@ class LogCommit:
         return next((str(info.get("engineInfo") or "") for info in self.of("commitInfo")), "")
 
     @property
+    def committed_ms(self) -> int | None:
+        """When it was committed by the clock of its writer, since 1970; None where that did not say so."""
+        return next((int(info["timestamp"]) for info in self.of("commitInfo") if info.get("timestamp")), None)
+
+    @property
     def data_added(self) -> list[Action]:
         """What it says of each file that it added, but for those of a mere rearrangement."""
         return [add for add in self.of("add") if add.get("dataChange", True)]
