@@ -91,6 +91,7 @@ def measured(command: list[str | Path], directory: Path, home: Path) -> tuple[fl
         "DAGSTER_HOME": str(home),
         "JAVA_HOME": str(find_java_home(environ=os.environ, explicit=None).path),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process compiles all of Dagster anew
     log, began = directory / "log", time.perf_counter()
     with log.open("wb") as output:
         process = psutil.Popen(
