@@ -73,7 +73,10 @@ CASES: dict[str, tuple[Callable[[str], Build], Case]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "seed"), [("by time", 1), ("by key", 1)])
+MORE = [pytest.param(name, seed, marks=pytest.mark.long) for name in CASES for seed in range(2, 6)]
+
+
+@pytest.mark.parametrize(("name", "seed"), [("by time", 1), ("by key", 1), *MORE])
 def test_any_way_gives_the_same_in_topics_and_tables(
     name: str,
     seed: int,
