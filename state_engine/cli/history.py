@@ -18,9 +18,9 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.counted_nouns import counted
 
-_NUMBERS = ("id", "parent", "rows in", "behind watermark", "refused", "rows out", "changes")
+_NUMBERS = ("id", "parent", "rows in", "behind watermark", "break rules", "refused", "rows out", "changes")
 _NAMES = (*_NUMBERS, "kind", "UTC", "now", "requested by")
-_USUAL = {"behind watermark": "0", "refused": "0", "kind": "checkpoint", "now": ""}
+_USUAL = {"behind watermark": "0", "break rules": "0", "refused": "0", "kind": "checkpoint", "now": ""}
 
 
 def checkpoints(
@@ -54,6 +54,7 @@ def records(rows: Sequence[CheckpointRow], *, last: int) -> list[dict[str, Any]]
             "created_at": row.created_at,
             "rows_in": row.rows_in,
             "behind_watermark": row.behind_watermark,
+            "break_rules": {one.name: one.broken for one in row.expectations},
             "rows_refused": row.rows_refused,
             "rows_out": sum(sink.rows for sink in row.sinks),
             "changed_entries": sum(operator.changed_entries for operator in row.operators),
@@ -83,6 +84,7 @@ def _cells(row: CheckpointRow, now: str) -> list[str]:
     numbers = (
         row.rows_in,
         row.behind_watermark,
+        sum(one.broken for one in row.expectations),
         row.rows_refused,
         sum(sink.rows for sink in row.sinks),
         sum(operator.changed_entries for operator in row.operators),

@@ -95,13 +95,22 @@ def batch_line(batch: BatchReport) -> str:
         'checkpoint 7: 9,000 rows in, 12 to out (2.0 s, 4,500 rows/s)'
         >>> batch_line(BatchReport(8, 9, 0, {}, 0, {}, 0, {}, 3, behind_watermark={"rides": 2}))
         'checkpoint 8: 9 rows in, 2 behind the watermark (0.0 s)'
+        >>> from state_engine.core.checkpoints.checkpoint import ExpectationCount
+        >>> rule = ExpectationCount("amount_positive", "amount > 0", "drop", 9, 3)
+        >>> batch_line(BatchReport(9, 9, 0, {}, 0, {}, 0, {}, 3, expectations=[rule]))
+        'checkpoint 9: 9 rows in, 3 break amount_positive (drop) (0.0 s)'
     """
     partition = f"{batch.partition}, " if batch.partition else ""
     late = f", {batch.late_rows:,} late" if batch.late_rows else ""
     behind = f", {count:,} behind the watermark" if (count := sum(batch.behind_watermark.values())) else ""
     refused = f", {batch.rows_refused:,} refused" if batch.rows_refused else ""
+    rules = "".join(
+        f", {one.broken:,} {'breaks' if one.broken == 1 else 'break'} {one.name} ({one.otherwise})"
+        for one in batch.expectations
+        if one.broken
+    )
     out = "".join(f", {rows:,} to {sink}" for sink, rows in batch.rows_out.items())
     return (
-        f"{partition}checkpoint {batch.checkpoint_id}: {counted(batch.rows_in, 'row')} in{late}{behind}{refused}{out} "
-        f"({batch.seconds:.1f} s{rate_text(batch.rows_in, batch.seconds, 'rows')})"
+        f"{partition}checkpoint {batch.checkpoint_id}: {counted(batch.rows_in, 'row')} in{late}{behind}{refused}{rules}"
+        f"{out} ({batch.seconds:.1f} s{rate_text(batch.rows_in, batch.seconds, 'rows')})"
     )

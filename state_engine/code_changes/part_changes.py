@@ -6,14 +6,23 @@ where they come takes effect with the next micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from state_engine.code_changes.job_plan import PartPlan, Verdict
-from state_engine.microbatch.declared_parts import BOUNDS, CODE, COLUMNS, PLACE, SETTINGS, Facts
+from state_engine.microbatch.declared_parts import (
+    BOUNDS,
+    CODE,
+    COLUMNS,
+    JUDGES,
+    PLACE,
+    RULE,
+    SETTINGS,
+    Facts,
+)
 from state_engine.microbatch.findings import Part, PartKind
 
-DIGESTS = (CODE, "steps", SETTINGS)
+DIGESTS = (CODE, "steps", SETTINGS, JUDGES)
 """Facts that are digests, which differ also where another version of Python or Statelake made them."""
 _REPLAY: Mapping[PartKind, frozenset[str]] = {
     "source": frozenset(
@@ -33,10 +42,12 @@ _NAMES = {
     PLACE: "place",
     "reads": "input",
     "keys": "key",
+    RULE: "rule",
 }
 _OF_DIGESTS = {
     (CODE, "source"): "the code of its event times or of its function changed",
     (CODE, "operator"): "its function changed",
+    (JUDGES, "operator"): "its rule changed",
     ("steps", "operator"): "DataFrame code before it changed",
     ("steps", "sink"): "DataFrame code before it changed",
     (SETTINGS, "source"): "its settings changed",
@@ -68,7 +79,7 @@ def changed(part: Part, was: Facts, now: Facts, *, comparable: bool) -> PartPlan
         'its function changed'
     """
     names = differing(part, was, now, comparable=comparable)
-    texts = [_text(part, name, was, now) for name in names]
+    texts = [_text(part, name, was, now) for name in names if not _is_told(name, names)]
     makes_other = _REPLAY[part.kind].intersection(names)
     verdict: Verdict = "replay" if makes_other else "continues" if names else "same"
     return PartPlan(part, verdict, tuple(texts))
@@ -83,6 +94,11 @@ def differing(part: Part, was: Facts, now: Facts, *, comparable: bool) -> list[s
     """Names of the facts that differ; the class of a function only where it says more than its code."""
     names = [n for n in now if was.get(n) != now[n] and (comparable or n not in DIGESTS)]
     return [n for n in names if not (n == "kind" and part.kind == "operator" and CODE in names)]
+
+
+def _is_told(name: str, names: Sequence[str]) -> bool:
+    """Whether another fact of a rule by row says what one says: its text all, its digest what that of its code does."""
+    return (name in (CODE, JUDGES) and RULE in names) or (name == CODE and JUDGES in names)
 
 
 def _text(part: Part, name: str, was: Facts, now: Facts) -> str:

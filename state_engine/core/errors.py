@@ -22,6 +22,7 @@ StatelakeError
 ├── UserFunctionError         a user function or an input row failed: job, operator, key, position, cause
 ├── RetractionError           an update or delete of a row that was never added: read the input from its start
 ├── DeadLetterLimitError      a micro-batch refused more rows than the job allows: look at them, repair, run again
+├── GateError                 rows break a rule that lets nothing bad out: look at them, repair, run again
 ├── SourceError               the input changed or vanished under us: see ``on_change`` of the source
 │   └── BadFileError          a file cannot be read: repair it, remove it, or have it set aside (``on_bad_file``)
 ├── RootError                 the root is another job's, or of a newer format
@@ -238,6 +239,18 @@ class RetractionError(StatelakeError):
 
 class DeadLetterLimitError(StatelakeError):
     """A micro-batch refused more rows than ``max_dead_letters`` allows; it was not committed."""
+
+
+class GateError(StatelakeError):
+    """Rows, or a micro-batch as a whole, break a rule that they must meet; nothing was committed.
+
+    Attributes:
+        rule: its name.
+    """
+
+    def __init__(self, message: str, *, rule: str = "") -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class SourceError(StatelakeError):

@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, ExpectationCount
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.entry_counts import EntryCount, entry_counts
 from state_engine.core.checkpoints.history import History
@@ -65,6 +65,9 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, history: 
     by_source = {source.name: source.behind_watermark for source in row.sources if source.behind_watermark}
     if by_source:
         metadata["behind_watermark_by_source"] = dg.MetadataValue.json(by_source)
+    if row.expectations:
+        metadata["rows_that_break_rules"] = sum(one.broken for one in row.expectations)
+        metadata["expectations"] = dg.MetadataValue.md(_expectations(row.expectations))
     if (lag_s := event_time_lag_s(row)) is not None:
         metadata["event_time_lag_s"] = lag_s
     if batch is not None:
@@ -245,6 +248,13 @@ def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
     return f"{value:,}" if isinstance(value, int) else " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _expectations(counts: Sequence[ExpectationCount]) -> str:
+    return markdown(
+        ["expectation", "rule", "otherwise", "rows", "break it"],
+        [[one.name, one.rule, one.otherwise, one.rows, one.broken] for one in counts],
+    )
 
 
 def _steps(steps_s: Mapping[str, float]) -> str:

@@ -9,11 +9,13 @@ holds for what tunes Flink's tasks and network: chaining, slots, buffers.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Self, get_args, overload
 
 import pyarrow as pa
 
+from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.output_tag import OutputTag
 from state_engine.core.names import stored_name
@@ -22,12 +24,20 @@ from state_engine.core.types.ddl import quoted
 from state_engine.core.types.durations import Span
 from state_engine.core.types.every_type import StructType
 from state_engine.job.declared_aggregates import OneForAll
-from state_engine.job.graph import OperatorInput, SelectedKey, TransformNode, declared_columns, is_scalar
+from state_engine.job.graph import (
+    OperatorInput,
+    SelectedKey,
+    TransformNode,
+    declared_columns,
+    is_scalar,
+    type_in_code,
+)
 from state_engine.job.stream import Stream
 from state_engine.job.windowed_stream import AllWindowedStream
 from state_engine.job.windowing import Assigner, WindowTime, windowing
 from state_engine.machine.defects import guarded_class
 from state_engine.operators.aggregates.accumulators import BIGINT
+from state_engine.operators.row_expectation import Otherwise, RowExpectation, RowRuleLike
 from state_engine.operators.windows.window_results import Emit
 from state_engine.sinks.foreach_batch import ForeachBatchSink
 from state_engine.sources.frames import HIDDEN
@@ -70,6 +80,70 @@ class StreamShortcuts(Stream):
         rows = OperatorInput(self._node, SelectedKey(OneForAll(), BIGINT))
         made = windowing(self._add, rows, windows, lateness=lateness, late_to=late_to, emit=emit, time=time)
         return AllWindowedStream(made)
+
+    def expect(self, name: str, rule: RowRuleLike, otherwise: Otherwise = "warn") -> DataStream:
+        """Judge each row by a rule, before the operator or sink behind; rows that break it are counted.
+
+        The rule is judged over columns: no row becomes Python values. A row meets it only where it is true: a null
+        breaks it, so write ``amount IS NULL OR amount > 0`` where a null is fine. Updates and deletes are judged as
+        inserts are. How many rows broke it is in the report of the run, in the output of ``statelake run`` and
+        ``statelake checkpoints``, in the SQL view ``expectations`` and in Dagster. Keeps no state. Late rows that
+        ``late_to`` takes are not judged.
+
+        Args:
+            name: of the rule, and uid of the operator that judges it.
+            rule: a condition as SQL, ``"amount > 0 AND currency IN ('EUR', 'USD')"``, of what Spark and DuckDB
+                understand alike; or a function from a ``pyarrow.Table`` with rows of one subtask to a boolean column,
+                which must judge each row by itself.
+            otherwise: ``warn`` counts rows that break it, and they go on. ``drop`` leaves them out. ``dead_letter``
+                sets them aside in the table ``dead_letters``, whatever ``on_error`` of the job is. ``fail`` ends the
+                micro-batch with ``GateError``, and nothing of it is committed.
+
+        Raises:
+            ConfigurationError: the name is taken; the rule is no condition on columns of the stream, as far as code
+                shows these; or the stream is keyed or broadcast.
+
+        Example:
+            >>> from state_engine import FileSource, StatefulJob
+            >>> from state_engine.testing import CollectSink, run_in_memory
+            >>> job = StatefulJob("payments")
+            >>> rows = job.source("rows", FileSource("/in", schema="id bigint, amount bigint"))
+            >>> _ = rows.expect("amount_positive", "amount > 0", "drop").sink("out", CollectSink())
+            >>> with run_in_memory(job) as run:
+            ...     run.process({"rows": [(1, 5), (2, -5)]})
+            ...     run.checkpoints()[-1].expectations[0].broken
+            {'out': [Row(id=1, amount=5)]}
+            1
+        """
+        check_choice(otherwise, get_args(Otherwise), what=f"otherwise of expectation '{name}'")
+        given = self._input()
+        if given.key is not None or given.everywhere:
+            raise ConfigurationError(
+                f"expectation '{name}': rows are judged one by one, before they are partitioned: call expect before "
+                "key_by and broadcast"
+            )
+        if not isinstance(rule, str) and not callable(rule):
+            raise ConfigurationError(
+                f"expectation '{name}': a rule is SQL text or a function from a pyarrow.Table to a boolean column, "
+                f"not {rule!r}"
+            )
+        expectation = RowExpectation(name, rule, otherwise)
+        declared = declared_columns(self._node, type_in_code)
+        if declared is not None:
+            expectation.check_columns(pa.schema(list(declared.arrow)))
+        return self._add((given,), expectation, method="expect", uid=name, output_type=None)
+
+    def expect_or_drop(self, name: str, rule: RowRuleLike) -> DataStream:
+        """``expect(name, rule, "drop")``, under the name that Lakeflow's pipelines have for it."""
+        return self.expect(name, rule, "drop")
+
+    def expect_or_fail(self, name: str, rule: RowRuleLike) -> DataStream:
+        """``expect(name, rule, "fail")``, under the name that Lakeflow's pipelines have for it."""
+        return self.expect(name, rule, "fail")
+
+    @abstractmethod
+    def _input(self) -> OperatorInput:
+        """The stream as the input of an operator."""
 
     def shuffle(self) -> DataStream:
         """No effect: a row's place in the total order names its subtask. Returns a stream of the same rows."""

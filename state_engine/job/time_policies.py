@@ -14,6 +14,7 @@ from state_engine.core.time.watermark_strategy import TimestampAssigner, Timesta
 from state_engine.core.types.durations import Span, to_milliseconds
 from state_engine.core.types.every_type import TypeInformation
 from state_engine.job.graph import Node, OperatorNode, SourceNode, TransformNode, UnionNode
+from state_engine.operators.row_expectation import RowExpectation
 from state_engine.sources.output_type import OutputType
 
 
@@ -111,7 +112,7 @@ def timestamps_behind(node: Node, timestamps: Timestamps) -> tuple[SourceNode, T
 
 def _before(node: Node, steps: list[DerivationStep]) -> Node:
     """The stream that a map or filter reads, which is added to the steps."""
-    if isinstance(node, OperatorNode) and is_plain(node.function) and len(node.inputs) == 1:
+    if isinstance(node, OperatorNode) and _is_plain(node):
         only = node.inputs[0]
         if only.key is None and not only.everywhere:
             steps.append(DerivationStep(node.function, _seen_as(node.output_type)))
@@ -131,6 +132,12 @@ def _before(node: Node, steps: list[DerivationStep]) -> Node:
         "event time begins at a source, or behind maps and filters of it that need no open(); this stream is behind "
         f"{what}. Declare it right behind job.source(…) or from_collection(…), or behind their maps and filters"
     )
+
+
+def _is_plain(operator: OperatorNode) -> bool:
+    """Whether its function may be called for one element anywhere; a rule over columns may not."""
+    function = operator.function
+    return is_plain(function) and len(operator.inputs) == 1 and not isinstance(function, RowExpectation)
 
 
 def _seen_as(kind: OutputType | None) -> TypeInformation | None:

@@ -84,6 +84,7 @@ def build_row(
         backfill=batch.backfill,
         drained=batch.drain,
         operator_watermarks_ms=operators_reached_ms(job, batch, done.watermarks_ms),
+        expectations=done.expectations,
         declared=declared,
     )
     return replace(row, kept_states=_kept_for_later(job, done, row))

@@ -444,6 +444,7 @@ class CheckpointCoordinator:
             late_rows=row.late_rows,
             behind_watermark={s.name: s.behind_watermark for s in row.sources if s.behind_watermark},
             tables=self.moved_tables if row.branch == MAIN else [],
+            expectations=row.expectations,
         )
 
     @property

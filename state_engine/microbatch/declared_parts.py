@@ -38,12 +38,15 @@ from state_engine.job.graph import (
 from state_engine.job.job import StatefulJob
 from state_engine.job.stream import Stream
 from state_engine.microbatch.findings import Part
+from state_engine.operators.row_expectation import RowExpectation
 from state_engine.spark.code_digests import ENGINE, CodeDigests, closure_values, value_text
 from state_engine.spark.loaded_modules import is_own, modules_of
 
 Facts = Mapping[str, Any]
 """Of one part, by name; plain values."""
 CODE, SETTINGS, COLUMNS, BOUNDS, PLACE = "code", "settings", "columns", "bounds", "place"
+RULE, JUDGES = "rule", "judges"
+"""Of a rule by row: its text, and a digest of its code."""
 _DIGITS = 12
 _GRAPH = (
     StatefulJob,
@@ -135,14 +138,23 @@ def _operator(node: OperatorNode, digests: _Digests) -> Facts:
     selectors = [
         (one.key.selector, one.key.key_type) for one in node.inputs if isinstance(one.key, SelectedKey)
     ]
-    return {
-        "kind": type(node.function).__name__,
+    function = node.function
+    facts = {
+        "kind": type(function).__name__,
         "reads": [_reads(one.parent) for one in node.inputs],
         "steps": digests.of(*(list(_steps(one.parent)) for one in node.inputs)),
         "keys": [list(one.key_columns) for one in node.inputs],
         COLUMNS: _columns(node),
-        CODE: digests.of(node.function, selectors),
+        CODE: digests.of(function if _makes_results(node) else None, selectors),
     }
+    if isinstance(function, RowExpectation):
+        facts |= {RULE: f"{function.text}, otherwise {function.otherwise}", JUDGES: digests.of(function)}
+    return facts
+
+
+def _makes_results(node: OperatorNode) -> bool:
+    """Whether results behind an operator depend on its function: not on a rule whose rows all go on."""
+    return not isinstance(node.function, RowExpectation) or node.function.removes
 
 
 def _sink(node: SinkNode, digests: _Digests) -> Facts:
@@ -172,7 +184,7 @@ def _reads(node: Node) -> list[str]:
     if isinstance(node, SourceNode):
         return [node.name]
     if isinstance(node, OperatorNode):
-        return [node.uid]
+        return [node.uid] if _makes_results(node) else _reads(node.inputs[0].parent)
     if isinstance(node, SideOutputNode):
         return [f"{node.operator.uid}, side output {node.tag.tag_id}"]
     return [name for parent in parents(node) for name in _reads(parent)]
@@ -186,6 +198,8 @@ def _steps(node: Node) -> Iterator[Any]:
     elif isinstance(node, UnionNode):
         for parent in node.parents:
             yield list(_steps(parent))
+    elif isinstance(node, OperatorNode) and not _makes_results(node):
+        yield from _steps(node.inputs[0].parent)
 
 
 @dataclass

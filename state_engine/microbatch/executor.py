@@ -59,9 +59,11 @@ from state_engine.microbatch.routing.assigned_time import with_assigned_time
 from state_engine.microbatch.routing.origins import origin_of, that_need_watermarks
 from state_engine.microbatch.routing.routed import RoutedInput, RoutedLayout
 from state_engine.microbatch.routing.routing import KeyRows, Routed, Router, nothing_new
+from state_engine.microbatch.row_expectations import counted_rows
 from state_engine.microbatch.subtask.refusals import bad_file, letters_table
 from state_engine.microbatch.subtask.subtask_outputs import exchange_rows, order_fields, read_exchange
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec, SubtaskReport, SubtaskSpec
+from state_engine.operators.row_expectation import RowExpectation
 from state_engine.sinks.base import SinkTarget
 from state_engine.sources.base import ROW_COLUMN, naming_source
 from state_engine.sources.frames import (
@@ -260,6 +262,8 @@ class GraphExecutor:
         routed, spec = prepared
         reports = run_operator(self._spark, routed, spec)
         done.add(operator.uid, reports)
+        if isinstance(operator.function, RowExpectation):
+            done.expectations += counted_rows(self._job.name, operator.function, reports)
         for output in spec.outputs:
             if output.exchange:
                 place = (operator.uid, output.name)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from state_engine.core.checkpoints.checkpoint import ExpectationCount
 from state_engine.core.functions.metrics import summed
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.state_tables.base import TableReport
@@ -110,6 +111,7 @@ class BatchReport:
         late_rows: rows that it found whose partition had been run before.
         behind_watermark: rows that were late by the watermark before them, by source; without sources that had none.
         tables: what published tables got; without those that stayed as they were.
+        expectations: what was counted of each rule by row.
     """
 
     checkpoint_id: int
@@ -125,6 +127,7 @@ class BatchReport:
     late_rows: int = 0
     behind_watermark: dict[str, int] = field(default_factory=dict)
     tables: list[TableReport] = field(default_factory=list)
+    expectations: list[ExpectationCount] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -172,6 +175,11 @@ class RunReport:
     def behind_watermark(self) -> dict[str, int]:
         """Rows that were late by the watermark before them over all batches, by source."""
         return _summed(batch.behind_watermark for batch in self.batches)
+
+    @property
+    def broken(self) -> dict[str, int]:
+        """Rows that break a rule over all batches, by rule; see ``DataStream.expect``."""
+        return _summed({one.name: one.broken for one in batch.expectations} for batch in self.batches)
 
     @property
     def partitions(self) -> list[str]:

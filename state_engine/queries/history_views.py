@@ -1,4 +1,4 @@
-"""What checkpoints say, as tables for SQL: one row a checkpoint, a source of it, a sink of it; and states.
+"""What checkpoints say, as tables for SQL: one row a checkpoint, a source, a sink or a rule of it; and states.
 
 The rows of the ``checkpoints`` table are deep; these are flat, with times as timestamps and numbers summed. Flink shows
 the like in its web interface.
@@ -61,6 +61,13 @@ _SINKS: _Columns = {
     "files_withdrawn": (pa.int64(), lambda sink: len(sink.withdrawn)),
     "bytes_staged": (pa.int64(), lambda sink: sum(f.bytes for f in sink.files)),
 }
+_EXPECTATIONS: _Columns = {
+    "expectation": (pa.string(), lambda one: one.name),
+    "rule": (pa.string(), lambda one: one.rule),
+    "otherwise": (pa.string(), lambda one: one.otherwise),
+    "rows": (pa.int64(), lambda one: one.rows),
+    "broken": (pa.int64(), lambda one: one.broken),
+}
 _ID, _ON_PATH = ("checkpoint_id", pa.int64()), ("on_path", pa.bool_())
 
 
@@ -71,6 +78,7 @@ def _types(columns: _Columns) -> list[tuple[str, pa.DataType]]:
 CHECKPOINTS = pa.schema([*_types(_CHECKPOINTS), _ON_PATH, ("retired", pa.bool_())])
 SOURCES = pa.schema([_ID, *_types(_SOURCES), _ON_PATH])
 SINKS = pa.schema([_ID, *_types(_SINKS), _ON_PATH])
+EXPECTATIONS = pa.schema([_ID, *_types(_EXPECTATIONS), _ON_PATH])
 STATES = pa.schema(
     [
         ("operator", pa.string()),
@@ -114,6 +122,13 @@ def sinks_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     on_path, rows = _ids(path), sorted(history.items())
     records = [(i, *_values(_SINKS, one), i in on_path) for i, row in rows for one in row.sinks]
     return _table(records, SINKS)
+
+
+def expectations_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
+    """What every checkpoint counted of every rule by row."""
+    on_path, rows = _ids(path), sorted(history.items())
+    records = [(i, *_values(_EXPECTATIONS, one), i in on_path) for i, row in rows for one in row.expectations]
+    return _table(records, EXPECTATIONS)
 
 
 def states_table(path: Sequence[CheckpointRow]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The views of a job for SQL: one a keyed state, and one each of checkpoints, sources, sinks, states and key groups.
+"""The views of a job for SQL: one a keyed state, and one each of what all jobs have: checkpoints, sources, sinks, ….
 
 A view is made when a query names it, so that a state which is not asked for costs nothing, and it lives in a session of
 its own. A keyed state is called ``<state>`` where that is unique in the job, in backticks where it is no identifier,
@@ -138,6 +138,12 @@ def _common(job: ViewedJob) -> list[SqlView]:
             history.SINKS,
             "what a checkpoint brought to a sink",
             lambda: history.sinks_table(job.history, job.path),
+        ),
+        _local_view(
+            "expectations",
+            history.EXPECTATIONS,
+            "what a checkpoint counted of a rule by row",
+            lambda: history.expectations_table(job.history, job.path),
         ),
         _local_view(
             "states",

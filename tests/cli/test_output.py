@@ -23,7 +23,7 @@ from state_engine.cli.output import plain, report, show
 from state_engine.cli.progress import _Reports
 from state_engine.cli.session import progressed
 from state_engine.cli.tables import Cell, print_table, table
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, SourceProgress
+from state_engine.core.checkpoints.checkpoint import CheckpointRow, ExpectationCount, SourceProgress
 from state_engine.core.errors import ConfigurationError
 from state_engine.microbatch.reports import BatchReport
 from state_engine.queries.history_views import sources_table
@@ -238,6 +238,14 @@ def test_checkpoints_show_how_many_rows_were_late() -> None:
     assert [one["behind_watermark"] for one in records(listed, last=9)] == [0, 4]
     assert "behind watermark" in shown_history(listed)
     assert "behind watermark" not in shown_history(with_late_rows(0, 0))
+
+
+def test_checkpoints_show_how_many_rows_broke_rules() -> None:
+    counts = [ExpectationCount(name, "v > 0", "drop", 9, broken) for name, broken in (("a", 2), ("b", 0))]
+    rows = [checkpoint(1), checkpoint(2, 1, expectations=counts)]
+    assert [one["break_rules"] for one in records(rows, last=9)] == [{}, {"a": 2, "b": 0}]
+    assert "break rules" in shown_history(rows)
+    assert "break rules" not in shown_history(rows[:1])
 
 
 def test_sources_show_their_own() -> None:

@@ -24,6 +24,7 @@ from state_engine.cli.main import app
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
     DataFile,
+    ExpectationCount,
     OperatorCheckpoint,
     SourceProgress,
 )
@@ -342,6 +343,15 @@ def test_the_metadata_of_a_micro_batch_counts_late_rows() -> None:
     assert [one["behind_watermark"] for one in shown] == [0, 3]
     assert "behind_watermark_by_source" not in shown[0]
     assert shown[1]["behind_watermark_by_source"].value == {"a": 2, "c": 1}
+
+
+def test_the_metadata_of_a_micro_batch_counts_rows_that_break_rules() -> None:
+    counts = [ExpectationCount(name, "v > 0", "drop", 6, broken) for name, broken in (("a", 2), ("b", 1))]
+    rows = tree([letters_row(1), replace(letters_row(2), expectations=counts)])
+    shown = [checkpoint_metadata(one, None, rows) for one in rows.values()]
+    assert "expectations" not in shown[0]
+    assert shown[1]["rows_that_break_rules"] == 3
+    assert "| a | v > 0 | drop | 6 | 2 |" in shown[1]["expectations"].value
 
 
 def test_the_metadata_of_a_micro_batch_counts_what_waits_by_then() -> None:

@@ -48,6 +48,15 @@ Declarations
 
 A word that a declaration does not know is refused when it is made
   misuse/test_choices::test_an_unknown_word_is_refused_when_the_declaration_is_made
+A rule by row that is no condition on single rows of its stream is refused when the job is built
+  microbatch/test_row_expectations::test_what_cannot_be_judged_is_refused_when_the_job_is_built
+  operators/test_sql_rules::test_a_text_that_is_no_condition_on_single_rows_is_refused
+  operators/test_sql_rules::test_a_text_that_does_not_fit_the_columns_is_refused
+A rule by row that a run finds it cannot judge is refused, and so are rows that break one that lets none pass
+  operators/test_sql_rules::test_a_value_that_cannot_be_computed_ends_it
+  operators/test_sql_rules::test_a_function_that_gives_no_boolean_column_is_refused
+  microbatch/test_row_expectations::test_a_function_that_raises_ends_the_micro_batch
+  microbatch/test_row_expectations::test_a_rule_that_fails_commits_nothing_and_names_rows
 An option of a source or sink that has no effect, or a value that it does not take, is refused when it is given
   misuse/test_options::test_an_option_that_cannot_be_is_refused_when_it_is_given
   misuse/test_options::test_those_without_options_take_no_other_word

@@ -72,6 +72,7 @@ FOLLOWED = {
     "ConfigurationError": HERE + "test_a_word_that_is_not_known_is_replaced_by_one_that_is",
     "DamagedFileError": "operations/test_damaged_files::test_a_checkpoint_before_the_damage_leads_on",
     "DamagedOutputError": "faults/test_head_repair::test_outputs_that_are_shown_and_empty_are_noticed",
+    "GateError": "microbatch/test_row_expectations::test_a_rule_that_fails_commits_nothing_and_names_rows",
     "DeadLetterLimitError": "microbatch/test_dead_letters::test_a_batch_that_refuses_too_much_is_not_committed",
     "InternalError": HERE + "test_what_nobody_foresaw_is_repaired_and_run_again",
     "InvalidKeyError": HERE + "test_a_column_that_is_no_key_is_keyed_by_something_else",

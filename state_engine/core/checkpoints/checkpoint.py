@@ -222,6 +222,24 @@ class SourceProgress:
 
 
 @dataclass(frozen=True)
+class ExpectationCount:
+    """What a micro-batch counted of one rule by row, see ``DataStream.expect``.
+
+    Attributes:
+        name, rule: of the rule, and its text.
+        otherwise: what becomes of rows that break it: ``fail``, ``dead_letter``, ``drop`` or ``warn``.
+        rows: that it judged.
+        broken: of these, those that break it.
+    """
+
+    name: str
+    rule: str
+    otherwise: str
+    rows: int
+    broken: int
+
+
+@dataclass(frozen=True)
 class StagedSink:
     """Files that wait to be published to one sink, with all that publishing needs.
 
@@ -304,6 +322,7 @@ class CheckpointRow:
             that read an operator which may hold its watermark back: they never go back, whatever comes.
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
         kept_states: by uid, the names of states that ``keep_states`` names and no function asked for.
+        expectations: what this micro-batch counted of each rule by row; without rules that judged no row.
         declared: what the code declared that ran the last micro-batch, part by part, see ``declared_parts``; empty in
             rows of older versions.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
@@ -345,6 +364,7 @@ class CheckpointRow:
     drained: bool = False
     operator_watermarks_ms: dict[str, int] = field(default_factory=dict)
     kept_states: dict[str, list[str]] = field(default_factory=dict)
+    expectations: list[ExpectationCount] = field(default_factory=list)
     declared: str = ""
     digest: str = ""
 

@@ -51,6 +51,7 @@ def without_work(row: CheckpointRow) -> CheckpointRow:
         dead_letters=[],
         durations_ms={},
         metrics={},
+        expectations=[],
         delta_versions={},
         replaced_id=None,
         retired=[],

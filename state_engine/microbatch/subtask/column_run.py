@@ -8,16 +8,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.vectorized_functions import VectorizedKeyedFunction
 from state_engine.core.operator.column_outputs import ColumnOutputs
-from state_engine.core.operator.element_kinds import own_kind
 from state_engine.core.operator.outputs import ElementOutputs, SideOutputs
-from state_engine.core.operator.side_outputs import SideOutputWriter
 from state_engine.core.operator.vectorized_operator import VectorizedOperator, VectorizedOutputs
 from state_engine.core.types.timestamps import MAX_TIMESTAMP
 from state_engine.microbatch.subtask.function_run import FunctionRun
-from state_engine.microbatch.subtask.subtask_input import values_of
 from state_engine.microbatch.subtask.vectorized_state import VectorizedKeyedState, vectorized_rows
 from state_engine.storage.stores.files import PutFile, side_by_side
 
@@ -61,7 +57,7 @@ class ColumnRun(FunctionRun):
                 self._work.lap("decode")
                 made = operator.process(batch)
                 self._take(made, places, out)
-            self._divert_late(out)
+            self.divert_late(out)
             self._work.report.asked_late = sorted(operator.asked.difference(self._work.report.asked_in_open))
             snapshot = operator.snapshot()
         finally:
@@ -101,23 +97,3 @@ class ColumnRun(FunctionRun):
             changes, subtask=self._work.index, attempt=self._work.attempt_id, put=put
         )
         report.next_timers_ms = keyed.next_timers_ms(None if made is None else made.first_timers_ms)
-
-    def _divert_late(self, out: ElementOutputs) -> None:
-        """Late rows, which pass by the function, to the side outputs that somebody reads."""
-        spec = self._spec
-        writer = SideOutputWriter(
-            spec.uid,
-            {o.name: o.tag for o in spec.outputs if o.tag is not None},
-            kind_of=own_kind if spec.has_kinds else None,
-        )
-        rows = sorted(row for row, tag in self._rows.late.items() if tag is not None)
-        values = values_of(self._rows.events.take(pa.array(rows, pa.int64())), spec.routed)
-        for row, value in zip(rows, values, strict=True):
-            tag = self._rows.late[row]
-            assert tag is not None
-            if tag.tag_id in out.side and out.side[tag.tag_id].table is not None:
-                raise ConfigurationError(
-                    f"operator '{spec.uid}': the side output '{tag.tag_id}' has the late rows of a source, and a "
-                    "function over columns gave rows for it, too: use a tag for each"
-                )
-            writer.write(tag, value, row, out)

@@ -10,12 +10,16 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.functions.checkpointed import CheckpointListener
+from state_engine.core.operator.element_kinds import own_kind
 from state_engine.core.operator.operator_lifecycle import Resumption
 from state_engine.core.operator.outputs import ElementOutputs
+from state_engine.core.operator.side_outputs import SideOutputWriter
 from state_engine.core.operator_state.operator_snapshot import SubtaskSnapshot
 from state_engine.core.state.state_table import KeyContext
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
+from state_engine.microbatch.subtask.subtask_input import values_of
 from state_engine.microbatch.subtask.subtask_outputs import SubtaskOutputs
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
 from state_engine.sources.frames import REFUSED
@@ -60,6 +64,26 @@ class FunctionRun:
         self._write_operator_state(snapshot, put)
         self._work.lap("changelog")
         SubtaskOutputs(self._work, self._rows, put).write(out)
+
+    def divert_late(self, out: ElementOutputs) -> None:
+        """Late rows, which pass by the function, to the side outputs that somebody reads."""
+        spec = self._spec
+        writer = SideOutputWriter(
+            spec.uid,
+            {o.name: o.tag for o in spec.outputs if o.tag is not None},
+            kind_of=own_kind if spec.has_kinds else None,
+        )
+        rows = sorted(row for row, tag in self._rows.late.items() if tag is not None)
+        values = values_of(self._rows.events.take(pa.array(rows, pa.int64())), spec.routed)
+        for row, value in zip(rows, values, strict=True):
+            tag = self._rows.late[row]
+            assert tag is not None
+            if tag.tag_id in out.side and out.side[tag.tag_id].table is not None:
+                raise ConfigurationError(
+                    f"operator '{spec.uid}': the side output '{tag.tag_id}' has the late rows of a source, and a "
+                    "function over columns gave rows for it, too: use a tag for each"
+                )
+            writer.write(tag, value, row, out)
 
     def _write_operator_state(self, snapshot: Any, put: PutFile) -> None:
         spec = self._spec

@@ -26,10 +26,12 @@ from state_engine.core.state.state_table import KeyContext
 from state_engine.core.types.timestamps import MIN_TIMESTAMP
 from state_engine.microbatch.subtask.column_run import ColumnRun
 from state_engine.microbatch.subtask.element_run import ElementRun
+from state_engine.microbatch.subtask.expectation_run import ExpectationRun
 from state_engine.microbatch.subtask.function_run import PassThroughRun
 from state_engine.microbatch.subtask.received_rows import ReceivedRows
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport, SubtaskSpec
 from state_engine.microbatch.subtask.subtask_work import SubtaskWork
+from state_engine.operators.row_expectation import RowExpectation
 from state_engine.spark.failures import MORE_MEMORY
 from state_engine.spark.shipped_code import shipped
 from state_engine.spark.tasks import TaskAttempt, Work
@@ -115,6 +117,9 @@ class Subtask:
             PassThroughRun(self._work, self._rows, context).run(table)
             return
         self._rows.receive(table)
+        if isinstance(spec.function, RowExpectation):
+            ExpectationRun(self._work, self._rows, context).run(spec.function)
+            return
         if (over_columns := self._over_columns()) is not None:
             try:
                 ColumnRun(self._work, self._rows, context).run(over_columns)

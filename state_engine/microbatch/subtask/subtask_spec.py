@@ -182,6 +182,8 @@ class SubtaskReport:
         next_timers_ms: time of the first timer left, by domain.
         broadcast_refused: places of the broadcast elements that the function refused.
         asked_in_open, asked_late: names of the states that the function asked for, by the end of ``open`` and later.
+        judged, broken: of a rule by row, the rows that it judged and those that break it.
+        broken_rows: the first of these with their places, as text, where they end the micro-batch.
     """
 
     subtask: int
@@ -206,6 +208,9 @@ class SubtaskReport:
     broadcast_refused: list[int] = field(default_factory=list)
     asked_in_open: list[str] = field(default_factory=list)
     asked_late: list[str] = field(default_factory=list)
+    judged: int = 0
+    broken: int = 0
+    broken_rows: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def rows_staged(self, sink: str) -> int:

@@ -169,6 +169,9 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "durations_ms": "map<string, bigint>",
         "metrics": "map<string, double>",
         "delta_versions": "map<string, bigint>",
+        "expectations": (
+            "array<struct<`name`: string, `rule`: string, `otherwise`: string, `rows`: bigint, `broken`: bigint>>"
+        ),
         "replaced_id": "bigint",
         "retired": "array<bigint>",
         "pinned": "array<struct<`name`: string, `checkpoint_id`: bigint, `path`: string>>",
