@@ -79,7 +79,7 @@ def changed(part: Part, was: Facts, now: Facts, *, comparable: bool) -> PartPlan
         'its function changed'
     """
     names = differing(part, was, now, comparable=comparable)
-    texts = [_text(part, name, was, now) for name in names if not _is_told(name, names)]
+    texts = [_text(part, name, was, now) for name in names if not _is_redundant(name, names)]
     makes_other = _REPLAY[part.kind].intersection(names)
     verdict: Verdict = "replay" if makes_other else "continues" if names else "same"
     return PartPlan(part, verdict, tuple(texts))
@@ -96,8 +96,8 @@ def differing(part: Part, was: Facts, now: Facts, *, comparable: bool) -> list[s
     return [n for n in names if not (n == "kind" and part.kind == "operator" and CODE in names)]
 
 
-def _is_told(name: str, names: Sequence[str]) -> bool:
-    """Whether another fact of a rule by row says what one says: its text all, its digest what that of its code does."""
+def _is_redundant(name: str, names: Sequence[str]) -> bool:
+    """Whether another fact of a rule by row says the same already: its text, or the digest of the rule."""
     return (name in (CODE, JUDGES) and RULE in names) or (name == CODE and JUDGES in names)
 
 

@@ -92,16 +92,16 @@ class StreamShortcuts(Stream):
 
         Args:
             name: of the rule, and uid of the operator that judges it.
-            rule: a condition as SQL, ``"amount > 0 AND currency IN ('EUR', 'USD')"``, of what Spark and DuckDB
-                understand alike; or a function from a ``pyarrow.Table`` with rows of one subtask to a boolean column,
-                which must judge each row by itself.
+            rule: a condition as SQL, ``"amount > 0 AND currency IN ('EUR', 'USD')"``, of parts that
+                mean the same to Spark and DuckDB; or a function from a ``pyarrow.Table`` with rows of one subtask to
+                a boolean column, which must judge each row by itself.
             otherwise: ``warn`` counts rows that break it, and they go on. ``drop`` leaves them out. ``dead_letter``
-                sets them aside in the table ``dead_letters``, whatever ``on_error`` of the job is. ``fail`` ends the
+                sets them aside in the table ``dead_letters``, also under ``on_error="fail"``. ``fail`` ends the
                 micro-batch with ``GateError``, and nothing of it is committed.
 
         Raises:
-            ConfigurationError: the name is taken; the rule is no condition on columns of the stream, as far as code
-                shows these; or the stream is keyed or broadcast.
+            ConfigurationError: the name is taken; the rule is not a condition on columns of the stream, as far as
+                code shows these; or the stream is keyed or broadcast.
 
         Example:
             >>> from state_engine import FileSource, StatefulJob

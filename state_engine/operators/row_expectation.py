@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.functions.map_functions import FilterFunction
 from state_engine.operators.sql_rule import SqlRule
@@ -92,12 +93,12 @@ class RowExpectation(FilterFunction):
         column = given.combine_chunks() if isinstance(given, pa.ChunkedArray) else given
         if not isinstance(column, pa.Array) or not pa.types.is_boolean(column.type) or len(column) != rows:
             what = (
-                f"{len(column)} values of type {column.type}"
+                f"{counted(len(column), 'value')} of type {column.type}"
                 if isinstance(column, pa.Array)
                 else type(given).__name__
             )
             raise ValueTypeError(
-                f"expectation '{self.name}': {self.text} gave {what} for {rows} rows: return a boolean pyarrow.Array "
-                "with one value for each row"
+                f"expectation '{self.name}': {self.text} gave {what} for {counted(rows, 'row')}: return a boolean "
+                "pyarrow.Array with one value for each row"
             )
         return column

@@ -1,7 +1,7 @@
 """``SqlRule``: a condition on single rows as SQL text, judged over Arrow columns by DuckDB, in this process.
 
-The text is an expression of columns of one row. Allowed is what Spark SQL and DuckDB understand alike, and nothing that
-looks at other rows, at the clock or at chance: a row gets the same verdict in a replay, however batches are cut, and in
+The text is an expression of columns of one row, of parts that mean the same to Spark SQL and DuckDB. None of them looks
+at other rows, at the clock or at chance: a row gets the same verdict in a replay, however batches are cut, and in
 memory. Anything else is for a function over a ``pyarrow.Table``.
 """
 
@@ -59,7 +59,7 @@ class SqlRule:
 
     @classmethod
     def of(cls, text: str) -> SqlRule:
-        """A text, checked. Raises ConfigurationError where it is no condition on single rows."""
+        """A text, checked. Raises ConfigurationError if it is not a condition on single rows."""
         if odd := _OTHER_SYNTAX.search(text):
             raise ConfigurationError(
                 f"{text!r} holds {odd[0]!r}, which SQL engines read differently. {_WAYS}"
@@ -102,8 +102,8 @@ class SqlRule:
         lower: dict[str, list[str]] = {}
         for name in names:
             lower.setdefault(name.lower(), []).append(name)
-        found = {one: [one] if one in names else lower.get(one.lower(), []) for one in self.columns}
-        check_there([one for one, of in found.items() if not of], list(names), what=repr(self.text))
+        meant = {one: [one] if one in names else lower.get(one.lower(), []) for one in self.columns}
+        check_there([one for one, of in meant.items() if not of], list(names), what=repr(self.text))
         several = [one for one in self.columns if len(lower[one.lower()]) > 1]
         if several:
             raise ConfigurationError(
@@ -112,7 +112,7 @@ class SqlRule:
                 "column"
             )
         # a rule without columns is judged for each row, too
-        return list(dict.fromkeys(of[0] for of in found.values())) or list(names[:1])
+        return list(dict.fromkeys(of[0] for of in meant.values())) or list(names[:1])
 
 
 def _parsed(text: str) -> Mapping[str, Any]:
@@ -124,7 +124,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
         (shown,) = connection.execute("SELECT json_serialize_sql(?)", [query]).fetchone() or ("",)
     parsed = json.loads(shown)
     if parsed["error"]:
-        raise ConfigurationError(f"{text!r} is no SQL expression: {parsed['error_message']}. {_WAYS}")
+        raise ConfigurationError(f"{text!r} is not a SQL expression: {parsed['error_message']}. {_WAYS}")
     nodes = [one["node"] for one in parsed["statements"]]
     if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE" or len(nodes[0]["select_list"]) != 1:
         raise ConfigurationError(f"{text!r} is not one SQL expression. {_WAYS}")

@@ -147,7 +147,7 @@ def test_spark_gives_the_same_verdicts(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("amount >", "is no SQL expression"),
+        ("amount >", "is not a SQL expression"),
         ("", "uses 'row'"),
         ("sum(amount) > 1", "'sum'"),
         ("random() > 0.5", "'random'"),
@@ -208,7 +208,7 @@ def test_names_of_columns_have_no_case_and_records_have_fields() -> None:
     ("given", "says"),
     [
         (lambda rows: rows["a"], "gave 2 values of type int64 for 2 rows"),
-        (lambda rows: pa.array([True]), "gave 1 values of type bool for 2 rows"),
+        (lambda rows: pa.array([True]), "gave 1 value of type bool for 2 rows"),
         (lambda rows: [True, False], "gave list for 2 rows"),
     ],
 )

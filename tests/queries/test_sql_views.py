@@ -62,7 +62,9 @@ def test_states_are_views_with_their_columns(memory: Memory) -> None:
 def test_views_are_listed_with_the_columns_that_they_have(memory: Memory) -> None:
     views = {view.name: view for view in memory.engine.list_views("memory")}
     names = {*STATES, *(f"remembers__{s}" for s in STATES)}
-    common = {"checkpoints", "sources", "sinks", "states", "operator_state", "dead_letters", "key_groups"}
+    common = {
+        "checkpoints", "sources", "sinks", "expectations", "states", "operator_state", "dead_letters", "key_groups",
+    }  # fmt: skip
     assert set(views) == names | common
     assert views["counts"].columns[:4] == (
         ("k", "string"), ("key_value", "bigint"), ("map_key", "bigint"), ("value", "bigint")
