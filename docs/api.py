@@ -107,13 +107,23 @@ GROUPS: dict[str, tuple[str, list[str]]] = {
 """Every name that ``state_engine`` exports, but its root error, in the order in which a reader needs it."""
 
 MODULES = {
-    "state_engine.registry": ["RegisteredJob", "JobParameters", "load_jobs", "beside", "data_directory"],
+    "state_engine.registry": [
+        "RegisteredJob",
+        "JobParameters",
+        "load_jobs",
+        "project_job",
+        "beside",
+        "data_directory",
+    ],
     "state_engine.testing": [
         "run_in_memory",
         "MemoryRun",
         "CollectSink",
         "OperatorHarness",
         "KeyedHarness",
+        "KeyHarness",
+        "KeyElement",
+        "Stamped",
         "subtasks_in_process",
     ],
     "state_engine.open_state": ["checkpoints", "read_state"],

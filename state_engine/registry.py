@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import os
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import entry_points
@@ -26,7 +28,7 @@ from state_engine.core.argument_checks import checked_class
 from state_engine.core.cron import check_cron
 from state_engine.core.errors import ConfigurationError
 from state_engine.expectations.suites import OfSink, Suite
-from state_engine.machine.settings import Settings
+from state_engine.machine.settings import Settings, load
 
 GROUP = "statelake.jobs"
 """Entry points that name modules with jobs."""
@@ -137,6 +139,37 @@ def load_jobs(settings: Settings) -> list[RegisteredJob]:
             hint = f"did you mean '{near[0]}'?" if near else f"jobs are {sorted(by_name)}"
             raise ConfigurationError(f"settings, jobs.parameters.{name}: there is no such job: {hint}")
     return list(by_name.values())
+
+
+def project_jobs(settings: Settings) -> dict[str, RegisteredJob]:
+    """All jobs that the settings name, by their names; modules are also looked up from the current directory."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    return {one.job.name: one for one in load_jobs(settings)}
+
+
+def job_named(name: str, settings: Settings) -> RegisteredJob:
+    """One of ``project_jobs``. Raises ConfigurationError where there is none of this name."""
+    known = project_jobs(settings)
+    if name not in known:
+        raise ConfigurationError(
+            f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(known)}. "
+            "The setting jobs.modules names the modules that hold jobs"
+        )
+    return known[name]
+
+
+def project_job(name: str) -> StatefulJob:
+    """A job of the project in the current directory, as commands find it: by its settings. For tests.
+
+    Raises:
+        ConfigurationError: there is no such job, or as ``load_jobs``.
+
+    Example::
+
+        harness = KeyHarness(project_job("sums"), "sums", "ann")
+    """
+    return job_named(name, load(environ=os.environ, directory=Path.cwd()).settings).job
 
 
 def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +14,7 @@ from state_engine.cli.options import Job, key_of
 from state_engine.cli.output import plain, print_records, text
 from state_engine.cli.session import declared, opened, remark, say
 from state_engine.core.counted_nouns import counted
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.harness.key_run import KeyElement, KeyStep, Timers
 from state_engine.core.time.timers import Timer, place_of
 from state_engine.core.types.row import RowKind
@@ -37,8 +39,22 @@ def debug(
     to: Annotated[
         int | None, typer.Option("--to", min=1, help="Last micro-batch to run; the newest by default.")
     ] = None,
+    write_test: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a pytest file with this history and the recorded results."),
+    ] = None,
+    replace: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN", help="In that file, replace the values of this column; may be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Run today's function over the recorded inputs of one key, in this process, and compare with the record."""
+    if replace and write_test is None:
+        raise ConfigurationError(
+            "--replace is about the file that --write-test names: name one, or leave it out"
+        )
     registered = declared(job)
     with opened(spark=False) as engine:
         debugged = engine.debug(
@@ -49,6 +65,8 @@ def debug(
             to_checkpoint=to,
             operator=operator,
         )
+    if write_test is not None:
+        debugged.write_test(write_test, replace=replace or ())
     if for_people():
         for line in debug_lines(debugged):
             say(line)

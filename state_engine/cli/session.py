@@ -178,21 +178,11 @@ def _leave_pandas_alone() -> None:
         sys.meta_path.remove(finder)
 
 
-def look_for_modules_here() -> None:
-    """Modules of jobs are looked up from the current directory, as with ``python -m``."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-
-
 def declared(name: str) -> RegisteredJob:
-    settings = loaded_settings().settings
-    jobs = registered(settings)
-    if name not in jobs:
-        raise ConfigurationError(
-            f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(jobs)}. "
-            "The setting jobs.modules names the modules that hold jobs"
-        )
-    return jobs[name]
+    """A job of the project. Raises ConfigurationError where there is none of this name."""
+    from state_engine.registry import job_named  # here: jobs are not needed by those that only look
+
+    return job_named(name, loaded_settings().settings)
 
 
 def known(name: str) -> StatefulJob | str:
@@ -203,7 +193,6 @@ def known(name: str) -> StatefulJob | str:
 
 def registered(settings: Settings) -> dict[str, RegisteredJob]:
     """All jobs that the settings name, by their names."""
-    from state_engine.registry import load_jobs  # here: jobs are not needed by those that only look
+    from state_engine.registry import project_jobs  # here: jobs are not needed by those that only look
 
-    look_for_modules_here()
-    return {one.job.name: one for one in load_jobs(settings)}
+    return project_jobs(settings)

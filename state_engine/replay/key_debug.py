@@ -7,10 +7,12 @@ files, and goes on behind them from the recorded state. Flink has no counterpart
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +24,7 @@ from state_engine.core.errors import ConfigurationError, StatelakeError, UserFun
 from state_engine.core.functions.function_calls import has_operator_state
 from state_engine.core.functions.vectorized_functions import PerElement, StandsForElements, vectorized_form
 from state_engine.core.harness.harness_state import stored_elements
-from state_engine.core.harness.key_run import KeyRun, KeyStep, Timers
+from state_engine.core.harness.key_run import KeyRun, KeyStep, Timers, holds_anything
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.operator.element_kinds import own_kind, split
 from state_engine.core.operator_state.operator_snapshot import BROADCAST, SubtaskSnapshot
@@ -30,7 +32,7 @@ from state_engine.core.state.descriptors import TIMERS, MapStateDescriptor, Stat
 from state_engine.core.state.memory_state import UNSTAMPED
 from state_engine.core.state.ttl_rule import without_expired
 from state_engine.core.time.timers import EVENT, TimersDescriptor
-from state_engine.core.types.columns import to_table
+from state_engine.core.types.columns import elements, to_table
 from state_engine.job.graph import OperatorNode, declared_key, output_of
 from state_engine.microbatch.subtask.subtask_spec import OutputSpec
 from state_engine.queries.spark_sql import plain_message
@@ -43,7 +45,8 @@ from state_engine.replay.key_recording import (
     StoredKey,
     has_key,
 )
-from state_engine.sources.stream_columns import KIND_FIELD, kind_column
+from state_engine.replay.key_test_file import key_test_text
+from state_engine.sources.stream_columns import KIND_FIELD, kind_column, kinds_of
 
 
 @dataclass(frozen=True)
@@ -55,12 +58,14 @@ class DebuggedState:
         value: of today's function.
         recorded: of the checkpoint.
         same: whether they are one.
+        is_recorded: whether the checkpoint holds anything.
     """
 
     name: str
     value: Any
     recorded: Any
     same: bool
+    is_recorded: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class DebuggedOutput:
         extra: rows that came and are not recorded.
         shows_key: whether the rows of the sink show the key; else they are looked for among those of its subtask.
         problem: why there is nothing to compare with; empty where there is.
+        recorded: the recorded rows as elements, in order; None where the sink does not show which they are.
     """
 
     sink: str
@@ -84,6 +90,7 @@ class DebuggedOutput:
     extra: list[Any] = field(default_factory=list)
     shows_key: bool = False
     problem: str = ""
+    recorded: list[Any] | None = field(default=None, repr=False)
 
     @property
     def same(self) -> bool:
@@ -102,11 +109,15 @@ class DebuggedBatch:
         states, outputs: compared with the record.
         timers, recorded_timers: after it.
         problems: what is not known, and why.
+        start: the recorded state that it started with; None where the key went on with its own.
+        over_columns: whether a form over columns gives what is recorded, and the function by element does not.
     """
 
     checkpoint_id: int
     created_at: datetime
     recorded: RecordedBatch | None = field(default=None, repr=False)
+    start: KeyState | None = field(default=None, repr=False)
+    over_columns: bool = field(default=False, repr=False)
     steps: list[KeyStep] = field(default_factory=list)
     states: list[DebuggedState] = field(default_factory=list)
     timers: Timers = field(default_factory=list)
@@ -160,6 +171,23 @@ class KeyDebug:
     def same(self) -> bool:
         """True where all that can be compared equals the record."""
         return all(one.same for one in self.operators)
+
+    def write_test(self, file: str | Path, *, replace: Sequence[str] = ()) -> None:
+        """Write a file for pytest with the key's history and the recorded results; see ``statelake debug``.
+
+        Args:
+            replace: names of columns whose values get stand-ins, in inputs, keys, states and results.
+
+        Raises:
+            ConfigurationError: there is such a file, nothing happened to the key, or something cannot be written or
+                replaced.
+        """
+        path = Path(file)
+        if path.exists():
+            raise ConfigurationError(f"there is a file {path}: remove it, or name another one")
+        text = key_test_text(self, replace=replace)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 OnBatch = Callable[[CheckpointRow], object]
@@ -345,6 +373,7 @@ class KeyDebugger:
         layout = self.recorder.layout
         if run is None or _changed_meanwhile(path, recorded, run):
             state = KeyState(stored=StoredKey(layout, recorded.path, key))
+            made = replace(made, start=state)
             run = KeyRun(recorded.operator, key.key, state, recorded.restored)
             try:
                 state.load(TimersDescriptor(), [], operator=key.uid)
@@ -359,7 +388,7 @@ class KeyDebugger:
             other, taken = over_columns
             in_columns = self._result(path, made, recorded, key, other, taken)
             if in_columns.same:  # as the run had it: the two forms may differ in what has no effect
-                return replace(in_columns, steps=steps), other
+                return replace(in_columns, steps=steps, over_columns=True), other
         return debugged, run
 
     def _result(
@@ -434,7 +463,9 @@ class KeyDebugger:
             return DebuggedOutput(sink.name, output.name, len(values), problem=problem)
         here = _rows(output, values, has_kinds=recorded.operator.emits_changes)
         if there is None:
-            return DebuggedOutput(sink.name, output.name, len(values), [], here.to_pylist(), shows_key=True)
+            return DebuggedOutput(
+                sink.name, output.name, len(values), [], here.to_pylist(), shows_key=True, recorded=[]
+            )
         here = here.select([name for name in there.column_names if name in here.column_names])
         here = here.cast(pa.schema([there.schema.field(name) for name in here.column_names]))
         of_key, own = has_key(there, key), has_key(here, key)
@@ -448,6 +479,7 @@ class KeyDebugger:
             _with_texts(rows, left - came) if shows else [],
             _with_texts(here, came - left),
             shows,
+            recorded=_elements(rows, output) if shows else None,
         )
 
 
@@ -490,7 +522,9 @@ def _compared(
         for entries in (run.state.entries[descriptor.name], stored.load(descriptor))
     )
     same = _stored_form(descriptor, here) == _stored_form(descriptor, there)
-    return DebuggedState(descriptor.name, _plain(descriptor, here), _plain(descriptor, there), same)
+    is_recorded = holds_anything(there, descriptor)
+    value = copy.deepcopy(_plain(descriptor, here))  # the key goes on with its own
+    return DebuggedState(descriptor.name, value, _plain(descriptor, there), same, is_recorded)
 
 
 def _plain(descriptor: StateDescriptor, item: Any) -> Any:
@@ -524,9 +558,8 @@ def _broadcast_states(here: SubtaskSnapshot | None, there: SubtaskSnapshot | Non
             continue
         recorded = None if there is None else there.state(state.name)
         same = state.elements == (() if recorded is None else recorded.elements)
-        yield DebuggedState(
-            state.name, stored_elements(state), None if recorded is None else stored_elements(recorded), same
-        )
+        entries = None if recorded is None else stored_elements(recorded)
+        yield DebuggedState(state.name, stored_elements(state), entries, same, bool(entries))
 
 
 def _rows(output: OutputSpec, values: list[Any], *, has_kinds: bool) -> pa.Table:
@@ -534,6 +567,21 @@ def _rows(output: OutputSpec, values: list[Any], *, has_kinds: bool) -> pa.Table
     kinds, plain = split([own_kind(value) for value in values]) if has_kinds else ([], values)
     table = to_table(plain, output.kind.columns, scalar=output.kind.scalar)
     return table.append_column(KIND_FIELD, kind_column(kinds)) if output.changing else table
+
+
+def _elements(rows: pa.Table, output: OutputSpec) -> list[Any] | None:
+    """Rows of a sink as elements of the stream, pairs with their kinds where it changes; None if it lacks columns."""
+    columns = output.kind.columns
+    wanted = [*columns.names, *([KIND_FIELD.name] if output.changing else [])]
+    if not set(wanted) <= set(rows.column_names):
+        return None
+    try:
+        cast = rows.select(columns.names).cast(pa.schema(list(columns.arrow)))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+    shown = elements(cast, cast.column_names, scalar=output.kind.scalar, declared=columns)
+    kinds = kinds_of(rows) if output.changing else None
+    return shown if kinds is None else list(zip(kinds, shown, strict=True))
 
 
 def _with_texts(rows: pa.Table, texts: Counter[str]) -> list[Any]:

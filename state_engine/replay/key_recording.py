@@ -101,6 +101,7 @@ class RecordedBatch:
         path: to the checkpoint before it.
         restored: what the key's subtask had of its own.
         outputs: of the operator.
+        inputs: the columns of its inputs; empty where none had a row.
     """
 
     row: CheckpointRow
@@ -109,6 +110,7 @@ class RecordedBatch:
     batch: KeyBatch
     restored: SubtaskSnapshot | None
     outputs: list[OutputSpec]
+    inputs: list[StructType]
 
 
 class StoredKey:
@@ -141,16 +143,22 @@ class StoredKey:
 
 @dataclass
 class KeyState(MemoryState):
-    """The state of a key in memory, read when a function asks for it."""
+    """The state of a key in memory, read when a function asks for it.
+
+    Attributes:
+        first: what was read, by state; copies of this state have it in common.
+    """
 
     stored: StoredKey | None = None
+    first: dict[str, dict[Any, Any]] = field(default_factory=dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KeyState:
-        return KeyState(copy.deepcopy(self.entries, memo), dict(self.descriptors), self.stored)
+        return KeyState(copy.deepcopy(self.entries, memo), dict(self.descriptors), self.stored, self.first)
 
     def load(self, descriptor: StateDescriptor, keys: Any, *, operator: str) -> dict[Any, Any]:
         if self.stored is not None and descriptor.name not in self.descriptors:
             self.entries[descriptor.name] = self.stored.load(descriptor)
+            self.first[descriptor.name] = copy.deepcopy(self.entries[descriptor.name])
             self.descriptors[descriptor.name] = descriptor
         return super().load(descriptor, keys, operator=operator)
 
@@ -323,7 +331,8 @@ def _recorded(
         parent_id=resumption.parent_id,
     )
     operator = _operator(key, spec, rows)
-    return RecordedBatch(row, path, operator, batch, resumption.restored, spec.outputs)
+    inputs = [_columns_of_input(place, spec, rows) for place in range(len(spec.routed.inputs))]
+    return RecordedBatch(row, path, operator, batch, resumption.restored, spec.outputs, inputs)
 
 
 def _operator(key: RecordedKey, spec: SubtaskSpec, rows: ReceivedRows) -> KeyOperator:
@@ -352,14 +361,22 @@ def _operator(key: RecordedKey, spec: SubtaskSpec, rows: ReceivedRows) -> KeyOpe
 
 def _input_columns(node: OperatorNode, spec: SubtaskSpec, rows: ReceivedRows) -> StructType:
     """The columns of the first input, for functions over columns."""
-    one = spec.routed.inputs[0] if spec.routed.inputs else None
-    declared = one.declared if one is not None else None
+    declared = spec.routed.inputs[0].declared if spec.routed.inputs else None
     declared = declared or declared_columns(node.inputs[0].parent, type_in_code)
     if declared is not None:
         return declared
-    if one is None or not rows.events.num_rows:
+    return _columns_of_input(0, spec, rows) if spec.routed.inputs else StructType([], [])
+
+
+def _columns_of_input(place: int, spec: SubtaskSpec, rows: ReceivedRows) -> StructType:
+    """The columns of an input, as declared or of its rows; none without either."""
+    one = spec.routed.inputs[place]
+    table = rows.broadcast if place == spec.routed.broadcast else rows.events
+    if one.declared is not None:
+        return one.declared
+    if not set(one.columns) <= set(table.column_names):
         return StructType([], [])
-    types = [arrow_type(rows.events.schema.field(name).type) for name in one.columns]
+    types = [arrow_type(table.schema.field(name).type) for name in one.columns]
     return StructType(list(one.names), types)
 
 
@@ -379,7 +396,8 @@ def _elements(key: RecordedKey, spec: SubtaskSpec, work: SubtaskWork, rows: Rece
             continue  # another key with the same hash
         place, plain = value if paired else (0, value)
         late, tag = index in rows.late, rows.late.get(index)
-        given.append(KeyElement(plain, timestamp, watermark, place + 1, kind, late, tag))
+        late_to = None if tag is None else tag.tag_id
+        given.append(KeyElement(plain, timestamp, watermark, place + 1, kind, late, late_to))
     return given
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from state_engine.core.operator.element_kinds import own_kind, split
 from state_engine.core.types.column_names import check_not_reserved
+from state_engine.core.types.columns import as_in_a_stream
 from state_engine.core.types.every_type import StructType, TypeInformation
 
 SCALAR_COLUMN = "value"
@@ -38,3 +41,15 @@ class OutputType:
         if self.columns.made_by == "row":
             return StructType(self.columns.names, self.columns.types)
         return self.columns
+
+    def in_a_stream(self, outputs: list[Any], *, has_kinds: bool = False) -> list[Any]:
+        """What a function put out, as the next operator gets it; with kinds, as pairs of kind and value.
+
+        Example:
+            >>> from state_engine.core.types.type_parsing import to_type
+            >>> OutputType.of(to_type("n bigint, k string", parameter="output_type")).in_a_stream([(1, "a")])
+            [Row(n=1, k='a')]
+        """
+        kinds, plain = split([own_kind(value) for value in outputs]) if has_kinds else ([], outputs)
+        shown = as_in_a_stream(plain, self.columns.types[0] if self.scalar else self.columns)
+        return list(zip(kinds, shown, strict=True)) if has_kinds else shown

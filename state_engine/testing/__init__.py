@@ -1,6 +1,7 @@
 """For tests of jobs, without Spark and Java.
 
     OperatorHarness, KeyedHarness   one function: lists of elements go in, outputs and state come out
+    KeyHarness                      one key of an operator of a job, from a state on
     run_in_memory                   a whole job, as it would run: rows for its sources, what each sink gets, state
     subtasks_in_process             a job on the engine, with real tables and sinks, and without Spark tasks
 
@@ -22,20 +23,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from state_engine.core.harness.key_run import KeyElement
+    from state_engine.core.state.ttl import Stamped
     from state_engine.job.job import StatefulJob
     from state_engine.testing.collect_sink import CollectSink
+    from state_engine.testing.key_harness import KeyHarness
     from state_engine.testing.memory_run import MemoryRun
 
 __all__ = [
     "CollectSink",
+    "KeyElement",
+    "KeyHarness",
     "KeyedHarness",
     "MemoryRun",
     "OperatorHarness",
+    "Stamped",
     "run_in_memory",
     "subtasks_in_process",
 ]
 
-_LATER = {"CollectSink": "collect_sink", "MemoryRun": "memory_run"}
+_LATER = {
+    "CollectSink": "collect_sink", "KeyElement": "key_harness", "KeyHarness": "key_harness",
+    "MemoryRun": "memory_run", "Stamped": "key_harness",
+}  # fmt: skip
 """Classes that need PySpark's package, which a test of one function does not."""
 
 

@@ -28,7 +28,7 @@ from tests.support.guides import DOCS, GUIDES, blocks_of, code_blocks, run_examp
 
 EXAMPLES = {
     "aggregates": 5, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 5,
-    "changing_inputs": 4, "clusters": 2, "columns": 3, "dagster": 6, "debugging": 1, "duplicates_and_top_lists": 4,
+    "changing_inputs": 4, "clusters": 2, "columns": 3, "dagster": 6, "debugging": 2, "duplicates_and_top_lists": 4,
     "event_time": 4, "evolution": 2, "features": 4, "flights": 1, "gates": 1, "history_tables": 5, "joins": 5,
     "kafka": 5, "late_rows": 1, "monitoring": 1, "object_stores": 2, "operations": 1, "patterns": 3, "planning": 1,
     "published_sql": 1, "published_tables": 2,

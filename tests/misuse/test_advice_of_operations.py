@@ -125,6 +125,11 @@ def judge(rows: Any) -> bool:
     return rows is not None
 
 
+def written(place: Place, file: str, **options: Any) -> None:
+    """A test of what a key did."""
+    place.engine.debug(place.shop, {"k": "a"}, operator="sums").write_test(place.directory / file, **options)
+
+
 def tried(*calls: Any) -> None:
     """Nothing: the calls are arguments, so they were made."""
 
@@ -374,6 +379,23 @@ ADVICE: dict[str, Advice] = {
         lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3, to_checkpoint=3),
         "takes checkpoint_id, or from_checkpoint and to_checkpoint, and not both: leave one of them out",
         lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3),
+    ),
+    "a test of a key to which nothing happened": Advice(
+        lambda p: p.engine.debug(p.shop, {"k": "nobody"}, operator="sums").write_test(
+            p.directory / "test_k.py"
+        ),
+        r"nothing came for the key in the micro-batches that were looked at.*: name others with --checkpoint",
+        lambda p: written(p, "test_k.py"),
+    ),
+    "a test in a file that is there": Advice(
+        lambda p: tried(written(p, "test_twice.py"), written(p, "test_twice.py")),
+        "there is a file .*: remove it, or name another one",
+        lambda p: written(p, "test_other.py"),
+    ),
+    "a column to replace that nothing has": Advice(
+        lambda p: written(p, "test_wrong.py", replace=["user"]),
+        r"no input, key, state or output has a field 'user' to replace; fields are \[.*'k'",
+        lambda p: written(p, "test_replaced.py", replace=["k"]),
     ),
     "a mode that is not there": Advice(
         lambda p: p.engine.backfill(p.days, DAYS[0], DAYS[1], "forward", dry_run=True),

@@ -19,6 +19,7 @@ from state_engine import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    Row,
     RuntimeContext,
     StateEngine,
     StatefulJob,
@@ -129,6 +130,7 @@ def test_a_key_does_what_was_recorded_element_by_element(site: Path) -> None:
     assert not second.steps
     assert [step.what for step in third.steps] == ["element", "timers"]
     assert third.steps[1].outputs == [(None, ("ann", -1000))]
+    assert [one.value for one in first.states] == [30, [10, 20], {1: 10, 2: 20}]  # and not what came later
 
 
 def test_inputs_that_another_operator_puts_out_are_made_again(site: Path) -> None:
@@ -227,19 +229,25 @@ def test_wrong_arguments_say_what_there_is(site: Path) -> None:
         engine.debug("sums", "ann")  # type: ignore[arg-type]
 
 
-def test_the_example_and_the_commands_of_the_guide_run(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_and_the_commands_of_the_guide_run(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job = job_of(site)
     with StateEngine(site / "root") as engine:
-        (example,) = code_blocks(GUIDES / "debugging.md", "python")
-        exec(compile(example, "debugging.md", "exec"), {"engine": engine, "job": job})
+        for example in code_blocks(GUIDES / "debugging.md", "python"):
+            exec(compile(example, "debugging.md", "exec"), {"engine": engine, "job": job, "Row": Row})
     settings = LoadedSettings(settings=Settings(root=str(site / "root")), origins={}, file=None)
     monkeypatch.setattr(session, "loaded_settings", lambda: settings)
     monkeypatch.setattr("state_engine.cli.debug.declared", lambda _: RegisteredJob(job=job))
     lines = [
         line for line in (GUIDES / "debugging.md").read_text().splitlines() if line.startswith("statelake ")
     ]
-    assert len(lines) == 3
+    assert len(lines) == 4
+    monkeypatch.chdir(tmp_path)
     for line in lines:
         done = CliRunner().invoke(app, shlex.split(line)[1:])
         assert done.exit_code == 0, done.output
         assert "  as recorded" in done.output
+    assert (
+        "KeyHarness(project_job('sums'), 'sums', 'user-1'" in (tmp_path / "tests" / "test_ann.py").read_text()
+    )

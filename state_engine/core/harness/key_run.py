@@ -46,7 +46,7 @@ class KeyElement:
         input: 1 or 2, of an operator with two inputs, or whose broadcast elements stand among the others.
         kind: where the stream changes.
         late: whether it is late and passes by the function.
-        late_to: the side output that it goes to then; None where nobody reads that.
+        late_to: id of the side output that it goes to then; None where nobody reads that.
     """
 
     value: Any
@@ -55,7 +55,7 @@ class KeyElement:
     input: int = 1
     kind: RowKind = RowKind.INSERT
     late: bool = False
-    late_to: OutputTag | None = None
+    late_to: str | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class KeyRun:
             return run.steps
         after = self.values(), self.timers()
         taken = run.taken({})
-        taken += [(one.late_to.tag_id, one.value) for one in batch.elements if one.late_to is not None]
+        taken += [(one.late_to, one.value) for one in batch.elements if one.late_to is not None]
         return [KeyStep("columns", None, before[0], after[0], before[1], after[1], taken, run.out.refused)]
 
     def copied(self) -> KeyRun:
@@ -183,7 +183,7 @@ class KeyRun:
         held = {}
         for name, descriptor in self.state.descriptors.items():
             value = self.state.values(name).get(self.key)
-            if name != TIMERS and _is_something(value, descriptor):
+            if name != TIMERS and holds_anything(value, descriptor):
                 held[name] = value
         return held
 
@@ -261,7 +261,8 @@ class _TracedRun(HarnessRun):
 
     def _value(self, one: KeyElement) -> Any:
         if one.late:
-            return LateElement(one.late_to, one.value)
+            tag = None if one.late_to is None else self._of.side_outputs[one.late_to]
+            return LateElement(tag, one.value)
         paired = self._of.two_inputs or self._of.ordered
         return (one.input - 1, one.value) if paired else one.value
 
@@ -338,12 +339,12 @@ class _TracedRun(HarnessRun):
         held = {}
         for name, table in tables.items():
             item = table.entries.get(self._key) if name != TIMERS else None
-            if _is_something(item, table.descriptor):
+            if holds_anything(item, table.descriptor):
                 plain = item if table.descriptor.ttl is None else UNSTAMPED[table.descriptor.shape](item)
                 held[name] = copy.deepcopy(plain)
         return held, sorted(timers or ())
 
 
-def _is_something(item: Any, descriptor: StateDescriptor) -> bool:
+def holds_anything(item: Any, descriptor: StateDescriptor) -> bool:
     """Whether a state holds anything: an empty list or map is none, and as a value it is one."""
     return item is not None and (descriptor.shape == "value" or bool(item))

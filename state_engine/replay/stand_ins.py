@@ -1,0 +1,196 @@
+"""``StandIns``: what stands for the values of some columns, so that a person's data leaves no trace in a test.
+
+The first value of a column gets the first stand-in of its type, and so on: equal values have equal stand-ins, different
+ones different ones, and the same history always gives the same. None of them is made from the value that it stands for.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+from uuid import UUID
+
+from state_engine.core.errors import ConfigurationError
+from state_engine.core.state.ttl import Stamped
+from state_engine.core.types.row import Row
+
+SHORT = 3
+"""Texts with fewer characters are replaced where they are the whole value, and not inside of others."""
+SMALL = 1000
+"""Numbers below that are replaced in the columns alone, for they are likely to be counts elsewhere."""
+
+_CONTAINERS = (list, tuple, set, frozenset)
+
+
+class StandIns:
+    """Replaces values.
+
+    Args:
+        columns: names of fields, at any depth.
+
+    Example:
+        >>> stand_ins = StandIns(["user"])
+        >>> stand_ins.learn(Row(user="ann@mail", amount=10))
+        >>> stand_ins.replaced([Row(user="ann@mail", amount=10), "ann@mail:3", 10])
+        [Row(user='user-1', amount=10), 'user-1:3', 10]
+    """
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+        self._seen: set[str] = set()
+        self._known: dict[tuple[type, Any], Any] = {}
+        self._numbers: dict[str, int] = {}
+        self._integers: dict[int, int] = {}
+        self._names: set[str] = set()
+
+    def learn(self, value: Any) -> None:
+        """Look for the columns in a value."""
+        for column, leaf in self._leaves(value, None):
+            if (type(leaf), leaf) not in self._known:
+                self._known[type(leaf), leaf] = self._stand_in(column, leaf)
+
+    def check(self) -> None:
+        """Raise ConfigurationError for a column that nothing had."""
+        if missing := [name for name in self._columns if name not in self._seen]:
+            raise ConfigurationError(
+                f"no input, key, state or output has a field {missing[0]!r} to replace; fields are "
+                f"{sorted(self._names)}"
+            )
+
+    def replaced(self, value: Any) -> Any:
+        """The value with stand-ins, wherever a value of the columns is in it."""
+        return self._replaced(value, inside=False) if self._columns else value
+
+    def replaced_json(self, text: str) -> str:
+        """A value as JSON, likewise."""
+        return json.dumps(self.replaced(json.loads(text)), ensure_ascii=False) if self._columns else text
+
+    # -- looking ---------------------------------------------------------------------------------------------------
+
+    def _leaves(self, value: Any, column: str | None) -> Iterator[tuple[str, Any]]:
+        if type(value) is Stamped:
+            yield from self._leaves(value.value, column)
+            return
+        if type(value) is dict and column is not None:
+            yield from ((column, name) for name in value if isinstance(name, str))
+        for name, part in _parts(value):
+            if (
+                name is not None and type(value) is not dict
+            ):  # a map has no fields, and its keys may be secret
+                self._names.add(name)
+            if name in self._columns:
+                self._seen.add(name)
+                yield from self._leaves(part, name)
+            else:
+                yield from self._leaves(part, column)
+        if column is not None and value is not None and not _has_parts(value):
+            yield column, value
+
+    def _stand_in(self, column: str, leaf: Any) -> Any:
+        number = self._numbers[column] = self._numbers.get(column, 0) + 1
+        kind = type(leaf)
+        if kind is int:
+            return self._integer(leaf)
+        if kind is float:
+            return float(self._integer(int(leaf))) if leaf - leaf == 0 else leaf
+        if kind is Decimal and leaf.is_finite():
+            sign, digits, exponent = leaf.as_tuple()
+            unscaled = self._integer(int("".join(map(str, digits))))
+            return Decimal((sign, tuple(map(int, str(unscaled))), exponent))
+        if kind not in _MADE:
+            raise ConfigurationError(
+                f"the column {column!r} holds a {kind.__name__}, which cannot be replaced: that takes text, numbers, "
+                "dates, times or bytes"
+            )
+        return _MADE[kind](column, number, leaf)
+
+    def _integer(self, value: int) -> int:
+        """The next number with as many digits."""
+        digits = len(str(abs(value)))
+        place = self._integers[digits] = self._integers.get(digits, -1) + 1
+        made = int(10 ** (digits - 1)) + place
+        return -made if value < 0 else made
+
+    # -- replacing -------------------------------------------------------------------------------------------------
+
+    def _replaced(self, value: Any, *, inside: bool) -> Any:
+        kind = type(value)
+        if kind is Stamped:
+            return Stamped(self._replaced(value.value, inside=inside), value.at)
+        if not _has_parts(value):
+            return self._leaf(value, inside)
+        if kind is dict:
+            return {
+                self._replaced(name, inside=False): self._replaced(
+                    one, inside=inside or name in self._columns
+                )
+                for name, one in value.items()
+            }
+        if kind in _CONTAINERS:
+            return kind(self._replaced(one, inside=inside) for one in value)
+        parts = {n: self._replaced(one, inside=inside or n in self._columns) for n, one in _parts(value)}
+        if isinstance(value, tuple):  # rows and named tuples keep their class
+            return tuple.__new__(kind, parts.values())
+        return replace(value, **{str(name): part for name, part in parts.items()})
+
+    def _leaf(self, value: Any, inside: bool) -> Any:
+        kind = type(value)
+        if kind is str:
+            return self._known.get((str, value)) or self._in_text(value)
+        small = kind in (int, float, Decimal) and abs(value) < SMALL
+        if kind in _LEAVES:
+            return value if small and not inside else self._known.get((kind, value), value)
+        if value is None or kind is bool or isinstance(value, Enum):
+            return value
+        raise ConfigurationError(
+            f"a {kind.__name__} cannot be looked into, and may hold values that --replace names: leave --replace out, or "
+            "let the state or element be a dataclass"
+        )
+
+    def _in_text(self, text: str) -> str:
+        known = {
+            one: stand_in
+            for (kind, one), stand_in in self._known.items()
+            if kind is str and len(one) >= SHORT
+        }
+        if not known:
+            return text
+        longest_first = sorted(known, key=len, reverse=True)
+        return re.sub("|".join(map(re.escape, longest_first)), lambda match: known[match[0]], text)
+
+
+_MADE: dict[type, Callable[[str, int, Any], Any]] = {
+    str: lambda column, number, _: f"{column}-{number}",
+    bytes: lambda column, number, _: f"{column}-{number}".encode(),
+    datetime: lambda _, number, leaf: datetime(2000, 1, 1, tzinfo=leaf.tzinfo) + timedelta(number),
+    date: lambda _, number, leaf: date(2000, 1, 1) + timedelta(number),
+    time: lambda _, number, leaf: (datetime(2000, 1, 1) + timedelta(seconds=number)).time(),
+    timedelta: lambda _, number, leaf: timedelta(number),
+    UUID: lambda _, number, leaf: UUID(int=number),
+}
+_LEAVES = (int, float, Decimal, *_MADE)
+
+
+def _parts(value: Any) -> list[tuple[str | None, Any]]:
+    """The parts of a value, with the names of those that are fields."""
+    kind = type(value)
+    if kind is dict:
+        inside = [(name if isinstance(name, str) else None, one) for name, one in value.items()]
+        return [*((None, name) for name in value if not isinstance(name, str)), *inside]
+    if kind in _CONTAINERS:
+        return [(None, one) for one in value]
+    if isinstance(value, Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return list(zip(value._fields, value, strict=True))
+    if is_dataclass(value) and not isinstance(value, type) and all(one.init for one in fields(value)):
+        return [(one.name, getattr(value, one.name)) for one in fields(value)]
+    return []
+
+
+def _has_parts(value: Any) -> bool:
+    return type(value) in (dict, *_CONTAINERS) or isinstance(value, Row) or bool(_parts(value))
