@@ -149,8 +149,8 @@ class StandIns:
         if value is None or kind is bool or isinstance(value, Enum):
             return value
         raise ConfigurationError(
-            f"a {kind.__name__} cannot be looked into, and may hold values that --replace names: leave --replace out, or "
-            "let the state or element be a dataclass"
+            f"a {kind.__name__} cannot be looked into, and may hold values that --replace names: leave --replace "
+            "out, or let the state or element be a dataclass"
         )
 
     def _in_text(self, text: str) -> str:
