@@ -208,10 +208,10 @@ GUIDE = GUIDES / "planning.md"
 def test_the_example_of_the_guide(
     shop: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = sys.modules["shop_of_plans"].jobs(None)[0].job
-    job.sources["clicks"].max_out_of_orderness_ms = 5
     with pytest.MonkeyPatch.context() as patch, StateEngine(shop / "root", spark) as engine:
         patch.chdir(shop)
+        job = sys.modules["shop_of_plans"].jobs(None)[0].job
+        job.sources["clicks"].max_out_of_orderness_ms = 5
         (example,) = code_blocks(GUIDE, "python")
         exec(compile(example, str(GUIDE), "exec"), {"engine": engine, "job": job})
     assert "source clicks replay out-of-orderness in ms: 0 → 5" in capsys.readouterr().out
