@@ -1,7 +1,7 @@
 """The command ``statelake metrics``: the numbers of jobs for the monitoring of a site; starts neither Spark nor Java.
 
-It ends with 0 whatever the jobs are, because a collector drops what a failed command printed; ``statelake_status`` says
-how they are.
+It ends with 0 also where a job is stuck, because a collector drops the text of a failed command; ``statelake_status``
+has the health of each job.
 """
 
 from __future__ import annotations

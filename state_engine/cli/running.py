@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
@@ -34,6 +35,7 @@ from state_engine.pipes.engine_calls import EngineCall
 from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
 from state_engine.spark.catalog import check_lasting, place_of
+from state_engine.telemetry.trace_context import continued_trace
 
 
 def jobs() -> None:
@@ -94,15 +96,16 @@ def run(
                 if register:
                     check_lasting(engine.spark, place_of(register)[0])
                 code.prepare()
-                asked = engine.run(
-                    code.job,
-                    partition=partition,
-                    max_batches=max_batches,
-                    drain=drain,
-                    accept_clock=accept_clock,
-                    register=register,
-                    on_progress=on_progress,
-                )
+                with continued_trace(os.environ):
+                    asked = engine.run(
+                        code.job,
+                        partition=partition,
+                        max_batches=max_batches,
+                        drain=drain,
+                        accept_clock=accept_clock,
+                        register=register,
+                        on_progress=on_progress,
+                    )
     dry_run = launched is not None and bool(launched.call.arguments.get("dry_run"))
     report(
         asked, run_lines(asked) if isinstance(asked, RunReport) else [backfill_text(asked, dry_run=dry_run)]

@@ -12,6 +12,7 @@ EXTRAS = {
     "dagster_pipes": "pipes",
     "great_expectations": "expectations",
     "psycopg": "postgres",
+    "opentelemetry": "otel",
     "rocksdict": "rocksdb",
 }
 """The extra that brings a package, by the name that the package is imported under."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, ExpectationCount
+from state_engine.core.checkpoints.checkpoint import DAGSTER_RUN, CheckpointRow, ExpectationCount
 from state_engine.core.checkpoints.dead_letters import letters_waiting
 from state_engine.core.checkpoints.entry_counts import EntryCount, entry_counts
 from state_engine.core.checkpoints.history import History
@@ -19,7 +19,6 @@ from state_engine.core.checkpoints.retention import shown_kind
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.types.ddl import ddl_text
 from state_engine.core.types.type_text import shown_storage
-from state_engine.dagster.naming import RUN
 from state_engine.dagster.pictures import (
     durations_and_lag,
     event_time_lag_s,
@@ -58,8 +57,10 @@ def checkpoint_metadata(row: CheckpointRow, batch: BatchReport | None, history: 
         "requested_by": row.requested_by,
     }
     parent = history.get(row.parent_id) if row.parent_id is not None else None
-    if parent is not None and parent.requested_by.startswith(RUN):
-        metadata["parent_checkpoint"] = dg.MetadataValue.dagster_run(parent.requested_by.removeprefix(RUN))
+    if parent is not None and parent.requested_by.startswith(DAGSTER_RUN):
+        metadata["parent_checkpoint"] = dg.MetadataValue.dagster_run(
+            parent.requested_by.removeprefix(DAGSTER_RUN)
+        )
     if row.partition:
         metadata |= {"partition": row.partition, "late_rows": row.late_rows}
     by_source = {source.name: source.behind_watermark for source in row.sources if source.behind_watermark}

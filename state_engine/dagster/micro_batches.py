@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pydantic import Field
 
 from state_engine import BatchReport, CheckpointRow, RunReport
+from state_engine.core.checkpoints.checkpoint import DAGSTER_RUN
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
@@ -31,9 +32,10 @@ from state_engine.dagster.metadata import (
     state_metadata,
     table_metadata,
 )
-from state_engine.dagster.naming import RUN, checkpoint_key, sink_key, state_key, table_key
+from state_engine.dagster.naming import checkpoint_key, sink_key, state_key, table_key
 from state_engine.microbatch.unasked_states import kept_for_later
 from state_engine.monitoring.job_audit import rule_of
+from state_engine.telemetry.trace_context import continued_trace
 
 DATA_VERSION_TAG = "dagster/data_version"
 MOST_ELSEWHERE = 100
@@ -77,7 +79,7 @@ def row_event(
 
 def requester_of(context: dg.AssetExecutionContext) -> str:
     """What rows that a run commits record as ``requested_by``."""
-    return f"{RUN}{context.run.run_id}"
+    return f"{DAGSTER_RUN}{context.run.run_id}"
 
 
 @dataclass
@@ -100,7 +102,7 @@ class _Progress:
         """
         newest = self._newest_version()
         rows = [row for row in self.committed().main_path if row.checkpoint_id > newest]
-        by_runs = any(row.requested_by.startswith(RUN) for row in rows)
+        by_runs = any(row.requested_by.startswith(DAGSTER_RUN) for row in rows)
         versions = self._versions() if by_runs else set()
         others = [row for row in rows if not self._is_left_to_its_run(row, versions)]
         self.elsewhere = others[-MOST_ELSEWHERE:]
@@ -113,9 +115,9 @@ class _Progress:
 
     def _is_left_to_its_run(self, row: CheckpointRow, versions: Collection[int]) -> bool:
         """Whether the run of Dagster that committed a row has shown it, or will; one that died did not."""
-        if not row.requested_by.startswith(RUN):
+        if not row.requested_by.startswith(DAGSTER_RUN):
             return False
-        run = self.context.instance.get_run_by_id(row.requested_by.removeprefix(RUN))
+        run = self.context.instance.get_run_by_id(row.requested_by.removeprefix(DAGSTER_RUN))
         return run is None or not run.is_finished or row.checkpoint_id in versions
 
     def _versions(self) -> set[int]:
@@ -210,14 +212,15 @@ def run_micro_batches(
     progress = _Progress(context, engine, dagster_job)
     progress.look_elsewhere()
     try:
-        report = engine.run(
-            job,
-            max_batches=config.max_batches,
-            parameters=config.parameters,
-            accept_clock=config.accept_clock,
-            requested_by=progress.requester,
-            on_progress=progress.batch,
-        )
+        with continued_trace(context.run.tags):
+            report = engine.run(
+                job,
+                max_batches=config.max_batches,
+                parameters=config.parameters,
+                accept_clock=config.accept_clock,
+                requested_by=progress.requester,
+                on_progress=progress.batch,
+            )
     except BaseException as error:
         progress.failed()
         show_stopped_commit(context, dagster_job, error)

@@ -20,8 +20,6 @@ from state_engine.core.names import stored_name
 
 Operation = Literal["base", "head", "layout", "savepoints", "retention", "tables"]
 """What an asset of an operation shows: the present state of one thing that is operated."""
-RUN = "dagster run "
-"""What rows that a Dagster run commits record as ``requested_by``, before its id."""
 DEAD_LETTERS = "dead_letters"
 PLAN = "plan"
 """The check of the deployed code."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from threading import get_ident
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from py4j.protocol import Py4JError
@@ -18,6 +20,7 @@ from pyspark.sql import SparkSession
 from state_engine.core.checkpoints.history import History
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
+from state_engine.core.extras import optional
 from state_engine.engine.arguments import job_name, requester
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
@@ -48,6 +51,9 @@ from state_engine.storage.stores.file_systems import refuse_network_root
 from state_engine.storage.stores.files import is_local, normal_uri
 from state_engine.storage.stores.object_stores import PROCESS_STORES, StoreAccess
 
+if TYPE_CHECKING:
+    from state_engine.telemetry.open_telemetry import OpenTelemetry
+
 
 class EngineContext:
     """One state root, and what is open on it."""
@@ -62,6 +68,7 @@ class EngineContext:
         durability: Durability = "sync",
         stores: StoreAccess | None = None,
         local_copies: LocalCopies | None = None,
+        opentelemetry: bool | None = None,
     ) -> None:
         check_choice(durability, ("sync", "os"), what="durability")
         if spark is not None and has_spark(spark):
@@ -70,7 +77,7 @@ class EngineContext:
             raise ConfigurationError(f"lock_timeout_s must be 0 or more seconds, not {lock_timeout_s!r}")
         self._durability: Durability = durability
         self.root = normal_uri(root)
-        self._local_copies = local_copies
+        self._local_copies, self._opentelemetry = local_copies, opentelemetry
         if stores is not None:
             _describe(stores, self.root)
         if not is_local(self.root):
@@ -147,6 +154,17 @@ class EngineContext:
         if self._local_copies is None:
             self._local_copies = load_settings().local_copies.described()
         return self._local_copies
+
+    @cached_property
+    def telemetry(self) -> OpenTelemetry | None:
+        """What makes spans and metrics of runs; None where that is off, and then nothing of it is imported."""
+        wanted = self._opentelemetry
+        if not (load_settings().telemetry.opentelemetry if wanted is None else wanted):
+            return None
+        optional("opentelemetry", needed_by="opentelemetry=True, or the setting telemetry.opentelemetry,")
+        from state_engine.telemetry.open_telemetry import OpenTelemetry
+
+        return OpenTelemetry()
 
     def close(self) -> None:
         """Wait for background work of commits. The Spark session stays."""

@@ -79,6 +79,8 @@ class StateEngine:
             section ``[storage]`` of the settings says. Engines of one process may reach different buckets differently.
         local_copies: of large files of state on the machines that run subtasks; None for the section
             ``[local_copies]`` of the settings.
+        opentelemetry: whether runs make spans and metrics by OpenTelemetry's API, for the SDK that the program has set
+            up; None for the section ``[telemetry]`` of the settings. Needs ``statelake[otel]``.
 
     Raises:
         ConfigurationError: this process reaches one of these buckets in another way already.
@@ -100,6 +102,7 @@ class StateEngine:
         durability: Durability = "sync",
         stores: StoreAccess | None = None,
         local_copies: LocalCopies | None = None,
+        opentelemetry: bool | None = None,
     ) -> None:
         self.context = EngineContext(
             root,
@@ -109,6 +112,7 @@ class StateEngine:
             durability=durability,
             stores=stores,
             local_copies=local_copies,
+            opentelemetry=opentelemetry,
         )
 
     @property

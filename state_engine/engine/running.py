@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -37,6 +38,22 @@ def run(
 ) -> RunReport:
     """See ``StateEngine.run``."""
     check_bound(max_batches, what="max_batches")
+    telemetry = context.telemetry
+    with nullcontext() if telemetry is None else telemetry.run(job.name, options.requested_by):
+        return _run(
+            context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
+        )
+
+
+def _run(
+    context: EngineContext,
+    job: StatefulJob,
+    options: RunOptions,
+    *,
+    partition: str | None,
+    max_batches: int | None,
+    on_progress: OnBatch,
+) -> RunReport:
     script = _partition_script(context, job, partition, options)
     options = replace(options, bounded=max_batches is not None, script=script)
     coordinator = context.coordinator(job, options)
@@ -53,6 +70,7 @@ def run(
                 caught_up = True
                 break
             batches.append(report)
+            _tell(context, job, report)
             after_batch(job, report, on_progress)
             compactions += maintain(context, job, report.checkpoint_id, options.requested_by)
     finally:
@@ -93,6 +111,17 @@ def publish_pending(
     if dry_run:
         return sorted({row.checkpoint_id for row, _ in publication.unpublished(path, declared)})
     return publication.publish_pending(path, declared, again_from=from_checkpoint)
+
+
+def _tell(context: EngineContext, job: StatefulJob, report: BatchReport) -> None:
+    """Have OpenTelemetry know of a committed batch, where that is on. What fails here fails no run."""
+    if context.telemetry is None:
+        return
+    try:
+        context.telemetry.batch(job.name, report, context.tables(job.name).log.history)
+    except Exception:
+        facts = {"job": job.name, "checkpoint_id": report.checkpoint_id}
+        _LOG.warning("job '%s': telemetry of a micro-batch failed", job.name, exc_info=True, extra=facts)
 
 
 def after_batch(job: StatefulJob, report: BatchReport, on_progress: OnBatch) -> None:

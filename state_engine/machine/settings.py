@@ -88,6 +88,12 @@ class LocalCopySettings(_Section):
         return LocalCopies(directory, int(number) << 10 * max(power, 0))
 
 
+class TelemetrySettings(_Section):
+    """Section ``[telemetry]``: what runs tell the monitoring of the site, see the guide."""
+
+    opentelemetry: bool = False
+
+
 class LoggingSettings(_Section):
     """Section ``[logging]``: what the commands show of the engine's log, on standard error."""
 
@@ -112,6 +118,7 @@ class Settings(_Section):
     storage: StoreAccess = StoreAccess()
     local_copies: LocalCopySettings = LocalCopySettings()
     logging: LoggingSettings = LoggingSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
 
 
 @dataclass(frozen=True, kw_only=True)

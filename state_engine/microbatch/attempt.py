@@ -26,6 +26,9 @@ from state_engine.storage.state.copy_directory import NO_COPIES, LocalCopies
 class Spent:
     """What an attempt took so far.
 
+    Attributes:
+        began_s: when each step began, on the clock of ``time.perf_counter``.
+
     Example:
         >>> spent = Spent()
         >>> with spent.step("plan"):
@@ -35,12 +38,13 @@ class Spent:
     """
 
     steps_s: dict[str, float] = field(default_factory=dict)
+    began_s: dict[str, float] = field(default_factory=dict)
     delta_commits: int = 0
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Time a step, also one that fails."""
-        started = time.perf_counter()
+        started = self.began_s[name] = time.perf_counter()
         try:
             yield
         finally:

@@ -162,6 +162,7 @@ class CheckpointCoordinator:
         if executed is None:
             return None
         executed.spent.steps_s = {**self._settling.steps_s, **executed.spent.steps_s}
+        executed.spent.began_s = {**self._settling.began_s, **executed.spent.began_s}
         if more and self._options.script is None and may_look_ahead(self._job, executed.batch):
             committed = self._ahead.beside(
                 lambda: self._finish(executed), executed, self._expected_row(executed)
@@ -439,6 +440,7 @@ class CheckpointCoordinator:
             operators=dict(done.operators),
             seconds=seconds,
             steps_s=dict(committed.spent.steps_s),
+            steps_began_s=dict(committed.spent.began_s),
             delta_commits=committed.spent.delta_commits,
             partition=row.partition,
             late_rows=row.late_rows,

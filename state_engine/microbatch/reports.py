@@ -106,6 +106,7 @@ class BatchReport:
         operators: by uid, in the order they ran.
         seconds: wall time, publishing included.
         steps_s: wall time by step.
+        steps_began_s: when each step began, on the clock of ``time.perf_counter`` of the process that ran it.
         delta_commits: commits that this batch made to Delta tables.
         partition: key of its time partition; empty in a continuous job.
         late_rows: rows that it found whose partition had been run before.
@@ -128,6 +129,7 @@ class BatchReport:
     behind_watermark: dict[str, int] = field(default_factory=dict)
     tables: list[TableReport] = field(default_factory=list)
     expectations: list[ExpectationCount] = field(default_factory=list)
+    steps_began_s: dict[str, float] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

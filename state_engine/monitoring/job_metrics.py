@@ -17,7 +17,7 @@ def metrics_of(status: JobStatus, history: JobHistory | None, *, now_ms: int) ->
     """All numbers of a job, each with its name.
 
     Args:
-        history: None where the job never ran, or its rows cannot be read: what is known then is its status.
+        history: None where the job never ran, or its rows cannot be read: only its status is known then.
     """
     points = [*_of_status(status), *(measurements(history.checkpoints, now_ms=now_ms) if history else ())]
     return [replace(point, attributes={JOB: status.job, **point.attributes}) for point in points]
@@ -41,7 +41,7 @@ def _of_status(status: JobStatus) -> Iterator[Point]:
 
 
 def _of_lag(status: JobStatus) -> Iterator[Point]:
-    """Of a source without new data all is 0; of one that nobody can ask without Spark there is no number."""
+    """A source without new data has 0 of all; one that nobody can ask without Spark has no number."""
     for source, new in (status.lag or {}).items():
         if new is None:
             continue

@@ -1,6 +1,6 @@
 """``SourceLag``: how much a source has that no checkpoint read, in files, rows, bytes and time; without Spark or Java.
 
-Looked at only where a source has new data. What a look without Spark does not show is None, never a guess.
+Looked at only where a source has new data. A number that only Spark could tell is None, never a guess.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SourceLag:
     Attributes:
         files: that are not read to their ends.
         bytes: size of these files.
-        seconds: since when the first of it is there.
+        seconds: for how long the first of it waits.
     """
 
     files: int | None = None
@@ -49,7 +49,7 @@ def source_lag(
     most_files: int = MOST_FILES,
     most_commits: int = MOST_COMMITS,
 ) -> SourceLag:
-    """How far a source with new data is ahead of a position.
+    """The unread data of a source after a position.
 
     Args:
         most_files: whose rows are counted, each by its footer; of more, the rows are not known.

@@ -26,13 +26,17 @@ _TOO_LATE = "too_late"
 
 def measurements(history: History, *, now_ms: int) -> list[Point]:
     """The numbers of a job by its rows; none where it never ran."""
-    head = history.head
+    batches = [row for row in history.values() if row.branch == MAIN and row.kind.is_micro_batch]
+    return [*totals(batches), *gauges(history, now_ms=now_ms)]
+
+
+def gauges(history: History, *, now_ms: int) -> list[Point]:
+    """The numbers that are those of the head of ``main`` and of its path."""
+    head, path = history.head, history.main_path
     if head is None:
         return []
-    path = history.main_path
     batch = next((row for row in reversed(path) if row.kind.is_micro_batch), None)
     return [
-        *totals([row for row in history.values() if row.branch == MAIN and row.kind.is_micro_batch]),
         *_of_head(head, now_ms),
         *(of_batch(batch, now_ms=now_ms) if batch else ()),
         *(point for operator in head.operators for point in of_state(state_size(path, operator), operator)),
@@ -99,7 +103,7 @@ class StateSize:
 
     Attributes:
         entries: by state, as far as known: of the last row, or of its last compaction; without timers.
-        timers: that it keeps; None where they are not counted, or there never were any.
+        timers: None where they are not counted, or there never were any.
         bytes: of all files that hold it.
         base_files, changelog_files: that reading it takes.
         base_rows, changelog_rows: rows in them.

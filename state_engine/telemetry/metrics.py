@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Kind = Literal["counter", "gauge"]
-JOB, SOURCE, SINK, OPERATOR, STATE, STEP = (
-    f"statelake.{name}" for name in ("job", "source", "sink", "operator", "state", "step")
+JOB, SOURCE, SINK, OPERATOR, STATE, STEP, SUBTASK = (
+    f"statelake.{name}" for name in ("job", "source", "sink", "operator", "state", "step", "subtask")
 )
 FILE_KIND, TIME_DOMAIN, HEALTH, FUNCTION_METRIC = (
     f"statelake.{name}" for name in ("file.kind", "time.domain", "health", "function.metric")

@@ -63,6 +63,7 @@ OTHERS = {
     "dagster": "make test-ui starts it",
     "cd": "",
     "mv": "",
+    "opentelemetry-instrument": "comes with the SDK; tests/telemetry/test_open_telemetry.py sets the SDK up itself",
     "mkdir": "",
 }
 """Programs of others, and what tries the line."""

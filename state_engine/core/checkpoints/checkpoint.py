@@ -21,6 +21,8 @@ from state_engine.core.types.type_parsing import to_type
 
 MAIN = "main"
 """The branch that publishes to sinks."""
+DAGSTER_RUN = "dagster run "
+"""What rows that a run of Dagster commits record as ``requested_by``, before its id."""
 
 
 @dataclass(frozen=True)

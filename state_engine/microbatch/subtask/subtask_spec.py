@@ -184,6 +184,7 @@ class SubtaskReport:
         asked_in_open, asked_late: names of the states that the function asked for, by the end of ``open`` and later.
         judged, broken: of a rule by row, the rows that it judged and those that break it.
         broken_rows: the first of these with their places, as text, where they end the micro-batch.
+        began_s: when it began, since 1970, by the clock of its machine.
     """
 
     subtask: int
@@ -212,6 +213,7 @@ class SubtaskReport:
     broken: int = 0
     broken_rows: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    began_s: float = field(default=0.0, compare=False)
 
     def rows_staged(self, sink: str) -> int:
         return sum(file.rows for file in self.sinks.get(sink, []))
