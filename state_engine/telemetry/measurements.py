@@ -60,6 +60,9 @@ def _amounts(row: CheckpointRow) -> Iterator[Point]:
     for source in row.sources:
         yield m.ROWS_IN.of(source.rows, source.name)
         yield m.ROWS_LATE.of(source.behind_watermark, source.name)
+    for rule in row.expectations:
+        yield m.ROWS_JUDGED.of(rule.rows, rule.name, rule.otherwise)
+        yield m.ROWS_BROKEN.of(rule.broken, rule.name, rule.otherwise)
     for sink in row.sinks:
         yield m.ROWS_OUT.of(sink.rows, sink.name)
     for operator in row.operators:

@@ -18,6 +18,7 @@ JOB, SOURCE, SINK, OPERATOR, STATE, STEP, SUBTASK = (
 FILE_KIND, TIME_DOMAIN, HEALTH, FUNCTION_METRIC = (
     f"statelake.{name}" for name in ("file.kind", "time.domain", "health", "function.metric")
 )
+RULE, OTHERWISE = "statelake.rule", "statelake.otherwise"
 _SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}
 """Of units, in names of Prometheus; others are no part of a name."""
 
@@ -108,6 +109,12 @@ ROWS_AFTER_PARTITION = Metric(
     "counter",
     "{row}",
     "Rows that came after their time partition had been run",
+)
+ROWS_JUDGED = Metric(
+    "statelake.rows.judged", "counter", "{row}", "Rows that a rule by row judged", (RULE, OTHERWISE)
+)
+ROWS_BROKEN = Metric(
+    "statelake.rows.broken", "counter", "{row}", "Rows that break a rule by row", (RULE, OTHERWISE)
 )
 STEP_TIME = Metric(
     "statelake.step.time", "counter", "s", "Time that a step of micro-batches took, up to the commit", (STEP,)

@@ -13,6 +13,7 @@ from state_engine.core.checkpoints.checkpoint import (
     BaseRange,
     CheckpointRow,
     DataFile,
+    ExpectationCount,
     OperatorCheckpoint,
     SourceProgress,
     StagedSink,
@@ -56,6 +57,7 @@ def a_row(i: int, rng: random.Random) -> CheckpointRow:
         sinks=[sink("out", rng.randrange(9), rng.randrange(9))],
         operators=[replace(operator(*files), uid=uid, entries={"v_total": 10 * i})],
         durations_ms={"execute": rng.randrange(1000), "commit_files": rng.randrange(1000)},
+        expectations=[ExpectationCount("positive", "v > 0", "drop", 10 * i, i)],
         metrics={f"{stored_name(uid)}.too_late": float(rng.randrange(9)), "per.too_late": 99.0},
     )
 
@@ -78,6 +80,8 @@ def test_counters_add_up_all_micro_batches_of_main_and_nothing_else() -> None:
     assert values(points, m.ROWS_OUT) == {
         ("out",): sum(f.rows for row in counted for f in row.sinks[0].files)
     }
+    assert values(points, m.ROWS_JUDGED) == {("positive", "drop"): 10 * (1 + 2 + 3 + 4 + 6)}
+    assert values(points, m.ROWS_BROKEN) == {("positive", "drop"): 1 + 2 + 3 + 4 + 6}
     assert values(points, m.STATE_WRITTEN) == {("per.day",): 20 * 5}
     too_late = f"{stored_name('per.day')}.too_late"
     assert values(points, m.ROWS_TOO_LATE) == {("per.day",): sum(row.metrics[too_late] for row in counted)}
