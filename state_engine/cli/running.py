@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from state_engine.cli.form import for_people
 from state_engine.cli.operations import moved
 from state_engine.cli.options import AcceptClock, DryRun, Job, OutputOptions, Rebatch, outputs_policy
-from state_engine.cli.output import plain, report, show
+from state_engine.cli.output import Record, plain, print_records, report, show
 from state_engine.cli.progress import progress
 from state_engine.cli.session import (
     declared,
@@ -23,6 +24,8 @@ from state_engine.cli.session import (
     opened,
     registered,
     remark,
+    say,
+    show_failure,
 )
 from state_engine.cli.tables import table
 from state_engine.core.checkpoints.history import History
@@ -60,7 +63,14 @@ def jobs() -> None:
 
 
 def run(
-    job: Job,
+    job: Annotated[str | None, typer.Argument(help="Name of the job; or give --all.")] = None,
+    all_jobs: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Run all jobs of the project in one session, one after another; go on after one that fails.",
+        ),
+    ] = False,
     partition: Annotated[
         str | None,
         typer.Option(help="For a job in time partitions: run this one; by default all that are over."),
@@ -81,6 +91,10 @@ def run(
     ] = None,
 ) -> None:
     """Run micro-batches until the sources have nothing new; if Dagster launched this, do what its run requests."""
+    if (job is None) is not all_jobs:
+        raise ConfigurationError("name the job to run, or give --all for all jobs of the project")
+    if all_jobs and partition:
+        raise ConfigurationError("--partition is of one job: name it instead of --all")
     with launched_run() as launched:
         if launched is not None:
             _check_call(
@@ -88,6 +102,9 @@ def run(
                 job,
                 options=bool(partition or max_batches or drain or accept_clock or register),
             )
+        if job is None:
+            _run_all(max_batches=max_batches, drain=drain, accept_clock=accept_clock, register=register)
+            return
         code = declared(job)
         with opened() as engine, progress(f"{job}: preparing its input") as on_progress:
             if launched is not None:
@@ -112,7 +129,46 @@ def run(
     )
 
 
-def _check_call(call: EngineCall, job: str, *, options: bool) -> None:
+def _run_all(*, max_batches: int | None, drain: bool, accept_clock: bool, register: str | None) -> None:
+    """Run all jobs of the project, in the order in which ``statelake jobs`` lists them; end with 1 where one failed."""
+    jobs = registered(loaded_settings().settings)
+    if not jobs:
+        raise ConfigurationError(
+            "there is no job to run: the setting jobs.modules names the modules with jobs"
+        )
+    failed: list[str] = []
+    records: list[Record] = []
+    with opened() as engine, continued_trace(os.environ):
+        if register:
+            check_lasting(engine.spark, place_of(register)[0])
+        for name, code in jobs.items():
+            try:
+                with progress(f"{name}: preparing its input") as on_progress:
+                    code.prepare()
+                    done = engine.run(
+                        code.job,
+                        max_batches=max_batches,
+                        drain=drain,
+                        accept_clock=accept_clock,
+                        register=register,
+                        on_progress=on_progress,
+                    )
+            except Exception as error:
+                failed.append(name)
+                records.append({"job": name, "error": f"{type(error).__name__}: {error}"})
+                show_failure(name, error)
+            else:
+                records.append(plain(done))
+                for line in run_lines(done) if for_people() else ():
+                    say(line)
+    if not for_people():
+        print_records(records)
+    if failed:
+        remark(f"{len(failed)} of {counted(len(jobs), 'job')} failed: {listed(failed)}")
+        raise typer.Exit(code=1)
+
+
+def _check_call(call: EngineCall, job: str | None, *, options: bool) -> None:
     """Refuse to run what the run of Dagster that launched this process did not ask for."""
     if call.job != job or options:
         raise ConfigurationError(

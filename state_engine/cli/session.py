@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,9 +20,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 
 from state_engine.cli.form import for_people
-from state_engine.core.errors import ConfigurationError
+from state_engine.core.errors import ConfigurationError, InternalError, StatelakeError
 from state_engine.core.names import check_name
 from state_engine.machine.settings import (
     FILE_NAME,
@@ -54,6 +56,16 @@ def say(text: str) -> None:
 def remark(text: str) -> None:
     """Print a line to standard error: for people only, where programs read the rest."""
     errors.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def show_failure(job: str, error: Exception) -> None:
+    """Print why a job failed, where others run after it: of a foreseen error its message, else the traceback."""
+    what = f"job '{job}': {error}" if f"'{job}'" not in str(error) else str(error)
+    errors.print(f"[red]error[/]: {escape(what)}", soft_wrap=True, highlight=False)
+    for note in getattr(error, "__notes__", ()):
+        errors.print(note, soft_wrap=True, highlight=False, markup=False, style="dim")
+    if not isinstance(error, StatelakeError) or isinstance(error, InternalError):
+        remark("".join(traceback.format_exception(error)).rstrip())
 
 
 def progressed(text: str) -> None:

@@ -15,7 +15,7 @@ PROJECT = Path(__file__).parents[2]
 @pytest.mark.long
 @pytest.mark.spark
 def test_pairs_with_and_without_are_compared() -> None:
-    small = "--pairs 2 --warm-up 1 --events 50 --keys 100".split()
+    small = ["--pairs", "2", "--warm-up", "1", "--events", "50", "--keys", "100"]
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.telemetry", *small],
         cwd=PROJECT,
