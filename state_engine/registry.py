@@ -14,7 +14,7 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -148,9 +148,8 @@ def project_jobs(settings: Settings) -> dict[str, RegisteredJob]:
     return {one.job.name: one for one in load_jobs(settings)}
 
 
-def job_named(name: str, settings: Settings) -> RegisteredJob:
+def job_named(name: str, known: Mapping[str, RegisteredJob], settings: Settings) -> RegisteredJob:
     """One of ``project_jobs``. Raises ConfigurationError where there is none of this name."""
-    known = project_jobs(settings)
     if name not in known:
         raise ConfigurationError(
             f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(known)}. "
@@ -169,7 +168,8 @@ def project_job(name: str) -> StatefulJob:
 
         harness = KeyHarness(project_job("sums"), "sums", "ann")
     """
-    return job_named(name, load(environ=os.environ, directory=Path.cwd()).settings).job
+    settings = load(environ=os.environ, directory=Path.cwd()).settings
+    return job_named(name, project_jobs(settings), settings).job
 
 
 def registered_job(job: StatefulJob | RegisteredJob) -> RegisteredJob:

@@ -194,7 +194,8 @@ def declared(name: str) -> RegisteredJob:
     """A job of the project. Raises ConfigurationError where there is none of this name."""
     from state_engine.registry import job_named  # here: jobs are not needed by those that only look
 
-    return job_named(name, loaded_settings().settings)
+    settings = loaded_settings().settings
+    return job_named(name, registered(settings), settings)
 
 
 def known(name: str) -> StatefulJob | str:
