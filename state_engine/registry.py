@@ -149,7 +149,7 @@ def project_jobs(settings: Settings) -> dict[str, RegisteredJob]:
 
 
 def job_named(name: str, known: Mapping[str, RegisteredJob], settings: Settings) -> RegisteredJob:
-    """One of ``project_jobs``. Raises ConfigurationError where there is none of this name."""
+    """One of ``project_jobs``. Raises ConfigurationError where the name is unknown."""
     if name not in known:
         raise ConfigurationError(
             f"there is no job '{name}' in the modules {settings.jobs.modules}; there are {sorted(known)}. "

@@ -191,7 +191,7 @@ def _leave_pandas_alone() -> None:
 
 
 def declared(name: str) -> RegisteredJob:
-    """A job of the project. Raises ConfigurationError where there is none of this name."""
+    """A job of the project. Raises ConfigurationError where the name is unknown."""
     from state_engine.registry import job_named  # here: jobs are not needed by those that only look
 
     settings = loaded_settings().settings

@@ -114,7 +114,7 @@ def publish_pending(
 
 
 def _tell(context: EngineContext, job: StatefulJob, report: BatchReport) -> None:
-    """Have OpenTelemetry know of a committed batch, where that is on. What fails here fails no run."""
+    """Have OpenTelemetry know of a committed batch, where that is on. A failure here does not fail the run."""
     if context.telemetry is None:
         return
     try:

@@ -86,8 +86,8 @@ class StreamShortcuts(Stream):
 
         The rule is judged over columns: no row becomes Python values. A row meets it only where it is true: a null
         breaks it, so write ``amount IS NULL OR amount > 0`` where a null is fine. Updates and deletes are judged as
-        inserts are. How many rows broke it is in the report of the run, in the output of ``statelake run`` and
-        ``statelake checkpoints``, in the SQL view ``expectations`` and in Dagster. Keeps no state. Late rows that
+        inserts are. The report of the run, the output of ``statelake run`` and ``statelake checkpoints``, the SQL
+        view ``expectations`` and Dagster say how many rows broke it. Keeps no state. Late rows that
         ``late_to`` takes are not judged.
 
         Args:

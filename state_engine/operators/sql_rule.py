@@ -44,7 +44,7 @@ class SqlRule:
     """A condition on the columns of a row.
 
     Attributes:
-        columns: that it names, as it writes them.
+        columns: their names, as in the text.
 
     Example:
         >>> rule = SqlRule.of("amount > 0 AND kind IN ('a', 'b')")
@@ -133,7 +133,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
 
 
 def _walk(part: Any) -> Iterator[Mapping[str, Any]]:
-    """All parts of an expression that have a class; what is in a literal of time is its own."""
+    """All parts of an expression that have a class, but for those inside of a literal of time."""
     if isinstance(part, list):
         for one in part:
             yield from _walk(one)

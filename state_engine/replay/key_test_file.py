@@ -1,7 +1,7 @@
 """A file for pytest with what one key did: its inputs, the state it had, and the recorded results, to be edited.
 
 The test runs without Spark. It compares outputs, states and timers of each micro-batch with what is recorded. Outputs
-that no sink shows by key are those of today's function, with a comment that says so.
+that no sink shows by key are those of today's function, with a comment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def key_test_text(debugged: KeyDebug, *, replace: Sequence[str] = ()) -> str:
     """The text of the file.
 
     Args:
-        replace: names of columns whose values get stand-ins, in inputs, keys, states and results alike.
+        replace: names of columns whose values get stand-ins, in inputs, keys, states and results.
 
     Raises:
         ConfigurationError: nothing happened to the key, or something cannot be written or replaced.
@@ -173,7 +173,7 @@ class _WrittenKey:
         yield from _call("key = KeyHarness", arguments)
 
     def _arguments(self, batch: DebuggedBatch) -> list[str]:
-        """Of ``KeyHarness.process``; what is not said has its default."""
+        """Of ``KeyHarness.process``; all other settings have their defaults."""
         recorded = _of(batch).batch
         given = [self._list([self._element(one) for one in recorded.elements])]
         if recorded.broadcast:

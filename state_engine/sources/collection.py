@@ -66,7 +66,7 @@ class CollectionSource(Source):
         return [{"split": "collection", "position": count}]
 
     def unread(self, elements: Sequence[Element]) -> int:
-        """How many elements are there after a position."""
+        """The number of elements after a position."""
         return len(self._normal) - self._recorded(elements)
 
     def _up_to(self, end: int, before: Sequence[Element]) -> Slice | None:

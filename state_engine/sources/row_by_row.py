@@ -252,7 +252,7 @@ class _Carrier:
                 )
 
     def _check_literals(self, expression: JavaObject) -> None:
-        """Refuse ``TIMESTAMP 'now'`` and its like, of which the parser made a constant: its text is still known."""
+        """Refuse ``TIMESTAMP 'now'`` and its like. The parser made constants of them, and keeps their text."""
         if not expression.containsPattern(self._literal):
             return
         if _kind(expression) == "Literal" and expression.dataType().typeName() in _TIMES:

@@ -230,8 +230,8 @@ class ExpectationCount:
     Attributes:
         name, rule: of the rule, and its text.
         otherwise: what becomes of rows that break it: ``fail``, ``dead_letter``, ``drop`` or ``warn``.
-        rows: that it judged.
-        broken: of these, those that break it.
+        rows: number of judged rows.
+        broken: number of these that break it.
     """
 
     name: str

@@ -89,7 +89,7 @@ class LogCommit:
 
     @property
     def committed_ms(self) -> int | None:
-        """When it was committed by the clock of its writer, since 1970; None where that did not say so."""
+        """When it was committed by the clock of its writer, since 1970; None where it is not recorded."""
         return next((int(info["timestamp"]) for info in self.of("commitInfo") if info.get("timestamp")), None)
 
     @property
