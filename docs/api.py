@@ -25,7 +25,8 @@ _WIDTH = 110
 GROUPS: dict[str, tuple[str, list[str]]] = {
     "Describing a job": (
         "A job is a graph of streams with names; describing it reads nothing and starts nothing.",
-        ["StatefulJob", "TimePartitions", "DeadLetterLimit", "CompactionPolicy", "DataStream", "KeyedStream",
+        ["StatefulJob", "TimePartitions", "DeadLetterLimit", "RowsBetween", "ShareOfLast", "NoKeyTwice", "SameSum",
+         "CompactionPolicy", "DataStream", "KeyedStream",
          "ConnectedStreams", "BroadcastStream", "BroadcastConnectedStream", "WatermarkStrategy", "TimestampAssigner",
          "CloseableIterator", "step"],
     ),

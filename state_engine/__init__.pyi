@@ -155,6 +155,7 @@ from state_engine.replay.key_debug import (
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
 from state_engine.replay.replay import ReplayReport
+from state_engine.sinks.bounds import NoKeyTwice, RowsBetween, SameSum, ShareOfLast
 from state_engine.sinks.delta import DeltaSink
 from state_engine.sinks.files import FileSink
 from state_engine.sinks.foreach_batch import ForeachBatchSink
@@ -198,7 +199,7 @@ __all__ = [
     # engine
     "StateEngine", "StoreAccess", "LocalCopies", "StateProcessor", "JobSavepoints", "JobPublished", "CheckpointRow",
     "CompactionPolicy", "RetentionPolicy",
-    "TimePartitions", "DeadLetterLimit", "SparkState",
+    "TimePartitions", "DeadLetterLimit", "RowsBetween", "ShareOfLast", "NoKeyTwice", "SameSum", "SparkState",
     "Settings", "SparkSettings", "load_settings", "local_session",
     # what its calls give
     "RunReport", "BatchReport", "OperatorReport", "BackfillReport", "BootstrapReport", "CompactionReport",

@@ -37,6 +37,7 @@ NAMES = {
     "CustomStateBackend", "EmbeddedRocksDBStateBackend", "FsStateBackend", "HashMapStateBackend",
     "MemoryStateBackend", "PredefinedOptions", "RocksDBStateBackend", "StateBackend",
     "CompactionPolicy", "RetentionPolicy", "TimePartitions", "CloseableIterator", "DeadLetterLimit",
+    "RowsBetween", "ShareOfLast", "NoKeyTwice", "SameSum",
     "TimestampAssigner", "WatermarkStrategy", "TtlTime", "TtlUpdateType", "TtlVisibility",
     "StateProcessor", "JobSavepoints", "JobPublished", "SparkState", "Settings", "SparkSettings",
     "load_settings", "local_session", "StoreAccess", "LocalCopies",

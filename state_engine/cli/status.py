@@ -1,7 +1,7 @@
 """The command ``statelake status``: the health of jobs, for people and for monitoring; starts neither Spark nor Java.
 
 Exit codes: 0 fine; 1 files of a job are gone, it is stuck, its outputs are not published, somebody else changed a table
-that it publishes to, or it refuses all its rows;
+that it publishes to, it refuses all its rows, or a gate holds a micro-batch;
 2 a job never ran, or nothing is known of it.
 """
 
@@ -39,6 +39,7 @@ _STYLES = {
     "unpublished": "red",
     "changed": "red",
     "refusing": "red",
+    "held": "red",
     "waiting": "red",
     "never_ran": "yellow",
     "unknown": "yellow",

@@ -25,6 +25,7 @@ from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.declarations import Declarations, gone_operators
 from state_engine.microbatch.declared_parts import DeclaredParts, Facts
 from state_engine.microbatch.findings import Finding, Part
+from state_engine.microbatch.gates import held_findings
 from state_engine.microbatch.partition_runs import partition_findings
 from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.sources.source_positions import SourcePositions
@@ -100,6 +101,7 @@ class _Planning:
         except StatelakeError as error:
             yield Finding(Part("job", self.job.name), error)
         yield from partition_findings(self.job, self._head)
+        yield from held_findings(self.job.name, self.history)
         yield from gone_operators(self.job, self._path)
         yield from self._declarations.findings()
 

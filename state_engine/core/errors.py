@@ -47,7 +47,7 @@ StatelakeError
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 CATALOGUE = "docs/reference/errors.md"
@@ -242,15 +242,17 @@ class DeadLetterLimitError(StatelakeError):
 
 
 class GateError(StatelakeError):
-    """Rows, or a micro-batch as a whole, break a rule that they must meet; nothing was committed.
+    """Rows, or a micro-batch as a whole, break a rule that they must meet; no reader sees them.
 
     Attributes:
         rule: its name.
+        staged: files with the outputs of a micro-batch that a gate stopped, until a vacuum deletes them.
+        branch: where a micro-batch that a gate holds is committed; no reader sees it there.
     """
 
-    def __init__(self, message: str, *, rule: str = "") -> None:
+    def __init__(self, message: str, *, rule: str = "", staged: Sequence[str] = (), branch: str = "") -> None:
         super().__init__(message)
-        self.rule = rule
+        self.rule, self.staged, self.branch = rule, list(staged), branch
 
 
 class SourceError(StatelakeError):

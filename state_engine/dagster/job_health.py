@@ -84,6 +84,8 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
             f"all rows of the last micro-batch, {status.batch_id}, were refused: look at them with "
             f"`statelake dead-letters list {status.job}`"
         )
+    if status.state == "held":
+        return status.held
     if status.state == "waiting":
         return "; ".join(status.outages)
     if status.state == "unknown":

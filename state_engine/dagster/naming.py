@@ -21,6 +21,8 @@ from state_engine.core.names import stored_name
 Operation = Literal["base", "head", "layout", "savepoints", "retention", "tables"]
 """What an asset of an operation shows: the present state of one thing that is operated."""
 DEAD_LETTERS = "dead_letters"
+GATES = "gates"
+"""The check that only a job with gates has."""
 PLAN = "plan"
 """The check of the deployed code."""
 MOVES_ON = "moves_on"

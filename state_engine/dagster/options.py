@@ -22,9 +22,11 @@ Automation = Literal[
     "expectations",
 ]
 """What starts runs by itself, once it is switched on; the guide on Dagster has a table of them."""
-Checks = Literal["moves_on", "dead_letters", "late_rows", "expectations", "invariants", "tables", "plan"]
-"""``late_rows``, ``expectations`` and ``tables`` exist only where the job has time partitions, expects something, or
-has published tables. Without being named, ``invariants``, ``tables`` and ``plan`` do
+Checks = Literal[
+    "moves_on", "dead_letters", "late_rows", "gates", "expectations", "invariants", "tables", "plan"
+]
+"""``late_rows``, ``gates``, ``expectations`` and ``tables`` exist only where the job has time partitions, has gates,
+expects something, or has published tables. Without being named, ``invariants``, ``tables`` and ``plan`` do
 not exist: the first two read much, the last opens functions."""
 
 _KNOWN = {
@@ -65,7 +67,9 @@ class JobOptions:
 
     operations: Collection[Operation] = ()
     automation: Collection[Automation] = frozenset[Automation](["schedule"])
-    checks: Collection[Checks] = frozenset[Checks](["moves_on", "dead_letters", "late_rows", "expectations"])
+    checks: Collection[Checks] = frozenset[Checks](
+        ["moves_on", "dead_letters", "late_rows", "gates", "expectations"]
+    )
     launch: PipesLaunch | None = None
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ far as it makes sense in micro-batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from state_engine.core.checkpoints.clock_jumps import MAX_JUMP
@@ -33,6 +34,7 @@ from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy, warn_of_outages
 from state_engine.machine.defects import guarded_class
+from state_engine.sinks.bounds import Bound
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.changes.decoded_source import decoded
@@ -46,6 +48,17 @@ from state_engine.state_backends.state_backend import StateBackend
 from state_engine.state_tables.base import StateTable
 
 OnError = Literal["fail", "dead_letter"]
+OnBreach = Literal["stop", "hold"]
+"""What follows where a micro-batch breaks a gate."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A bound that each micro-batch must meet before readers see it; see ``StatefulJob.gate``."""
+
+    name: str
+    bound: Bound
+    otherwise: OnBreach
 
 
 @guarded_class
@@ -114,6 +127,7 @@ class StatefulJob:
         self.operators: dict[str, OperatorNode] = {}
         self.sinks: dict[str, SinkNode] = {}
         self.published: dict[str, PublishedNode] = {}
+        self.gates: dict[str, Gate] = {}
 
     @property
     def code_version(self) -> str:
@@ -286,6 +300,50 @@ class StatefulJob:
         while f"{method}_{number}" in (self.sources | self.operators):
             number += 1
         return f"{method}_{number}"
+
+    def gate(self, name: str, bound: Bound, otherwise: OnBreach = "stop") -> None:
+        """Judge each micro-batch by what it has staged for sinks, before anything of it is committed.
+
+        A bound reads staged files on the driver: of ``NoKeyTwice`` and ``SameSum`` the columns that they name. While
+        the next micro-batch of a run may begin beside the last steps of this one, it does not in a job with gates.
+
+        Args:
+            name: of the gate; unique in the job.
+            bound: ``RowsBetween``, ``ShareOfLast``, ``NoKeyTwice`` or ``SameSum``; on sinks that the job has already.
+                A sink with ``key=`` has none: it shows state.
+            otherwise: ``stop`` ends the run with ``GateError``, and nothing of the micro-batch is committed. ``hold``
+                commits it on a branch ``held_<id>``, which no reader sees, and ends the run with ``GateError``; until
+                somebody promotes or drops the branch, or promotes another one, each run ends at once.
+
+        Raises:
+            ConfigurationError: the name is taken; a sink is not there, or its files have no columns to read; or
+                ``hold`` stands in a job with time partitions.
+        """
+        where = f"gate '{check_name(name, what='gate')}'"
+        check_choice(otherwise, get_args(OnBreach), what=f"otherwise of {where}")
+        if name in self.gates:
+            raise ConfigurationError(f"job '{self.name}' has two gates named '{name}': rename one")
+        if not isinstance(bound, Bound):
+            raise ConfigurationError(
+                f"{where}: {bound!r} is not a bound; use RowsBetween, ShareOfLast, NoKeyTwice or SameSum"
+            )
+        if otherwise == "hold" and self.partitions is not None:
+            raise ConfigurationError(
+                f"{where}: hold is for continuous jobs: a partition that is held would be run again by each backfill. "
+                "Use otherwise='stop'"
+            )
+        for sink, columns in bound.columns.items():
+            if sink not in self.sinks:
+                raise ConfigurationError(
+                    f"{where}: job '{self.name}' stages nothing for a sink '{sink}', but for {list(self.sinks)}. "
+                    "Declare the sink before the gate; a sink with key=[…] shows state, so judge the stream before it"
+                )
+            if columns and getattr(self.sinks[sink].sink, "format", "parquet") == "csv":
+                raise ConfigurationError(
+                    f"{where}: sink '{sink}' writes CSV, whose columns a gate does not read: use RowsBetween or "
+                    "ShareOfLast, or FileSink(…, format='parquet')"
+                )
+        self.gates[name] = Gate(name, bound, otherwise)
 
     def add_operator(self, operator: OperatorNode) -> None:
         """Add an operator under its uid."""

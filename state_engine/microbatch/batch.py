@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, RescaledOperator
@@ -73,6 +73,10 @@ class BatchContext:
     letters: LettersSlice | None = None
     time: TimePlan = ROWS_ALONE
     local_copies: LocalCopies = NO_COPIES
+
+    def on_branch(self, branch: str) -> BatchContext:
+        """The same, to be committed on another branch."""
+        return replace(self, branch=branch)
 
     @property
     def event_times(self) -> EventTimes:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from state_engine.core.checkpoints.checkpoint import ExpectationCount
+from state_engine.core.checkpoints.checkpoint import ExpectationCount, GateVerdict
 from state_engine.core.errors import DeadLetterLimitError
 from state_engine.core.keys.key_schema import KeySchema
 from state_engine.core.state.state_schema import StateSchema
@@ -31,6 +31,7 @@ class Execution:
         watermarks_ms: of the sources with event time, after the batch.
         input_types: columns of the elements, as DDL, of operators that need them where no row comes.
         expectations: what was counted of each rule by row.
+        gates: what the gates of the job said of what is staged.
         letters_from: sources whose bad rows a sink without an operator set aside.
     """
 
@@ -48,6 +49,7 @@ class Execution:
     letters_from: set[str] = field(default_factory=set)
     input_types: dict[str, str] = field(default_factory=dict)
     expectations: list[ExpectationCount] = field(default_factory=list)
+    gates: list[GateVerdict] = field(default_factory=list)
 
     def add(self, uid: str, reports: list[SubtaskReport]) -> None:
         """Take over what the subtasks of one operator report."""

@@ -85,6 +85,7 @@ def build_row(
         drained=batch.drain,
         operator_watermarks_ms=operators_reached_ms(job, batch, done.watermarks_ms),
         expectations=done.expectations,
+        gates=done.gates,
         declared=declared,
     )
     return replace(row, kept_states=_kept_for_later(job, done, row))

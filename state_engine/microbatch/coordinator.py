@@ -2,7 +2,7 @@
 
     0 publish_pending  read the head once: it is the parent; publish what earlier runs left unpublished
     1 plan             source positions (from, to], clock
-    2-4 execute        read, route, run: subtasks write files that no reader sees yet
+    2-4 execute        read, route, run: subtasks write files that no reader sees yet; gates judge them
     5 changelog        commit the files of changes            | side by side
     6 operator_state   commit source positions                |
     7 stage            the list of files of every sink, checked
@@ -12,7 +12,7 @@
 Before step 8 nothing is visible to anyone; after it everything can be repeated. A crash anywhere leaves at most files
 that nobody lists. Mirrors Flink's ``CheckpointCoordinator``, with the end of a micro-batch as the barrier.
 
-Where more input waits, steps 1 to 4 of the next micro-batch run beside steps 5 to 9 of this one: see ``look_ahead``.
+If more input waits, steps 1 to 4 of the next micro-batch run beside steps 5 to 9 of this one: see ``look_ahead``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.table_names import changelog_table
 from state_engine.core.checkpoints.updates import AddCheckpoint, OnlyBackgroundSince
-from state_engine.core.errors import BadFileError, CommitFailedError, InvariantError
+from state_engine.core.errors import BadFileError, CommitFailedError, GateError, InvariantError
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables, listed_files
 from state_engine.microbatch.attempt import (
@@ -45,12 +45,13 @@ from state_engine.microbatch.attempt import (
 )
 from state_engine.microbatch.attempt_outputs import OutputsOfJob, discard_state, leaving_rest_to_collection
 from state_engine.microbatch.batch import BatchContext, Script
-from state_engine.microbatch.batch_result import check_limit
+from state_engine.microbatch.batch_result import Execution, check_limit
 from state_engine.microbatch.checkpoint_builder import build_row
 from state_engine.microbatch.declarations import Declarations, gone_operators
 from state_engine.microbatch.declared_parts import DeclaredParts
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.findings import raise_first
+from state_engine.microbatch.gates import held_error, held_findings, judge
 from state_engine.microbatch.look_ahead import LookAhead, may_look_ahead
 from state_engine.microbatch.partition_runs import cut_of, partition_findings
 from state_engine.microbatch.planning import (
@@ -169,6 +170,8 @@ class CheckpointCoordinator:
             )
         else:
             committed = self._finish(executed)
+        if committed.row.branch != self._options.branch:
+            raise held_error(self._job.name, committed.row)
         return self._report(committed, time.perf_counter() - started)
 
     def close(self) -> None:
@@ -244,6 +247,8 @@ class CheckpointCoordinator:
         spent = Spent()
         with spent.step("plan"):
             raise_first(partition_findings(self._job, path[-1] if path else None))
+            if self._options.branch == MAIN:
+                raise_first(held_findings(self._job.name, self._log.history))
             raise_first(gone_operators(self._job, path))
             if self._not_opened is None:  # later batches of the run continue their own
                 unasked, parameters = self._unasked(path), self._options.parameters
@@ -293,10 +298,18 @@ class CheckpointCoordinator:
                     self._job.sources[name].source.confirm(part)
             files = [f for o in done.operators.values() for r in o.subtasks for f in r.operator_state_files]
             return Executed(
-                **vars(planned),
+                **vars(replace(planned, batch=self.judge(batch, done))),
                 done=done,
                 operator_state_files=[*positions.result(), *files],
             )
+
+    def judge(self, batch: BatchContext, done: Execution) -> BatchContext:
+        """The last part of step 4: gates judge what is staged; the batch, on the branch that it goes to.
+
+        Raises:
+            GateError: a gate stops it.
+        """
+        return judge(self._job, batch, done) if self._job.gates else batch
 
     def _write_positions(self, batch: BatchContext) -> list[DataFile]:
         """What the batch appends to the positions of sources, as a file; none where they stay where they are."""
@@ -402,13 +415,15 @@ class CheckpointCoordinator:
         except BaseException as error:
             self._drop_exchange(attempt.batch.write_id)
             if isinstance(error, certain):
-                self._give_up(attempt, in_logs=in_logs)
+                to_look_at = isinstance(error, GateError) and bool(error.staged)
+                self._give_up(attempt, in_logs=in_logs, outputs=not to_look_at)
             raise
 
-    def _give_up(self, attempt: Planned, *, in_logs: bool) -> None:
+    def _give_up(self, attempt: Planned, *, in_logs: bool, outputs: bool = True) -> None:
         layout, write_id = self._tables.layout, attempt.batch.write_id
         with leaving_rest_to_collection(layout, write_id):
-            attempt.outputs.give_up()
+            if outputs:
+                attempt.outputs.give_up()
             discard_state(
                 write_id,
                 layout=layout,

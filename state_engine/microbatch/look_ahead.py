@@ -24,10 +24,10 @@ from state_engine.microbatch.batch import BatchContext
 def may_look_ahead(job: StatefulJob, batch: BatchContext) -> bool:
     """Whether the micro-batch after this one may begin before this one is committed.
 
-    Its sources must have more, and no function may ask for notifications of complete checkpoints: this one is not
-    complete yet.
+    Its sources must have more, and the job no gate, which may hold this one or ask for its number of rows. No function
+    may ask for notifications of complete checkpoints: this one is not complete yet.
     """
-    if any(has_checkpoint_hooks(operator.function) for operator in job.operators.values()):
+    if job.gates or any(has_checkpoint_hooks(operator.function) for operator in job.operators.values()):
         return False
     return any(part.more for part in batch.slices.values())
 

@@ -22,6 +22,7 @@ from state_engine.core.time.time_plan import plan_time
 from state_engine.core.time.timers import EVENT, PROCESSING
 from state_engine.core.types.timestamps import MAX_TIMESTAMP, MIN_TIMESTAMP
 from state_engine.job.job import StatefulJob
+from state_engine.microbatch.gates import held_error, held_on
 from state_engine.microbatch.quiet_time import (
     due_since,
     outages,
@@ -40,7 +41,16 @@ from state_engine.storage.state.stored_timers import StoredTimers
 from state_engine.telemetry.measurements import StateSize, state_size
 
 State = Literal[
-    "ok", "damaged", "stuck", "unpublished", "changed", "refusing", "waiting", "never_ran", "unknown"
+    "ok",
+    "damaged",
+    "stuck",
+    "unpublished",
+    "changed",
+    "refusing",
+    "held",
+    "waiting",
+    "never_ran",
+    "unknown",
 ]
 _EXIT_CODES: dict[State, int] = {
     "ok": 0,
@@ -49,6 +59,7 @@ _EXIT_CODES: dict[State, int] = {
     "unpublished": 1,
     "changed": 1,
     "refusing": 1,
+    "held": 1,
     "waiting": 1,
     "never_ran": 2,
     "unknown": 2,
@@ -67,7 +78,8 @@ class JobStatus:
         state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, or
             timers are due, and no micro-batch was committed for too long; ``unpublished``: a sink has not seen one of
             the head's path; ``changed``: somebody else changed a published table; ``refusing``: all rows of the newest
-            micro-batch became dead letters; ``waiting``: event time waits for a source that is down; ``never_ran``;
+            micro-batch became dead letters; ``held``: a gate holds a micro-batch, and
+            runs end; ``waiting``: event time waits for a source that is down; ``never_ran``;
             ``unknown``: its history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
@@ -85,15 +97,16 @@ class JobStatus:
         dead_letters: rows that were refused on the head's path, and not sent again.
         refused: rows that the newest micro-batch refused.
         restorable_id: the newest checkpoint on the head's path whose files are all there, by name and size.
-        missing_files: what the head needs and is gone, or of another size than recorded.
+        missing_files: files that the head needs and that are gone, or of another size than recorded.
         files_waiting: files that no batch reads yet, each with the source and the reason.
         outages: for which sources event time waits because they are down (``stale_after``), and since when.
+        held: why a micro-batch is held, and the ways on; empty where none is.
         timers_due: how many timers a run now would fire although no row came.
         kept_states: which states the head holds and its code kept for later (``keep_states``), with their operators.
         clock_ahead_s: how far the recorded processing time is ahead of this machine's clock, where it is by an hour or
             more: until then it stands still.
         problem: what could not be looked at, and why.
-        left_alone: sinks and published tables that the code does not have any more, by name, and where they are;
+        left_alone: sinks and published tables that the code no longer has, by name, and where they are;
             nobody looks at them.
     """
 
@@ -120,6 +133,7 @@ class JobStatus:
     missing_files: tuple[str, ...] = ()
     files_waiting: tuple[str, ...] = ()
     outages: tuple[str, ...] = ()
+    held: str = ""
     timers_due: int = 0
     timers_due_s: float | None = None
     clock_ahead_s: float | None = None
@@ -130,7 +144,7 @@ class JobStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: damaged, stuck, unpublished, changed, refusing, waiting; 2: it never ran, or nobody knows."""
+        """0: fine; 1: damaged, stuck, unpublished, changed, refusing, held, waiting; 2: it never ran, or is unknown."""
         return _EXIT_CODES[self.state]
 
     @property
@@ -239,6 +253,8 @@ def status_of_history(
     )
     state: State = "changed" if status.state == "ok" and any(one.changed for one in tables) else status.state
     state = "waiting" if down and state == "ok" else state
+    held = held_on(history.checkpoints)
+    state = "held" if held and state in ("ok", "waiting", "stuck") else state
     state = "unknown" if problem and state == "ok" else state
     return replace(
         status,
@@ -249,6 +265,7 @@ def status_of_history(
         behind=behind,
         partitions_waiting=partitions,
         outages=tuple(down),
+        held=str(held_error(name, held)) if held else "",
         kept_states=tuple(kept_for_later(history.head)),
         problem=problem,
         left_alone=left_alone,

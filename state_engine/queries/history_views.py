@@ -68,6 +68,12 @@ _EXPECTATIONS: _Columns = {
     "rows": (pa.int64(), lambda one: one.rows),
     "broken": (pa.int64(), lambda one: one.broken),
 }
+_GATES: _Columns = {
+    "gate": (pa.string(), lambda one: one.name),
+    "bound": (pa.string(), lambda one: one.bound),
+    "otherwise": (pa.string(), lambda one: one.otherwise),
+    "broken": (pa.string(), lambda one: one.broken or None),
+}
 _ID, _ON_PATH = ("checkpoint_id", pa.int64()), ("on_path", pa.bool_())
 
 
@@ -78,6 +84,7 @@ def _types(columns: _Columns) -> list[tuple[str, pa.DataType]]:
 CHECKPOINTS = pa.schema([*_types(_CHECKPOINTS), _ON_PATH, ("retired", pa.bool_())])
 SOURCES = pa.schema([_ID, *_types(_SOURCES), _ON_PATH])
 SINKS = pa.schema([_ID, *_types(_SINKS), _ON_PATH])
+GATES = pa.schema([_ID, *_types(_GATES), ("branch", pa.string()), _ON_PATH])
 EXPECTATIONS = pa.schema([_ID, *_types(_EXPECTATIONS), _ON_PATH])
 STATES = pa.schema(
     [
@@ -129,6 +136,13 @@ def expectations_table(history: History, path: Sequence[CheckpointRow]) -> pa.Ta
     on_path, rows = _ids(path), sorted(history.items())
     records = [(i, *_values(_EXPECTATIONS, one), i in on_path) for i, row in rows for one in row.expectations]
     return _table(records, EXPECTATIONS)
+
+
+def gates_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
+    """What every gate said of every checkpoint, of any branch; ``broken`` is null where it was met."""
+    on_path, rows = _ids(path), sorted(history.items())
+    records = [(i, *_values(_GATES, one), row.branch, i in on_path) for i, row in rows for one in row.gates]
+    return _table(records, GATES)
 
 
 def states_table(path: Sequence[CheckpointRow]) -> pa.Table:

@@ -1,7 +1,7 @@
 """The views of a job for SQL: one a keyed state, and one each of what all jobs have: checkpoints, sources, sinks, ….
 
 A view is made when a query names it, so that a state which is not asked for costs nothing, and it lives in a session of
-its own. A keyed state is called ``<state>`` where that is unique in the job, in backticks where it is no identifier,
+its own. A keyed state is called ``<state>`` where that is unique in the job, in backticks if it is not an identifier,
 and always ``<operator>__<state>``, both as their names are stored. Flink's counterpart is the State Processor API's
 table connector.
 """
@@ -144,6 +144,12 @@ def _common(job: ViewedJob) -> list[SqlView]:
             history.EXPECTATIONS,
             "what a checkpoint counted of a rule by row",
             lambda: history.expectations_table(job.history, job.path),
+        ),
+        _local_view(
+            "gates",
+            history.GATES,
+            "what a gate said of a checkpoint",
+            lambda: history.gates_table(job.history, job.path),
         ),
         _local_view(
             "states",

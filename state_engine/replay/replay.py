@@ -23,6 +23,7 @@ from state_engine.core.counted_nouns import counted
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
 from state_engine.core.time.timers import EVENT
+from state_engine.microbatch.gates import held_on
 from state_engine.microbatch.planning import PlannedStep, RecordedInput
 from state_engine.microbatch.reports import BatchReport
 
@@ -88,7 +89,8 @@ def recording(
         branch = next(name for n in count(1) if (name := f"replay_{n}") not in known)
     if check_name(branch, what="branch") == MAIN:
         raise ConfigurationError(f"job '{job}': a replay runs on a branch of its own, not on '{MAIN}'")
-    main = history.path(head.checkpoint_id)
+    held = held_on(history)
+    main = history.path((held or head).checkpoint_id)
     if branch in known:
         begin_id = _begin_of(job, history, branch, from_checkpoint)
     else:

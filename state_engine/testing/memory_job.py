@@ -141,6 +141,7 @@ class MemoryJob:
             name: replace(node, operator=copies.of(node.operator), table=_in_memory(node.table))
             for name, node in job.published.items()
         }
+        copied.gates = dict(job.gates)
         copied.check()
         return cls(copied, copies.given)
 

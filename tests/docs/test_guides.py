@@ -29,7 +29,7 @@ from tests.support.guides import DOCS, GUIDES, blocks_of, code_blocks, run_examp
 EXAMPLES = {
     "aggregates": 5, "backfills": 2, "bad_input": 2, "broadcast": 3, "catalogs": 3, "change_feeds": 5,
     "changing_inputs": 4, "clusters": 2, "columns": 3, "dagster": 6, "debugging": 2, "duplicates_and_top_lists": 4,
-    "event_time": 4, "evolution": 2, "features": 4, "flights": 1, "gates": 1, "history_tables": 5, "joins": 5,
+    "event_time": 4, "evolution": 2, "features": 4, "flights": 1, "gates": 2, "history_tables": 5, "joins": 5,
     "kafka": 5, "late_rows": 1, "monitoring": 1, "object_stores": 2, "operations": 1, "patterns": 3, "planning": 1,
     "published_sql": 1, "published_tables": 2,
     "queries": 7,
@@ -60,7 +60,7 @@ ELSEWHERE = {
 """Guides, and the tests that run their examples."""
 AS_THEY_ARE = {
     "aggregates": 5, "broadcast": 3, "changing_inputs": 4, "columns": 3, "duplicates_and_top_lists": 4,
-    "event_time": 4, "features": 4, "gates": 1, "history_tables": 5, "joins": 5, "late_rows": 1, "object_stores": 2,
+    "event_time": 4, "features": 4, "gates": 2, "history_tables": 5, "joins": 5, "late_rows": 1, "object_stores": 2,
     "patterns": 3, "testing": 5, "windows": 4,
 }  # fmt: skip
 """How many examples of a guide run as they stand there, without a job around them."""

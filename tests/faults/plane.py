@@ -87,7 +87,7 @@ def from_json(text: str) -> list[Fault]:
 _COORDINATOR = "state_engine.microbatch.coordinator:CheckpointCoordinator"
 _KERNEL = "state_engine.storage.delta.kernel:DeltaKernel"
 STEPS = (
-    "publish_pending", "plan", "execute", "commit_files", "commit_changelog", "commit_operator_state", "stage",
+    "publish_pending", "plan", "judge", "execute", "commit_files", "commit_changelog", "commit_operator_state", "stage",
     "commit", "publish",
 )  # fmt: skip
 """The methods of ``CheckpointCoordinator`` that are steps of a micro-batch."""

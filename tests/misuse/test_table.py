@@ -48,6 +48,13 @@ Declarations
 
 A word that a declaration does not know is refused when it is made
   misuse/test_choices::test_an_unknown_word_is_refused_when_the_declaration_is_made
+A gate that cannot judge is refused when the job is built, and one whose column its sink does not have when it judges
+  microbatch/test_gates::test_what_cannot_be_a_gate_is_refused_when_the_job_is_built
+  microbatch/test_gates::test_a_column_that_a_sink_does_not_have_ends_the_micro_batch
+A micro-batch that breaks a gate is stopped or held, and the error has the ways on
+  microbatch/test_gates::test_what_a_broken_bound_shows
+  microbatch/test_gates::test_a_micro_batch_is_held_and_repaired_by_a_replay
+  microbatch/test_gates::test_the_first_micro_batch_has_nothing_to_be_held_beside
 A rule by row that is no condition on single rows of its stream is refused when the job is built
   microbatch/test_row_expectations::test_what_cannot_be_judged_is_refused_when_the_job_is_built
   operators/test_sql_rules::test_a_text_that_is_no_condition_on_single_rows_is_refused
@@ -386,7 +393,7 @@ Another table under the name of a SqlSink's gets no row until somebody accepts i
   sinks/test_sql_tables::test_nothing_is_accepted_where_no_table_is
 A table that was put back from a backup and written to by others is another one, whatever its version
   publishing/test_lost_sinks::test_a_table_with_the_version_that_is_known_may_be_another
-A damaged table is reported with the ways that mend it, and a damaged sink with those that work
+A damaged table is reported with the ways that repair it, and a damaged sink with those that work
   state_tables/test_damaged_tables::test_verify_and_accept_name_the_ways_out_of_damage
   state_tables/test_damaged_tables::test_a_damaged_sink_that_is_appended_to_waits_with_the_ways_that_work
 A sink that was made anew, or is another job's, is refused

@@ -30,6 +30,7 @@ pytestmark = pytest.mark.spark
 _NEW = {
     "behind_watermark", "floor_ms", "idle", "last_rows_ms", "operator_watermarks_ms", "expired", "first_timers",
     "asked_late", "kept_states", "second_key", "shape", "input_type", "declared", "expectations",
+    "gates",
 }  # fmt: skip
 """Fields of rows that the format before did not have."""
 BEFORE = 6

@@ -63,7 +63,8 @@ def test_views_are_listed_with_the_columns_that_they_have(memory: Memory) -> Non
     views = {view.name: view for view in memory.engine.list_views("memory")}
     names = {*STATES, *(f"remembers__{s}" for s in STATES)}
     common = {
-        "checkpoints", "sources", "sinks", "expectations", "states", "operator_state", "dead_letters", "key_groups",
+        "checkpoints", "sources", "sinks", "expectations", "gates", "states", "operator_state", "dead_letters",
+        "key_groups",
     }  # fmt: skip
     assert set(views) == names | common
     assert views["counts"].columns[:4] == (

@@ -242,6 +242,22 @@ class ExpectationCount:
 
 
 @dataclass(frozen=True)
+class GateVerdict:
+    """What a gate said of a micro-batch, see ``StatefulJob.gate``.
+
+    Attributes:
+        name, bound: of the gate, and what its bound says.
+        otherwise: what follows where it is broken: ``stop`` or ``hold``.
+        broken: how it is broken; empty where it is met.
+    """
+
+    name: str
+    bound: str
+    otherwise: str
+    broken: str = ""
+
+
+@dataclass(frozen=True)
 class StagedSink:
     """Files that wait to be published to one sink, with all that publishing needs.
 
@@ -325,6 +341,7 @@ class CheckpointRow:
         drained: whether this micro-batch fired all event-time timers, because the input had ended.
         kept_states: by uid, the names of states that ``keep_states`` names and no function asked for.
         expectations: what this micro-batch counted of each rule by row; without rules that judged no row.
+        gates: what the gates of the job said of this micro-batch.
         declared: what the code declared that ran the last micro-batch, part by part, see ``declared_parts``; empty in
             rows of older versions.
         digest: of all the rest of the row, set when it is committed and compared when it is loaded; empty in rows of
@@ -367,6 +384,7 @@ class CheckpointRow:
     operator_watermarks_ms: dict[str, int] = field(default_factory=dict)
     kept_states: dict[str, list[str]] = field(default_factory=dict)
     expectations: list[ExpectationCount] = field(default_factory=list)
+    gates: list[GateVerdict] = field(default_factory=list)
     declared: str = ""
     digest: str = ""
 

@@ -51,6 +51,7 @@ def _with_ends_of_time(row: PlainRow) -> PlainRow:
             "operator_watermarks_ms": {},
             "kept_states": {},
             "expectations": [],
+            "gates": [],
             "declared": "",
             "operators": operators,
         }
@@ -67,8 +68,8 @@ STEPS = (
         7,
         "rows record idle sources, what ended time besides rows, how many rows were late, what expired, each "
         "subtask's first timers, the states that functions ask for later than in open or that keep_states names, and "
-        "the key of the second of two connected streams, the shape of functions, how many rows break a rule, and what "
-        "the code declared",
+        "the key of the second of two connected streams, the shape of functions, how many rows break a rule, what "
+        "gates said, and what the code declared",
         _with_ends_of_time,
     ),
 )

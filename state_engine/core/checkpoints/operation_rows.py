@@ -52,6 +52,7 @@ def without_work(row: CheckpointRow) -> CheckpointRow:
         durations_ms={},
         metrics={},
         expectations=[],
+        gates=[],
         delta_versions={},
         replaced_id=None,
         retired=[],

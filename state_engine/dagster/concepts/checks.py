@@ -17,7 +17,8 @@ from state_engine.dagster.concepts.partitions import late_rows_check
 from state_engine.dagster.concepts.tables import table_checks
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import describe, status_of
-from state_engine.dagster.naming import DEAD_LETTERS, LATE_ROWS, MOVES_ON, PLAN, TABLES, checkpoint_key
+from state_engine.dagster.naming import DEAD_LETTERS, GATES, LATE_ROWS, MOVES_ON, PLAN, TABLES, checkpoint_key
+from state_engine.microbatch.gates import GUIDE, held_error, held_on
 from state_engine.monitoring.job_audit import RULES, Finding, summary_of
 from state_engine.monitoring.job_history import read_history
 
@@ -32,6 +33,7 @@ def definitions(dagster_job: DagsterJob) -> dg.Definitions:
         MOVES_ON: _moves_on,
         DEAD_LETTERS: _dead_letters,
         PLAN: _plan,
+        **({GATES: _gates} if dagster_job.job.gates else {}),
         **({LATE_ROWS: late_rows_check} if dagster_job.job.partitions is not None else {}),
     }
     checks = [make(dagster_job) for kind, make in makers.items() if kind in chosen]
@@ -101,7 +103,7 @@ def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
         return dg.AssetCheckResult(
             passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
         )
-    severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing", "waiting")
+    severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing", "held", "waiting")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
         passed=status.state in ("ok", "never_ran"),
@@ -144,6 +146,36 @@ def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
         )
 
     return dead_letters
+
+
+def _gates(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    name = dagster_job.name
+    bounds = ", ".join(gate.bound.text for gate in dagster_job.job.gates.values())
+
+    @dg.asset_check(
+        name=GATES,
+        asset=dagster_job.key(checkpoint_key(name)),
+        description=f"No gate holds a micro-batch: {bounds}.",
+        blocking=True,
+    )
+    def gates() -> dg.AssetCheckResult:
+        try:
+            history = read_history(dagster_job.root, name)
+        except (StatelakeError, OSError) as error:
+            return dg.AssetCheckResult(
+                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
+            )
+        held = held_on(history.checkpoints) if history else None
+        if held is None:
+            return dg.AssetCheckResult(passed=True, description="no micro-batch is held")
+        return dg.AssetCheckResult(
+            passed=False,
+            severity=dg.AssetCheckSeverity.ERROR,
+            description=str(held_error(name, held)),
+            metadata={"branch": held.branch, "guide": dg.MetadataValue.url(GUIDE)},
+        )
+
+    return gates
 
 
 def _plan(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:

@@ -169,6 +169,7 @@ def test_the_columns_of_the_table_are_pinned() -> None:
         "durations_ms": "map<string, bigint>",
         "metrics": "map<string, double>",
         "delta_versions": "map<string, bigint>",
+        "gates": "array<struct<`name`: string, `bound`: string, `otherwise`: string, `broken`: string>>",
         "expectations": (
             "array<struct<`name`: string, `rule`: string, `otherwise`: string, `rows`: bigint, `broken`: bigint>>"
         ),
