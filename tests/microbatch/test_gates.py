@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from state_engine import (
     Types,
 )
 from state_engine.core.errors import ConfigurationError, GateError
+from state_engine.monitoring.job_history import read_history
+from state_engine.monitoring.job_status import status_of_history
 from state_engine.sinks.bounds import Bound
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.faults.plane import Fault, InjectedFault, installed
@@ -91,7 +94,7 @@ def test_a_verdict_is_that_of_a_plain_loop(name: str, seed: int) -> None:
             out: list[Row] = [
                 (rng.randint(1, 9), rng.choice([None, 1, 2, 3])) for _ in range(rng.randint(0, 5))
             ]
-            other = rng.choice([[*out], [*out, (1, 4)], [(1, 9)]])
+            other: list[Row] = rng.choice([[*out], [*out, (1, 4)], [(1, 9)]])
             if not out and not other:
                 continue
             number = len(run.checkpoints())
@@ -389,6 +392,13 @@ def test_no_reader_sees_a_row_of_what_is_held_and_three_commands_mend_it(
             assert ended.value.branch == "held_2"
             for command in ("compare payments held_2", "promote payments held_2", "create payments --from 1"):
                 assert f"statelake branch {command}" in str(ended.value)
+            history = read_history(f"{tmp_path}/root", "payments")
+            status = status_of_history(
+                "payments", history, job=None, now_ms=10**13, stuck_after=timedelta(hours=1)
+            )
+            assert (status.state, status.exit_code, status.held) == ("held", 1, str(ended.value))
+            plan = engine.plan(out.job(cents=False))
+            assert [part.texts for part in plan.of("refused")] == [(str(ended.value),)]
             repaired = out.job(cents=True)
             replayed = engine.replay(repaired, from_checkpoint=1, branch="repaired")
             compared = engine.compare("payments", "repaired")
