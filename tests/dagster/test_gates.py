@@ -53,6 +53,6 @@ def test_a_job_that_goes_on_passes(monkeypatch: pytest.MonkeyPatch, rows: list[C
 
 @pytest.mark.parametrize("gate", [True, False])
 def test_only_a_job_with_gates_has_the_check(gate: bool) -> None:
-    found = checks.definitions(dagster_job(gate=gate)).asset_checks or []
-    names = {key.name for check in found for key in check.check_keys}
+    made = checks.definitions(dagster_job(gate=gate)).asset_checks or []
+    names = {key.name for check in made for key in check.check_keys}
     assert ("gates" in names) == gate
