@@ -92,19 +92,30 @@ def compare(
     """
     with opened_in_view("Comparing") as engine:
         done = engine.compare(job, branch)
-        differing = [(what, at_most(frame, rows)) for what, frame in _differing(done)] if rows else []
-        report(
-            {
-                **_compared(done),
-                "rows": [{**what, "rows": records_of(some, limit=rows)} for what, some in differing],
-            },
-            [done.summary()],
-        )
-        for what, some in differing if for_people() else ():
-            say(_sides(done, what))
-            show_table(some, limit=rows, more="a larger --rows shows more")
+        show_comparison(done, rows=rows)
     if not done.is_equal:
         raise typer.Exit(code=1)
+
+
+def show_comparison(done: ComparisonReport, *, rows: int, **more: Any) -> None:
+    """Print what differs.
+
+    Args:
+        rows: at most so many of each difference.
+        more: fields of the record that programs read.
+    """
+    differing = [(what, at_most(frame, rows)) for what, frame in _differing(done)] if rows else []
+    report(
+        {
+            **_compared(done),
+            "rows": [{**what, "rows": records_of(some, limit=rows)} for what, some in differing],
+            **more,
+        },
+        [done.summary()],
+    )
+    for what, some in differing if for_people() else ():
+        say(_sides(done, what))
+        show_table(some, limit=rows, more="a larger --rows shows more")
 
 
 @branch.command()

@@ -35,6 +35,7 @@ _PANELS = {
         "status.status",
         "metrics.metrics",
         "plan.plan",
+        "apply.apply",
         "history.checkpoints",
         "queries.sql",
         "explain.explain",

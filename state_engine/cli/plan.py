@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from pyspark.sql import SparkSession
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -21,6 +22,7 @@ from state_engine.cli.session import console, declared, loaded_settings, no_sett
 from state_engine.cli.tables import table
 from state_engine.code_changes.job_plan import JobPlan, Verdict
 from state_engine.code_changes.planned import plan_of
+from state_engine.core.errors import ConfigurationError
 
 _STYLES: dict[Verdict, str] = {"same": "dim", "continues": "green", "replay": "yellow", "refused": "red"}
 
@@ -34,26 +36,58 @@ def plan(
         typer.Option(metavar="URI", help="The root to compare with; that of the settings by default."),
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, for a pull request.")] = False,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Also run the code over the last N recorded rows, and compare."
+        ),
+    ] = None,
+    spark: Annotated[
+        bool, typer.Option("--spark", help="With --sample: start Spark for what needs it.")
+    ] = False,
 ) -> None:
     """Show what a run of today's code would do; ends with 0: goes on; 2: a replay is due; 3: refused."""
-    plans = _plans(job, root)
+    if spark and sample is None:
+        raise ConfigurationError("--spark is for the rows of --sample: give --sample N, or leave it out")
+    plans = _plans(job, root, sample, spark=spark)
     if looked := no_settings():
         remark(looked)
     if markdown and for_people():
         say("\n\n".join(one.markdown() for one in plans))
     else:
-        show([one.to_json() for one in plans], lambda: plan_table(plans))
-        for one in plans if for_people() else ():
-            for line in (one.summary(), *one.lines()):
-                console.print(escape(line), soft_wrap=True, highlight=False)
+        show_plans(plans)
     raise typer.Exit(code=max((one.exit_code for one in plans), default=0))
 
 
-def _plans(job: str | None, root: str | None) -> list[JobPlan]:
+def _plans(job: str | None, root: str | None, sample: int | None, *, spark: bool) -> list[JobPlan]:
     settings = loaded_settings().settings
     jobs = [declared(job).job] if job else [one.job for one in registered(settings).values()]
     now_ms = time.time_ns() // 1_000_000
-    return [plan_of(root or settings.root, one, clock=lambda: now_ms, parameters={}) for one in jobs]
+
+    def session() -> SparkSession:
+        from state_engine.spark.session import local_session  # here: a plan without it starts none
+
+        return local_session(settings)
+
+    return [
+        plan_of(
+            root or settings.root,
+            one,
+            clock=lambda: now_ms,
+            parameters={},
+            sample=sample,
+            session=session if spark else None,
+        )
+        for one in jobs
+    ]
+
+
+def show_plans(plans: Sequence[JobPlan]) -> None:
+    """Print plans, part by part."""
+    show([one.to_json() for one in plans], lambda: plan_table(plans))
+    for one in plans if for_people() else ():
+        for line in (one.summary(), *one.lines()):
+            console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def plan_table(plans: Sequence[JobPlan]) -> Table:

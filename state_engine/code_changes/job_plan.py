@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from state_engine.core.counted_nouns import counted
+from state_engine.core.plain_values import plain
 from state_engine.microbatch.findings import Part
+from state_engine.replay.sample import Sample
 
 Verdict = Literal["same", "continues", "replay", "refused"]
 _EXIT_CODES: dict[Verdict, int] = {"same": 0, "continues": 0, "replay": 2, "refused": 3}
@@ -82,6 +84,7 @@ class JobPlan:
         parts: all parts, in the order of the job: the job itself, sources, operators with their states, sinks, tables.
         replay: how to make again what other code made; None where no part needs it.
         notes: what only a run can judge, and why.
+        sample: what today's code makes of the last recorded micro-batches, where that was asked for.
     """
 
     job: str
@@ -89,6 +92,7 @@ class JobPlan:
     parts: tuple[PartPlan, ...]
     replay: PlannedReplay | None = None
     notes: tuple[str, ...] = ()
+    sample: Sample | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -125,6 +129,7 @@ class JobPlan:
             ],
             "replay": None if replay is None else {**vars(replay), "commands": list(replay.commands)},
             "notes": list(self.notes),
+            **({} if self.sample is None else {"sample": plain(self.sample)}),
         }
 
     def summary(self) -> str:
@@ -141,6 +146,8 @@ class JobPlan:
             yield from (f"  {command}" for command in self.replay.commands)
         for note in self.notes:
             yield f"only a run can judge: {note}"
+        if self.sample is not None:
+            yield from self.sample.lines()
 
     def markdown(self) -> str:
         """For a comment on a pull request: parts that differ in a table, and those that are the same as a number."""
@@ -162,6 +169,9 @@ class JobPlan:
         if self.notes:
             notes = "\n".join(f"* {note}" for note in self.notes)
             parts.append(f"Only a run can judge:\n\n{notes}")
+        if self.sample is not None:
+            shown = "\n".join(self.sample.lines())
+            parts.append(f"```text\n{shown}\n```")
         return "\n\n".join(parts)
 
 

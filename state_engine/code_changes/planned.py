@@ -8,8 +8,10 @@ things only rows show: they are notes of the plan, and the run judges them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+
+from pyspark.sql import SparkSession
 
 from state_engine.code_changes.job_plan import JobPlan, PartPlan, PlannedReplay
 from state_engine.code_changes.part_changes import GONE, NEW, changed
@@ -28,6 +30,7 @@ from state_engine.microbatch.findings import Finding, Part
 from state_engine.microbatch.gates import held_findings
 from state_engine.microbatch.partition_runs import partition_findings
 from state_engine.microbatch.unasked_states import UnaskedStates
+from state_engine.replay.sample import sample_of
 from state_engine.sources.source_positions import SourcePositions
 from state_engine.state_tables.states import PublishedState, last_knowing, published_on, state_of
 from state_engine.storage.committed_rows import committed_rows
@@ -36,13 +39,28 @@ from state_engine.storage.stores.files import normal_uri
 
 
 def plan_of(
-    root: str, job: StatefulJob, *, clock: Callable[[], int], parameters: Mapping[str, str]
+    root: str,
+    job: StatefulJob,
+    *,
+    clock: Callable[[], int],
+    parameters: Mapping[str, str],
+    sample: int | None = None,
+    session: Callable[[], SparkSession] | None = None,
 ) -> JobPlan:
-    """The plan of a job, beside what a root holds of it now; arguments as for ``planned``."""
+    """The plan of a job, beside what a root holds of it now; arguments as for ``planned``.
+
+    Args:
+        sample: also run today's code over so many recorded rows, unless a run is refused.
+        session: gives a session with Spark, for a sample that needs it.
+    """
     committed = committed_rows(root, job.name)
     history = History(committed.rows if committed else ())
     layout = committed.layout if committed else JobLayout(normal_uri(root), job.name)
-    return planned(job, history, layout, clock=clock, parameters=parameters)
+    plan = planned(job, history, layout, clock=clock, parameters=parameters)
+    if sample is None or plan.head_id is None or plan.verdict == "refused":
+        return plan
+    made = sample_of(job, history, layout, rows=sample, parameters=parameters, session=session)
+    return replace(plan, sample=made)
 
 
 def planned(

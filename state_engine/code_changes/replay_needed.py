@@ -18,6 +18,9 @@ from state_engine.sources.file import FileSource
 from state_engine.sources.file_ranges import recorded_ranges
 from state_engine.sources.source_positions import SourcePositions
 
+_PREFIX = "plan_"
+"""Of the names of branches for replays that a plan asks for."""
+
 
 def planned_replay(
     job: StatefulJob,
@@ -34,7 +37,7 @@ def planned_replay(
     """
     path = history.main_path
     begin_id = _begin(history, path, _first_otherwise(path, now, parts))
-    branch = _new_branch(history)
+    branch = new_branch(history)
     try:
         batches = recording(job.name, history, branch=branch, from_checkpoint=begin_id).batches
     except ConfigurationError as error:
@@ -82,9 +85,20 @@ def _begin(history: History, path: Sequence[CheckpointRow], first: int) -> int |
     return next((i for i in before if restore_refusal(history, i) is None), None)
 
 
-def _new_branch(history: History) -> str:
+def branch_of_replay(history: History, now: DeclaredParts, from_checkpoint: int | None) -> str:
+    """The branch of a replay by today's code: an open one that today's code began there, or a new one."""
+    for name, head in history.open_branches.items():
+        own = [row for row in history.path(head.checkpoint_id) if row.branch == name]
+        by_this_code = all(row.declared == now.text() for row in own if row.kind.is_micro_batch)
+        if name.startswith(_PREFIX) and own[0].parent_id == from_checkpoint and by_this_code:
+            return name
+    return new_branch(history)
+
+
+def new_branch(history: History) -> str:
+    """The name of a branch for a replay."""
     assert history.head is not None
-    name = f"plan_{history.head.checkpoint_id}"
+    name = f"{_PREFIX}{history.head.checkpoint_id}"
     return name if name not in history.branches else f"{name}_{history.next_id}"
 
 

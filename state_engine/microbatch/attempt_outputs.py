@@ -63,6 +63,11 @@ class AttemptSinks:
     files: dict[str, list[DataFile]] = field(default_factory=dict)
     dead_letters: list[DataFile] = field(default_factory=list)
 
+    @property
+    def kernel(self) -> DeltaKernel:
+        """Of the job."""
+        return self.of_job.kernel
+
     def prepare(self, node: SinkNode, schema: pa.Schema) -> SinkTarget:
         """Make sure that a sink can take columns; where its files go."""
         node.sink.check_columns(schema, name=node.name)

@@ -198,7 +198,7 @@ class GraphExecutor:
                 self._write_sink(sink, batch, done, frames)
         if batch.letters is not None and (name := batch.letters.place.sink) is not None:
             self._send_to_sink(self._job.sinks[name], batch.letters, batch, done)
-        set_broken_aside(self._job, done, kernel=outputs.of_job.kernel, layout=self._layout)
+        set_broken_aside(self._job, done, kernel=outputs.kernel, layout=self._layout)
         self._set_bad_files_aside(batch, done)
         timed = {name: node for name, node in self._job.sources.items() if node.timed}
         done.watermarks_ms = reached_ms(timed, batch, done.max_event_ms)

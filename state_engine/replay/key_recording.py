@@ -46,6 +46,7 @@ from state_engine.job.graph import OperatorNode, SourceNode, declared_columns, t
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.attempt import batch_after, rescaled_path
 from state_engine.microbatch.attempt_outputs import AttemptSinks
+from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.microbatch.planning import InputPlanner, PlannedStep, RecordedInput
 from state_engine.microbatch.routing.routed import HASH, INPUT
@@ -167,10 +168,11 @@ class _NoSinks(AttemptSinks):
     """Of operators that run again for their outputs to the next one alone."""
 
     def __init__(self) -> None:
-        self.write_id, self.targets, self.files, self.dead_letters = _WRITE_ID, {}, {}, []
+        self.write_id, self.targets, self.files, self.dead_letters = SCRATCH_WRITE_ID, {}, {}, []
 
 
-_WRITE_ID = "00000000T000000-debug"
+SCRATCH_WRITE_ID = "00000000T000000-debug"
+"""Of files in a directory of their own, which no checkpoint lists."""
 
 
 @dataclass
@@ -227,24 +229,9 @@ class KeyRecorder:
     ) -> RecordedBatch | None:
         row, before = path[-1], list(path[:-1])
         job = _up_to(self.job, key.node)
-        step = PlannedStep(RecordedInput([row]), repeats=row, drain=was_drained(self.history, row))
-        positions = SourcePositions(self.layout.operator_state)
-        planner = InputPlanner(
-            job, lambda path, now: step, positions=positions, spark=spark, clock=lambda: row.clock_ms
+        batch = recorded_batch(
+            job, self.history, path, layout=self.layout, spark=spark, parameters=self.parameters
         )
-        planned = planner(before)
-        assert planned is not None
-        continued = rescaled_path(before, planned)
-        batch = batch_after(
-            continued,
-            planned,
-            job,
-            write_id=_WRITE_ID,
-            checkpoint_id=row.checkpoint_id,
-            parameters=self.parameters,
-        )
-        recorded = {o.uid: o.parallelism for o in row.operators if o.uid in job.operators}
-        batch = replace(batch, parallelism={**batch.parallelism, **recorded})
         router = Router(spark, max_parallelism=job.max_parallelism)
         executor = GraphExecutor(spark, job, layout=scratch, reads=self.layout, router=router)
         taken = executor.input_of(key.node, batch, _NoSinks(), partial(_rows_of_key, spark, key))
@@ -252,6 +239,36 @@ class KeyRecorder:
             return None
         spec, table = taken
         return _recorded(row, before, key, spec, table)
+
+
+def recorded_batch(
+    job: StatefulJob,
+    history: History,
+    path: Sequence[CheckpointRow],
+    *,
+    layout: JobLayout,
+    spark: SparkSession,
+    parameters: Mapping[str, str],
+) -> BatchContext:
+    """What an attempt at the micro-batch at the end of a path would work on again, with the state before it."""
+    row, before = path[-1], list(path[:-1])
+    step = PlannedStep(RecordedInput([row]), repeats=row, drain=was_drained(history, row))
+    positions = SourcePositions(layout.operator_state)
+    planner = InputPlanner(
+        job, lambda path, now: step, positions=positions, spark=spark, clock=lambda: row.clock_ms
+    )
+    planned = planner(before)
+    assert planned is not None
+    batch = batch_after(
+        rescaled_path(before, planned),
+        planned,
+        job,
+        write_id=SCRATCH_WRITE_ID,
+        checkpoint_id=row.checkpoint_id,
+        parameters=parameters,
+    )
+    recorded = {o.uid: o.parallelism for o in row.operators if o.uid in job.operators}
+    return replace(batch, parallelism={**batch.parallelism, **recorded})
 
 
 def _up_to(job: StatefulJob, operator: OperatorNode) -> StatefulJob:

@@ -16,6 +16,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
+from state_engine.code_changes.planned import plan_of
 from tests.support.directories import contents
 from tests.support.guides import GUIDES, code_blocks
 from tests.support.read_only import read_only
@@ -193,6 +194,52 @@ def test_markdown_has_what_differs_in_a_table(shop: Path) -> None:
         "A replay from the very beginning repeats 2 micro-batches: 3 rows of 2 files, which took "
     )
     assert done.stdout.endswith("statelake branch promote shop plan_2 --expected-head 2\n```\n")
+
+
+def test_a_sample_runs_without_spark_and_commits_nothing(shop: Path) -> None:
+    before = contents(shop / "root")
+    done = plan(shop, "shop", "--sample", "100", "--json", **CHANGED)
+    assert contents(shop / "root") == before
+    assert done.returncode == 2, done.stderr
+    sample = json.loads(done.stdout)["sample"]
+    assert (sample["batches"], sample["rows"], sample["notes"]) == ([1, 2], 3, [])
+    counts = {(s["kind"], s["name"]): (s["same"], s["only_old"], s["only_new"]) for s in sample["compared"]}
+    assert counts["sink", "totals"] == (1, 2, 2)  # 4 of bob is in both
+    assert counts["state", "totals.total"][1:] == (2, 2)
+    assert counts["state", "newest.newest"][1:] == (0, 0)
+    (totals,) = [one for one in sample["compared"] if one["name"] == "totals"]
+    assert "{'user': 'ann', 'total': 1}" in totals["old"]
+    assert "{'user': 'ann', 'total': 2}" in totals["new"]
+    text = plan(shop, "shop", "--sample", "2", **CHANGED).stdout
+    assert "sample of checkpoints 2: 2 rows" in text
+    assert "  sink totals: 1 same, 1 only old, 1 only new" in text
+    assert "  checkpoint 1 read 1 row, and 0 of 2 are left: it and older ones were not run" in text
+
+
+FRAMES = {
+    "code": ('format="csv")\n', 'format="csv")\n    same = lambda rows: rows.where("cents > 1")\n'),
+    "use": ('event_time="at").key_by', 'event_time="at").transform(same).key_by'),
+}
+
+
+def test_a_sample_says_what_needs_spark_and_runs_it_with_spark(shop: Path, spark: SparkSession) -> None:
+    done = plan(shop, "shop", "--sample", "100", **FRAMES)
+    assert (
+        "checkpoint 2 was not run: a source, or DataFrame code of a transform, needs Spark: give --spark"
+        in done.stdout
+    )
+    assert plan(shop, "shop", "--spark").returncode == 1
+    write(shop, FRAMES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(shop)
+        patch.syspath_prepend(shop)
+        patch.delitem(sys.modules, "shop_of_plans")
+        job = importlib.import_module("shop_of_plans").jobs(None)[0].job
+        made = plan_of("root", job, clock=lambda: 0, parameters={}, sample=100, session=lambda: spark)
+    assert made.sample is not None
+    assert made.sample.notes == ()
+    (totals,) = [one for one in made.sample.compared if one.name == "totals"]
+    assert (totals.same, totals.only_old, totals.only_new) == (2, 1, 0)
 
 
 def test_another_root_where_the_job_never_ran(shop: Path) -> None:
