@@ -27,6 +27,7 @@ from state_engine import StatefulJob
 from state_engine.core.argument_checks import checked_class
 from state_engine.core.cron import check_cron
 from state_engine.core.errors import ConfigurationError
+from state_engine.expectations.gates import add_gates
 from state_engine.expectations.suites import OfSink, Suite
 from state_engine.machine.settings import Settings, load
 
@@ -52,7 +53,7 @@ class RegisteredJob:
         cron: when the job is to run, once its schedule is switched on.
         description: for people; the first paragraph is shown in lists.
         owners: who answers for it: mail addresses, or ``team:<name>``.
-        expectations: what its outputs and states are expected to be.
+        expectations: what its outputs and states are expected to be. A suite with ``gate`` becomes a gate of the job.
 
     Raises:
         ConfigurationError: a part is not what it must be, or a suite is about a sink or operator that the job lacks.
@@ -75,6 +76,7 @@ class RegisteredJob:
                 )
         for suite in self.expectations:
             _check_subject(where, self.job, suite)
+        add_gates(self.job, self.expectations)
 
 
 def _check_subject(where: str, job: StatefulJob, suite: Suite) -> None:

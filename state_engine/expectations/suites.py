@@ -16,6 +16,7 @@ from state_engine.core.argument_checks import checked_class
 from state_engine.core.choices import check_choice
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.names import check_name
+from state_engine.job.job import OnBreach
 
 Severity = Literal["error", "warn"]
 
@@ -85,6 +86,9 @@ class Suite:
         of: what is looked at.
         expectations: at least one.
         identified_by: columns that are shown of rows that are not as expected.
+        gate: whether a micro-batch is judged by the suite before it is committed, by what it has staged for the sink:
+            ``True`` or ``"stop"`` to commit nothing if an expectation of severity ``error`` is not met, ``"hold"`` to
+            hold it, see ``StatefulJob.gate``. The suite reads all staged rows on the driver, as a pandas DataFrame.
 
     Raises:
         ConfigurationError: a part is not what it must be.
@@ -94,6 +98,7 @@ class Suite:
     of: OfSink | OfState
     expectations: tuple[Expectation, ...]
     identified_by: tuple[str, ...] = ()
+    gate: bool | OnBreach = False
 
     def __post_init__(self) -> None:
         where = f"suite '{check_name(self.name, what='suite')}'"
@@ -107,4 +112,16 @@ class Suite:
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ConfigurationError(
                 f"{where}: two expectations are named '{twice[0]}': each needs a name of its own"
+            )
+        if not isinstance(self.gate, bool):
+            check_choice(self.gate, get_args(OnBreach), what=f"{where}: gate")
+        if self.gate and all(one.severity == "warn" for one in self.expectations):
+            raise ConfigurationError(
+                f"{where}: a gate is broken by expectations of severity 'error', and it has none: give one, or leave "
+                "gate out"
+            )
+        if self.gate and isinstance(self.of, OfState):
+            raise ConfigurationError(
+                f"{where}: a gate judges what is staged for a sink, and not a state: leave gate out, or let it be of "
+                "OfSink(...)"
             )

@@ -10,13 +10,15 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
+
+import pyarrow as pa
 
 from state_engine import DeltaSink, StatefulJob
 from state_engine.core.counted_nouns import counted
@@ -113,6 +115,32 @@ def validate(suite: Suite, frame: DataFrame, *, docs: Path) -> tuple[dict[str, O
     return outcomes, (docs / page).as_uri()
 
 
+def judged(suite: Suite, rows: pa.Table) -> dict[str, Outcome]:
+    """The outcomes of a suite for rows in memory, by name; without a page."""
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        gx = great_expectations()
+        from great_expectations.data_context.types.base import ProgressBarsConfig
+
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = ProgressBarsConfig(globally=False)
+        table = context.data_sources.add_pandas("statelake").add_dataframe_asset(name=suite.name)
+        frame = rows.to_pandas(integer_object_nulls=True)
+        batch = table.add_batch_definition_whole_dataframe("whole").get_batch({"dataframe": frame})
+        declared = gx.ExpectationSuite(name=suite.name, expectations=_configured(suite))
+        shown = [c for c in suite.identified_by if c in rows.column_names]
+        done = batch.validate(
+            declared,
+            result_format={
+                "result_format": "SUMMARY",
+                "partial_unexpected_count": _SHOWN_ROWS,
+                "unexpected_index_column_names": shown,
+            },
+        )
+        return _outcomes(suite, done.results)
+
+
 def great_expectations() -> Any:
     """The module, imported when it is needed.
 
@@ -133,17 +161,11 @@ def great_expectations() -> Any:
 def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Outcome], Path]:
     gx = great_expectations()
     from great_expectations.data_context.types.base import ProgressBarsConfig
-    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
 
     context = gx.get_context(mode="ephemeral")
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     table = context.data_sources.add_spark("statelake", persist=False).add_dataframe_asset(name=suite.name)
-    # given to the suite as a whole: added one by one, the second of a type on a column would replace the first
-    configured = [
-        ExpectationConfiguration(type=one.type, kwargs=dict(one.arguments), meta={_NAME: one.name})
-        for one in suite.expectations
-    ]
-    declared = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=configured))
+    declared = context.suites.add(gx.ExpectationSuite(name=suite.name, expectations=_configured(suite)))
     batch = table.add_batch_definition_whole_dataframe("whole")
     definition = gx.ValidationDefinition(name=suite.name, data=batch, suite=declared)
     context.add_data_docs_site(site_name=_SITE, site_config=_site(docs))
@@ -160,10 +182,23 @@ def _validated(suite: Suite, frame: DataFrame, docs: Path) -> tuple[dict[str, Ou
     run = context.checkpoints.add(checkpoint).run(batch_parameters={"dataframe": frame})
     [(page, done)] = run.run_results.items()
     [url] = [u["site_url"] for u in context.get_docs_sites_urls(resource_identifier=page, site_name=_SITE)]
-    judged: list[Any] = [one.to_json_dict() for one in done.results]
+    return _outcomes(suite, done.results), Path(url2pathname(urlparse(str(url)).path)).relative_to(docs)
+
+
+def _configured(suite: Suite) -> list[Any]:
+    """For a suite as a whole: added one by one, the second of a type on a column would replace the first."""
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    return [
+        ExpectationConfiguration(type=one.type, kwargs=dict(one.arguments), meta={_NAME: one.name})
+        for one in suite.expectations
+    ]
+
+
+def _outcomes(suite: Suite, results: Iterable[Any]) -> dict[str, Outcome]:
     outcomes = dict.fromkeys((one.name for one in suite.expectations), _UNJUDGED)
-    outcomes |= {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in judged}
-    return outcomes, Path(url2pathname(urlparse(str(url)).path)).relative_to(docs)
+    shown = (one.to_json_dict() for one in results)
+    return outcomes | {one["expectation_config"]["meta"][_NAME]: _outcome(one) for one in shown}
 
 
 def _site(docs: Path) -> Any:

@@ -338,7 +338,7 @@ class StatefulJob:
                     f"{where}: job '{self.name}' stages nothing for a sink '{sink}', but for {list(self.sinks)}. "
                     "Declare the sink before the gate; a sink with key=[…] shows state, so judge the stream before it"
                 )
-            if columns and getattr(self.sinks[sink].sink, "format", "parquet") == "csv":
+            if columns != () and getattr(self.sinks[sink].sink, "format", "parquet") == "csv":
                 raise ConfigurationError(
                     f"{where}: sink '{sink}' writes CSV, whose columns a gate does not read: use RowsBetween or "
                     "ShareOfLast, or FileSink(…, format='parquet')"

@@ -26,6 +26,7 @@ from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.findings import Finding, Part
+from state_engine.sinks.base import WRITE_ID
 from state_engine.sinks.bounds import Breach
 from state_engine.storage.stores.files import join
 from state_engine.storage.stores.parquet_reading import open_recorded
@@ -49,10 +50,12 @@ class StagedBatch:
     def rows(self, sink: str) -> int:
         return sum(file.rows for file in self.outputs.files.get(sink, ()))
 
-    def table(self, sink: str, columns: Sequence[str]) -> pa.Table:
+    def table(self, sink: str, columns: Sequence[str] | None) -> pa.Table:
         target = self.outputs.targets.get(sink)
         if target is None:  # nothing came: no column is known
-            return pa.table({name: pa.nulls(0, pa.int64()) for name in columns})
+            return pa.table({name: pa.nulls(0, pa.int64()) for name in columns or ()})
+        if columns is None:
+            columns = [name for name in target.schema.names if name != WRITE_ID]
         missing = [name for name in columns if name not in target.schema.names]
         if missing:
             raise ConfigurationError(

@@ -35,8 +35,8 @@ class StagedRows(Protocol):
     def rows(self, sink: str) -> int:
         """Number of rows staged for a sink."""
 
-    def table(self, sink: str, columns: Sequence[str]) -> pa.Table:
-        """Some columns of these rows."""
+    def table(self, sink: str, columns: Sequence[str] | None) -> pa.Table:
+        """Some columns of these rows, or all."""
 
     def rows_before(self, sink: str, batches: int) -> list[int]:
         """Numbers of rows that the last micro-batches before staged for it, the newest last."""
@@ -65,8 +65,8 @@ class Bound(ABC):
 
     @property
     @abstractmethod
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
-        """By name of a sink, the columns that it reads; none if it counts rows only."""
+    def columns(self) -> Mapping[str, tuple[str, ...] | None]:
+        """By name of a sink, the columns that it reads: none if it counts rows only, None for all."""
 
     @abstractmethod
     def breach(self, staged: StagedRows) -> Breach | None:
@@ -105,7 +105,7 @@ class RowsBetween(Bound):
         return f"{self.sink} has {self.least:,} to {counted(self.most, 'row')}"
 
     @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
+    def columns(self) -> Mapping[str, tuple[str, ...] | None]:
         """It counts rows."""
         return {self.sink: ()}
 
@@ -155,7 +155,7 @@ class ShareOfLast(Bound):
         )
 
     @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
+    def columns(self) -> Mapping[str, tuple[str, ...] | None]:
         """It counts rows."""
         return {self.sink: ()}
 
@@ -201,7 +201,7 @@ class NoKeyTwice(Bound):
         return f"{self.sink} has no {', '.join(self.key)} twice"
 
     @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
+    def columns(self) -> Mapping[str, tuple[str, ...] | None]:
         """Those of the key."""
         return {self.sink: tuple(self.key)}
 
@@ -253,7 +253,7 @@ class SameSum(Bound):
         return f"the sum of {self.column} in {self.sink} is that of {self._second} in {self.other}{within}"
 
     @property
-    def columns(self) -> Mapping[str, tuple[str, ...]]:
+    def columns(self) -> Mapping[str, tuple[str, ...] | None]:
         """The two columns."""
         if self.sink == self.other:
             return {self.sink: (self.column, self._second)}

@@ -51,6 +51,9 @@ A word that a declaration does not know is refused when it is made
 A gate that cannot judge is refused when the job is built, and one whose column its sink does not have when it judges
   microbatch/test_gates::test_what_cannot_be_a_gate_is_refused_when_the_job_is_built
   microbatch/test_gates::test_a_column_that_a_sink_does_not_have_ends_the_micro_batch
+A suite that cannot be a gate is refused when it is made or registered, or when it judges
+  dagster/test_suites_as_gates::test_a_suite_that_cannot_be_a_gate_is_refused
+  dagster/test_suites_as_gates::test_a_suite_that_cannot_be_judged_ends_the_micro_batch
 A micro-batch that breaks a gate is stopped or held, and the error has the ways on
   microbatch/test_gates::test_what_a_broken_bound_shows
   microbatch/test_gates::test_a_micro_batch_is_held_and_repaired_by_a_replay
