@@ -112,6 +112,17 @@ def test_a_verdict_is_that_of_a_plain_loop(name: str, seed: int) -> None:
         assert len(run.sink("out")) == sum(before)
 
 
+def test_a_bound_knows_the_micro_batch_before_in_the_same_run() -> None:
+    job = StatefulJob("shares")
+    numbers = job.from_collection(list(range(9)), Types.LONG(), max_rows_per_batch=4)
+    numbers.map(lambda value: (value,), "value bigint", uid="rows").sink("out", CollectSink())
+    job.gate("steady", ShareOfLast("out", batches=1, least=0.5))
+    with run_in_memory(job) as run:
+        with pytest.raises(GateError, match=r"1 row is staged, 0\.25 times the mean of 4\.0"):
+            run.run()
+        assert run.sink("out") == [(n,) for n in range(8)]
+
+
 def test_what_a_broken_bound_shows() -> None:
     with run_in_memory(judged_job(NoKeyTwice("out", ["id"]))) as run:
         with pytest.raises(GateError) as stopped:
