@@ -134,6 +134,7 @@ MODULES = {
         "statelake_definitions",
         "statelake_assets",
         "JobOptions",
+        "HealthLimits",
         "PipesLaunch",
         "StatelakeTranslator",
         "StatelakeTranslatorData",

@@ -16,7 +16,7 @@ from rich.table import Table
 from state_engine.cli.form import for_people
 from state_engine.cli.output import show, text
 from state_engine.cli.session import no_settings, remark
-from state_engine.cli.status import MINUTES, StuckMinutes, looks, now_ms
+from state_engine.cli.status import LIMITS, MINUTES, StuckMinutes, looks, now_ms
 from state_engine.cli.tables import table
 from state_engine.core.errors import ConfigurationError
 from state_engine.monitoring.job_metrics import metrics_of
@@ -46,7 +46,7 @@ def metrics(
     now = now_ms()
     points = [
         point
-        for status, history in looks(job, stuck_minutes=stuck_minutes, now_ms=now)
+        for status, history in looks(job, stuck_minutes=stuck_minutes, limits=LIMITS, now_ms=now)
         for point in metrics_of(status, history, now_ms=now)
     ]
     if looked := no_settings():

@@ -1,7 +1,7 @@
 """The command ``statelake status``: the health of jobs, for people and for monitoring; starts neither Spark nor Java.
 
 Exit codes: 0 fine; 1 files of a job are gone, it is stuck, its outputs are not published, somebody else changed a table
-that it publishes to, it refuses all its rows, or a gate holds a micro-batch;
+that it publishes to, it refuses all its rows, a gate holds a micro-batch, or it is strained;
 2 a job never ran, or nothing is known of it.
 """
 
@@ -31,6 +31,7 @@ from state_engine.monitoring.job_history import JobHistory, read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
 from state_engine.monitoring.shown_tables import TableStatus
 from state_engine.monitoring.source_lag import SourceLag
+from state_engine.monitoring.strains import HealthLimits
 
 _STYLES = {
     "ok": "green",
@@ -41,10 +42,25 @@ _STYLES = {
     "refusing": "red",
     "held": "red",
     "waiting": "red",
+    "strained": "yellow",
     "never_ran": "yellow",
     "unknown": "yellow",
 }
 MINUTES = 30.0
+LIMITS = HealthLimits()
+LAG_MINUTES = LIMITS.lag.total_seconds() / 60
+LagMinutes = Annotated[
+    float,
+    typer.Option(min=0, help="Minutes that data may wait while the job runs; beyond them it is strained."),
+]
+Growth = Annotated[
+    float,
+    typer.Option(min=0, help="How many times as many entries as usual a row of input may add to a state."),
+]
+Skew = Annotated[
+    float,
+    typer.Option(min=0, help="Stored rows that the fullest subtask may have, as a multiple of the mean."),
+]
 StuckMinutes = Annotated[
     float,
     typer.Option(
@@ -60,10 +76,15 @@ def status(
         str | None, typer.Argument(help="Name of the job; all registered ones by default.")
     ] = None,
     stuck_minutes: StuckMinutes = MINUTES,
+    lag_minutes: LagMinutes = LAG_MINUTES,
+    growth: Growth = LIMITS.growth,
+    skew: Skew = LIMITS.skew,
 ) -> None:
     """Show the health of jobs; ends with 0: fine; 1: somebody should look; 2: never ran, or unknown."""
     try:
-        statuses = [status for status, _ in looks(job, stuck_minutes=stuck_minutes, now_ms=now_ms())]
+        limits = HealthLimits(timedelta(minutes=lag_minutes), growth, skew)
+        looked_at = looks(job, stuck_minutes=stuck_minutes, limits=limits, now_ms=now_ms())
+        statuses = [status for status, _ in looked_at]
     except StatelakeError as error:  # 1 is for jobs
         Console(stderr=True).print(f"[red]error[/]: {escape(str(error))}", soft_wrap=True, highlight=False)
         raise typer.Exit(code=2) from None
@@ -77,17 +98,28 @@ def status(
     raise typer.Exit(code=worst(statuses))
 
 
-def looks(job: str | None, *, stuck_minutes: float, now_ms: int) -> list[tuple[JobStatus, JobHistory | None]]:
+def looks(
+    job: str | None, *, stuck_minutes: float, limits: HealthLimits, now_ms: int
+) -> list[tuple[JobStatus, JobHistory | None]]:
     """The health of one job, or of all registered ones, each with what it has recorded."""
     settings = loaded_settings().settings
     known = {name: one.job for name, one in registered(settings).items()}
     names = [check_name(job, what="job")] if job else list(known)
     patience = timedelta(minutes=stuck_minutes)
-    return [look(settings.root, name, known.get(name), stuck_after=patience, now_ms=now_ms) for name in names]
+    return [
+        look(settings.root, name, known.get(name), stuck_after=patience, limits=limits, now_ms=now_ms)
+        for name in names
+    ]
 
 
 def look(
-    root: str, name: str, job: StatefulJob | None, *, stuck_after: timedelta, now_ms: int
+    root: str,
+    name: str,
+    job: StatefulJob | None,
+    *,
+    stuck_after: timedelta,
+    now_ms: int,
+    limits: HealthLimits | None = None,
 ) -> tuple[JobStatus, JobHistory | None]:
     """The health of one job, and what it has recorded; unknown where that cannot be read."""
     try:
@@ -96,7 +128,8 @@ def look(
         return JobStatus(name, "unknown", problem=str(error)), None
     if job is not None and job.partitions is not None:  # until the next one is over, nothing can be committed
         stuck_after += job.partitions.interval
-    return status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after), history
+    status = status_of_history(name, history, job=job, now_ms=now_ms, stuck_after=stuck_after, limits=limits)
+    return status, history
 
 
 def now_ms() -> int:
@@ -133,6 +166,7 @@ def notes(one: JobStatus) -> list[str]:
     if one.clock_ahead_s is not None:
         now = now_ms()
         waiting.append(standing_time(now, now + round(one.clock_ahead_s * 1000)))
+    waiting += one.strains
     waiting += one.kept_states
     waiting += [
         f"sink {sink} at {path} is left alone: the code no longer has it"

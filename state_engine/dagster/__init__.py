@@ -14,8 +14,10 @@ from state_engine.dagster.engine_resource import StateEngineResource
 from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.options import JobOptions
 from state_engine.dagster.translator import StatelakeTranslator, StatelakeTranslatorData
+from state_engine.monitoring.strains import HealthLimits
 
 __all__ = [
+    "HealthLimits",
     "JobComponent",
     "JobOptions",
     "PipesLaunch",

@@ -15,6 +15,7 @@ from state_engine.dagster.dagster_internals import get_smallest_cron_interval
 from state_engine.dagster.time_partitions import waiting
 from state_engine.monitoring.job_history import read_history
 from state_engine.monitoring.job_status import JobStatus, status_of_history
+from state_engine.monitoring.strains import HealthLimits
 from state_engine.registry import RegisteredJob
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 INTERVALS_UNTIL_STUCK = 3
 """A job is stuck that committed nothing for so many intervals of its schedule while a source has new data."""
+INTERVALS_OF_LAG = 6
+"""A job is strained whose data waits for so many intervals of its schedule, though it runs."""
 UNFINISHED = [
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -55,7 +58,9 @@ def now_ms() -> int:
 def status_of(dagster_job: DagsterJob) -> JobStatus:
     job, history = dagster_job.job, read_history(dagster_job.root, dagster_job.name)
     patience = stuck_after(dagster_job.registered)
-    return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=patience)
+    lag = INTERVALS_OF_LAG * patience / INTERVALS_UNTIL_STUCK
+    limits = dagster_job.options.limits or HealthLimits(lag=lag)
+    return status_of_history(job.name, history, job=job, now_ms=now_ms(), stuck_after=patience, limits=limits)
 
 
 def missing_partitions(dagster_job: DagsterJob) -> list[Partition]:
@@ -88,6 +93,8 @@ def describe(status: JobStatus, *, partitioned: bool = False) -> str:
         return status.held
     if status.state == "waiting":
         return "; ".join(status.outages)
+    if status.state == "strained":
+        return "; ".join(status.strains)
     if status.state == "unknown":
         return status.problem
     new_data = sorted(name for name, new in (status.lag or {}).items() if new)

@@ -10,6 +10,7 @@ from state_engine.core.argument_checks import checked_class
 from state_engine.core.errors import ConfigurationError
 from state_engine.dagster.external.launch import PipesLaunch
 from state_engine.dagster.naming import Operation
+from state_engine.monitoring.strains import HealthLimits
 
 Automation = Literal[
     "schedule",
@@ -55,6 +56,8 @@ class JobOptions:
         operations: what is done between micro-batches, an asset and a Dagster job each.
         automation: schedules and sensors.
         checks: asset checks of the checkpoint, and those that the job declares as expectations.
+        limits: of lag, growth of state and skew, beyond which ``moves_on`` warns; None for the usual ones, with a lag
+            of six intervals of the schedule.
         launch: a process of their own for the micro-batches; None: they run in the process of the run.
 
     Raises:
@@ -71,6 +74,7 @@ class JobOptions:
         ["moves_on", "dead_letters", "late_rows", "gates", "expectations"]
     )
     launch: PipesLaunch | None = None
+    limits: HealthLimits | None = None
 
     def __post_init__(self) -> None:
         for field, known in _KNOWN.items():

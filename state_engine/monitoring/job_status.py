@@ -35,6 +35,7 @@ from state_engine.monitoring.job_history import JobHistory
 from state_engine.monitoring.restorable import PresentFiles
 from state_engine.monitoring.shown_tables import TableStatus
 from state_engine.monitoring.source_lag import SourceLag
+from state_engine.monitoring.strains import HealthLimits, strains
 from state_engine.storage.state.listed_files import AllKeys
 from state_engine.storage.state.located_files import state_files
 from state_engine.storage.state.stored_timers import StoredTimers
@@ -49,6 +50,7 @@ State = Literal[
     "refusing",
     "held",
     "waiting",
+    "strained",
     "never_ran",
     "unknown",
 ]
@@ -61,6 +63,7 @@ _EXIT_CODES: dict[State, int] = {
     "refusing": 1,
     "held": 1,
     "waiting": 1,
+    "strained": 1,
     "never_ran": 2,
     "unknown": 2,
 }
@@ -78,9 +81,9 @@ class JobStatus:
         state: ``ok``; ``damaged``: files that the head needs are gone or cut; ``stuck``: a source has new data, or
             timers are due, and no micro-batch was committed for too long; ``unpublished``: a sink has not seen one of
             the head's path; ``changed``: somebody else changed a published table; ``refusing``: all rows of the newest
-            micro-batch became dead letters; ``held``: a gate holds a micro-batch, and
-            runs end; ``waiting``: event time waits for a source that is down; ``never_ran``;
-            ``unknown``: its history cannot be read.
+            micro-batch became dead letters; ``held``: a gate holds a micro-batch, and runs end; ``waiting``: event time
+            waits for a source that is down; ``strained``: lag, growth of state or skew is beyond its limit;
+            ``never_ran``; ``unknown``: its history cannot be read.
         head_id, head_kind, head_age_s: the newest row of ``main``.
         batch_id, batch_age_s: the newest micro-batch on its path.
         rows_since_batch: rows of operations after that micro-batch.
@@ -92,6 +95,7 @@ class JobStatus:
             of the job is not known.
         watermark_age_s: lag of event time: how far the watermark of the head is behind the clock; None where it has
             none.
+        strains: what is beyond its limit, each with what to do.
         states: entries of keyed states, and bytes and files of each operator's state.
         changelog_files: files of changes that reading the state takes beside the bases.
         dead_letters: rows that were refused on the head's path, and not sent again.
@@ -123,6 +127,7 @@ class JobStatus:
     behind: Mapping[str, SourceLag] = field(default_factory=dict)
     partitions_waiting: int | None = None
     watermark_age_s: float | None = None
+    strains: tuple[str, ...] = ()
     states: tuple[StateSize, ...] = ()
     changelog_files: int = 0
     changelog_rows: int = 0
@@ -144,7 +149,7 @@ class JobStatus:
 
     @property
     def exit_code(self) -> int:
-        """0: fine; 1: damaged, stuck, unpublished, changed, refusing, held, waiting; 2: it never ran, or is unknown."""
+        """0: fine; 1: somebody should look; 2: it never ran, or is unknown."""
         return _EXIT_CODES[self.state]
 
     @property
@@ -209,13 +214,20 @@ def status_of(
 
 
 def status_of_history(
-    name: str, history: JobHistory | None, *, job: StatefulJob | None, now_ms: int, stuck_after: timedelta
+    name: str,
+    history: JobHistory | None,
+    *,
+    job: StatefulJob | None,
+    now_ms: int,
+    stuck_after: timedelta,
+    limits: HealthLimits | None = None,
 ) -> JobStatus:
     """The health of a job, by its history; what cannot be read makes it ``unknown`` and is named in ``problem``.
 
     Args:
         history: None where the job never ran.
         job: for its sources; None where they are not known here.
+        limits: beyond which it is strained; None for the usual ones.
     """
     if history is None:
         return JobStatus(name, "never_ran")
@@ -256,6 +268,15 @@ def status_of_history(
     held = held_on(history.checkpoints)
     state = "held" if held and state in ("ok", "waiting", "stuck") else state
     state = "unknown" if problem and state == "ok" else state
+    strained = strains(
+        history.path,
+        status.states,
+        behind,
+        partitions_waiting=partitions,
+        now_ms=now_ms,
+        limits=limits or HealthLimits(),
+    )
+    state = "strained" if strained and state == "ok" else state
     return replace(
         status,
         state="damaged" if missing else state,
@@ -264,6 +285,7 @@ def status_of_history(
         files_waiting=tuple(files_waiting),
         behind=behind,
         partitions_waiting=partitions,
+        strains=tuple(strained),
         outages=tuple(down),
         held=str(held_error(name, held)) if held else "",
         kept_states=tuple(kept_for_later(history.head)),

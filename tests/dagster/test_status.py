@@ -31,7 +31,8 @@ from state_engine.core.checkpoints.checkpoint import (
 from state_engine.core.checkpoints.checkpoint_kind import CheckpointKind
 from state_engine.core.checkpoints.dead_letters import LETTERS
 from state_engine.core.errors import StorageError
-from state_engine.dagster.concepts import checks
+from state_engine.dagster import HealthLimits, JobOptions, job_health
+from state_engine.dagster.concepts import automation, checks
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import describe
 from state_engine.dagster.metadata import checkpoint_metadata
@@ -360,3 +361,34 @@ def test_the_metadata_of_a_micro_batch_counts_what_waits_by_then() -> None:
     assert [one["dead_letters"] for one in shown] == [3, 4, 2]
     assert [one["rows_refused"] for one in shown] == [3, 1, 0]
     assert [one["refused_share"] for one in shown] == [0.5, round(1 / 6, 4), 0.0]
+
+
+def test_a_strained_job_is_a_warning_and_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_job = DagsterJob(registered=RegisteredJob(job=StatefulJob("refusing")), settings=Settings())
+    strained = JobStatus("refusing", "strained", head_id=1, strains=("its fullest subtask", "data waits"))
+    monkeypatch.setattr(checks, "status_of", lambda _: strained)
+    verdict = checks.verdict_on(of_job)
+    assert (verdict.passed, verdict.severity) == (False, WARN)
+    assert verdict.description == "its fullest subtask; data waits"
+    with dg.DagsterInstance.ephemeral() as instance, dg.build_sensor_context(instance) as context:
+        asked = automation._watch(of_job)(context)
+        assert isinstance(asked, dg.SensorResult)
+        assert not asked.run_requests
+        monkeypatch.setattr(checks, "status_of", lambda _: JobStatus("refusing", "stuck", head_id=1))
+        asked = automation._watch(of_job)(context)
+        assert isinstance(asked, dg.SensorResult)
+        assert len(asked.run_requests or []) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "hours"), [(JobOptions(), 3.0), (JobOptions(limits=HealthLimits(timedelta(hours=9))), 9.0)]
+)
+def test_lag_is_judged_by_the_schedule_unless_limits_are_given(
+    monkeypatch: pytest.MonkeyPatch, options: JobOptions, hours: float
+) -> None:
+    given: dict[str, HealthLimits] = {}
+    monkeypatch.setattr(job_health, "status_of_history", lambda *_, limits, **__: given.update(limits=limits))
+    monkeypatch.setattr(job_health, "read_history", lambda *_: None)
+    registered = RegisteredJob(job=StatefulJob("refusing"), cron="*/30 * * * *")
+    job_health.status_of(DagsterJob(registered=registered, settings=Settings(), options=options))
+    assert given["limits"].lag == timedelta(hours=hours)

@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy, compaction_due
-from state_engine.dagster.concepts.checks import verdict_on
+from state_engine.dagster.concepts.checks import is_strained, verdict_on
 from state_engine.dagster.dagster_job import DagsterJob
 from state_engine.dagster.job_health import (
     describe,
@@ -204,7 +204,8 @@ def _watch(dagster_job: DagsterJob) -> dg.SensorDefinition:
             metadata=verdict.metadata,
         )
         busy = unfinished(context.instance, name)
-        again = not evaluation.passed and busy is None and failures < MOST_RETRIES
+        would_help = bool(failures) or not is_strained(verdict)
+        again = not evaluation.passed and would_help and busy is None and failures < MOST_RETRIES
         if not evaluation.passed:
             context.log.error(f"job '{name}' does not move on: {reason}")
         return dg.SensorResult(

@@ -87,7 +87,8 @@ def _moves_on(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
     @dg.asset_check(
         name=MOVES_ON,
         asset=dagster_job.key(checkpoint_key(dagster_job.name)),
-        description="Outputs are published, no source has had new data for three intervals, and none is down.",
+        description="Outputs are published, no source has had new data for three intervals, and none is down; "
+        "lag, growth of state and skew are usual.",
     )
     def moves_on() -> dg.AssetCheckResult:
         return verdict_on(dagster_job)
@@ -111,6 +112,12 @@ def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
         description=describe(status, partitioned=dagster_job.job.partitions is not None),
         metadata=shown,
     )
+
+
+def is_strained(verdict: dg.AssetCheckResult) -> bool:
+    """Whether a job moves on, and only its lag, growth or skew is beyond a limit."""
+    state = (verdict.metadata or {}).get("state")
+    return isinstance(state, dg.TextMetadataValue) and state.value == "strained"
 
 
 def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
