@@ -30,6 +30,7 @@ _REPLAY: Mapping[PartKind, frozenset[str]] = {
     ),
     "operator": frozenset(("kind", "reads", "steps", "keys", COLUMNS, CODE)),
     "sink": frozenset(("reads", "steps", COLUMNS)),
+    "gate": frozenset(),
 }
 _NAMES = {
     "kind": "class",
@@ -57,12 +58,14 @@ NEW: Mapping[PartKind, str] = {
     "source": "new: it is read from where it begins, from the next micro-batch on",
     "operator": "new: it begins empty with the next micro-batch",
     "sink": "new: it gets what comes from the next micro-batch on",
+    "gate": "new: it judges from the next micro-batch on",
     "table": "new: it shows the whole state after the next micro-batch",
 }
 GONE: Mapping[PartKind, str] = {
     "source": "gone: it is no longer read",
     "operator": "gone: it no longer runs",
     "sink": "gone: it no longer gets rows, and what it shows stays",
+    "gate": "gone: it no longer judges",
     "table": "gone: it no longer follows its state, and what it shows stays",
 }
 

@@ -248,7 +248,7 @@ class _Planning:
 
 
 _NEEDS_A_TASK = "a trial of open failed here, and only a subtask has what it needs"
-_ORDER = ("job", "source", "operator", "state", "sink", "table")
+_ORDER = ("job", "source", "operator", "state", "sink", "table", "gate")
 
 
 def _with_refusals(plan: PartPlan, errors: Sequence[str]) -> PartPlan:

@@ -46,7 +46,7 @@ Facts = Mapping[str, Any]
 """Of one part, by name; plain values."""
 CODE, SETTINGS, COLUMNS, BOUNDS, PLACE = "code", "settings", "columns", "bounds", "place"
 RULE, JUDGES = "rule", "judges"
-"""Of a rule by row: its text, and a digest of its code."""
+"""Of a rule by row: its text, and a digest of its code; of a gate its text."""
 _DIGITS = 12
 _GRAPH = (
     StatefulJob,
@@ -103,6 +103,8 @@ class DeclaredParts:
             parts[Part("operator", operator.uid)] = _operator(operator, digests)
         for sink in job.sinks.values():
             parts[Part("sink", sink.name)] = _sink(sink, digests)
+        for gate in job.gates.values():
+            parts[Part("gate", gate.name)] = {RULE: f"{gate.bound.text}, otherwise {gate.otherwise}"}
         return cls(parts, made_by())
 
 

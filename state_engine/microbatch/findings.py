@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from state_engine.core.errors import StatelakeError
 
-PartKind = Literal["job", "source", "operator", "state", "sink", "table"]
+PartKind = Literal["job", "source", "operator", "state", "sink", "table", "gate"]
 
 
 class Part(NamedTuple):

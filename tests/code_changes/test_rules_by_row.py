@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from state_engine import DataStream, FileSource, StatefulJob
+from state_engine import DataStream, FileSource, RowsBetween, StatefulJob
 from state_engine.testing import CollectSink, run_in_memory
 from tests.code_changes.planning import plan_in_memory, shown
 
@@ -82,3 +82,30 @@ def test_a_rule_that_changed(before: Rule, after: Rule, plan: dict[str, tuple[st
         assert shown(plan_in_memory(run, job_of(after))) == plan
         run.process({"rows": [("a", 2)]})
         assert shown(plan_in_memory(run, job_of(after))) == {}
+
+
+def gated(most: int | None, otherwise: Any = "stop") -> StatefulJob:
+    job = job_of(NONE)
+    if most is not None:
+        job.gate("rows", RowsBetween("out", 1, most), otherwise)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "text"),
+    [
+        (gated(2), gated(2), None),
+        (None, gated(2), "new: it judges from the next micro-batch on"),
+        (gated(2), None, "gone: it no longer judges"),
+        (
+            gated(2),
+            gated(3, "hold"),
+            "rule: out has 1 to 2 rows, otherwise stop → out has 1 to 3 rows, otherwise hold",
+        ),
+    ],
+)
+def test_a_gate_that_changed(before: StatefulJob | None, after: StatefulJob | None, text: str | None) -> None:
+    with run_in_memory(before or gated(None)) as run:
+        run.process({"rows": [("a", 1)]})
+        expected = {} if text is None else {"gate rows": ("continues", text)}
+        assert shown(plan_in_memory(run, after or gated(None))) == expected
