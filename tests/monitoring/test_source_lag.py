@@ -119,6 +119,15 @@ def test_of_a_commit_that_was_read_in_part_the_other_files_count(tmp_path: Path)
     assert (lag.files, lag.rows) == (2, 2)
 
 
+def test_a_commit_that_takes_rows_away_brings_no_files(tmp_path: Path) -> None:
+    table = tmp_path / "t"
+    write_deltalake(str(table), pa.table({"k": [1, 2, 3]}))
+    DeltaTable(str(table)).delete("k = 2")
+    write_deltalake(str(table), pa.table({"k": [4]}), mode="append")
+    lag = source_lag(DeltaSource(str(table), on_change="skip"), at(table, 0), now_ms=NOW_MS)
+    assert (lag.files, lag.rows) == (1, 1)
+
+
 def test_a_source_that_only_a_run_can_ask_has_no_numbers() -> None:
     kafka = KafkaSource("broker:9092", "t", schema="k bigint", format="json")
     assert source_lag(kafka, [], now_ms=NOW_MS) == SourceLag()

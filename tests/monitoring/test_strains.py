@@ -65,6 +65,12 @@ def test_a_state_that_grows_as_ever_is_fine_and_one_that_outgrows_its_history_is
     )
 
 
+def test_one_unusual_time_in_the_past_is_not_what_is_usual() -> None:
+    grown = steady(30, 10) + [300 + 100 * n for n in range(1, 11)]
+    grown += [grown[-1] + 10 * n for n in range(1, 31)]
+    assert judged(history([*grown, *(grown[-1] + 50 * n for n in range(1, 11))])) != []
+
+
 def test_more_input_may_bring_more_entries() -> None:
     usual = steady(60, 10)
     path = history([*usual, *(usual[-1] + 40 * n for n in range(1, 11))])

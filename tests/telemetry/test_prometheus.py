@@ -48,6 +48,12 @@ def test_numbers_lose_nothing(value: float) -> None:
     assert math.isnan(nothing)
 
 
+@pytest.mark.parametrize("label", ['C:\\new "shop"', "two\nlines", "\\", "\\n", '\\"', "", "{}=,"])
+def test_labels_are_escaped(label: str) -> None:
+    [(_, labels)] = read(exposition([Point(METRICS[0], 1, {JOB: label})]))
+    assert dict(labels) == {prometheus_label(JOB): label}
+
+
 def test_a_family_stands_together_with_its_help_and_kind() -> None:
     points = [Point(one, 1, {JOB: job}) for job in ("a", "b") for one in METRICS]
     text = exposition(points)
