@@ -88,7 +88,7 @@ LINES: tuple[str | list[str], ...] = (
     "jobs", "config show", "doctor --no-spark", "init project",
     "run sums --max-batches 1", "run sums", "run days --partition 2026-01-01", "partitions days",
     "backfill days --from 2026-01-01 --to 2026-01-01 --dry-run",
-    "checkpoints sums", "status", "metrics", "plan", "sql sums --views",
+    "checkpoints sums", "status", "metrics", "plan", "apply sums --from 0", "sql sums --views",
     ["sql", "sums", "SELECT * FROM seen WHERE k_day = DATE'2026-01-01' AND price = 1.1 AND k_ok", "--limit", "5"],
     ["sql", "sums", "SELECT k, value FROM newest__newest"],
     ["sql", "sums", "SELECT k, value, upper(k) FROM newest__newest", "--spark", "--unrestricted"],
