@@ -42,6 +42,7 @@ NOT_RUN = {
     ("docs/guides/flights.md", "text"): "a drawing",
     ("docs/guides/object_stores.md", "text"): "an error; tests/stores/test_store_checks.py has it",
     ("docs/guides/operations.md", "text"): "an error; tests/storage/test_parquet_files.py has it",
+    ("docs/guides/planning.md", "text"): "what the command prints; tests/code_changes/test_sample.py has it",
     ("docs/guides/testing.md", "python no-run"): "needs the reader's own job and a fixture of pytest",
     (
         "docs/porting.md",

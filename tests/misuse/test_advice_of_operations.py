@@ -125,9 +125,11 @@ def judge(rows: Any) -> bool:
     return rows is not None
 
 
-def written(place: Place, file: str, **options: Any) -> None:
+def written(place: Place, file: str, **options: Any) -> Path:
     """A test of what a key did."""
-    place.engine.debug(place.shop, {"k": "a"}, operator="sums").write_test(place.directory / file, **options)
+    path = place.directory / file
+    place.engine.debug(place.shop, {"k": "a"}, operator="sums").write_test(path, **options)
+    return path
 
 
 def tried(*calls: Any) -> None:
@@ -388,7 +390,7 @@ ADVICE: dict[str, Advice] = {
         lambda p: written(p, "test_k.py"),
     ),
     "a test in a file that is there": Advice(
-        lambda p: tried(written(p, "test_twice.py"), written(p, "test_twice.py")),
+        lambda p: [written(p, "test_twice.py") for _ in range(2)],
         "there is a file .*: remove it, or name another one",
         lambda p: written(p, "test_other.py"),
     ),

@@ -71,6 +71,7 @@ PLACES: dict[str, tuple[Callable[..., object], str]] = {
     "StatefulJob.on_error": (job, "'fail' or 'dead_letter'"),
     "StatefulJob.source.watermark": (source_of, "'rows' or 'clock'"),
     "StateEngine.durability": (lambda **o: StateEngine("root", None, **o), "'sync' or 'os'"),
+    "Suite.gate": (lambda **o: replace(SUITE, **o), "'stop' or 'hold'"),
     "Expectation.severity": (lambda **o: replace(ONE, **o), "'error' or 'warn'"),
 }  # fmt: skip
 RESULTS = {"Disposal", "PartitionStatus", "RegisteredName", "BackfillReport", "PartPlan"}

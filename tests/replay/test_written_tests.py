@@ -179,15 +179,16 @@ def test_the_command_writes_the_file(project: Path, tmp_path: Path, monkeypatch:
         "state_engine.cli.debug.declared", lambda _: RegisteredJob(job=written_project.build(project))
     )
     file = tmp_path / "tests" / "test_ann.py"
-    command = ["debug", "shop", "--key", "ann@mail", "--from", "1", "--write-test", str(file)]
-    done = CliRunner().invoke(app, [*command, "--replace", "user", "--replace", "amount"])
+    of_key = ["debug", "shop", "--key", "ann@mail", "--from", "1"]
+    command = ["debug", "--replace", "user", "--replace", "amount", "--write-test", str(file), *of_key[1:]]
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert "amount=10" in file.read_text()
     assert "amount=11" in file.read_text()  # 25
     again = CliRunner().invoke(app, command)
     assert again.exit_code != 0
     assert "there is a file" in str(again.exception) + again.output
-    alone = CliRunner().invoke(app, [*command[:-2], "--replace", "user"])
+    alone = CliRunner().invoke(app, [*of_key, "--replace", "user"])
     assert "--replace is about the file" in str(alone.exception) + alone.output
 
 

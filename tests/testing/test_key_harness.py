@@ -42,8 +42,8 @@ class Lives(KeyedProcessFunction):
 
 def job_of(**options: Any) -> StatefulJob:
     job = StatefulJob("lives")
-    schema = {} if options.pop("undeclared", False) else {"schema": "user string, n bigint, at timestamp"}
-    source = FileSource("/data/in", format="parquet", **schema)
+    schema = None if options.pop("undeclared", False) else "user string, n bigint, at timestamp"
+    source = FileSource("/data/in", format="parquet", schema=schema)
     rows = job.source("rows", source, event_time="at", **options).key_by("user")
     lives = rows.process(Lives(), uid="lives", output_type="n bigint")
     rows.window(Tumbling("1 s")).aggregate(n=count(), uid="windows")
