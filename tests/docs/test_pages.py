@@ -165,8 +165,8 @@ STEPS = sorted((DOCS / "tutorial").glob("[0-9]*.md"))
 IN_MEMORY = STEPS[:6]
 
 
-def test_there_are_ten_steps_and_each_leads_to_the_next() -> None:
-    assert len(STEPS) == 10
+def test_there_are_twelve_steps_and_each_leads_to_the_next() -> None:
+    assert len(STEPS) == 12
     overview = (DOCS / "tutorial" / "README.md").read_text()
     assert all(f"]({step.name})" in overview for step in STEPS)
     assert all(f"]({after.name})" in step.read_text() for step, after in pairwise(STEPS))
