@@ -15,6 +15,7 @@ from state_engine.microbatch.declared_parts import (
     CODE,
     COLUMNS,
     JUDGES,
+    PARTITIONS,
     PLACE,
     RULE,
     SETTINGS,
@@ -25,10 +26,11 @@ from state_engine.microbatch.findings import Part, PartKind
 DIGESTS = (CODE, "steps", SETTINGS, JUDGES)
 """Facts that are digests, which differ also where another version of Python or Statelake made them."""
 _REPLAY: Mapping[PartKind, frozenset[str]] = {
+    "job": frozenset(),
     "source": frozenset(
         ("kind", COLUMNS, "order_by", "event_time", "out_of_orderness_ms", "late_to", SETTINGS, CODE)
     ),
-    "operator": frozenset(("kind", "reads", "steps", "keys", COLUMNS, CODE)),
+    "operator": frozenset(("kind", "reads", "steps", "keys", "sent", COLUMNS, CODE)),
     "sink": frozenset(("reads", "steps", COLUMNS)),
     "gate": frozenset(),
 }
@@ -43,6 +45,7 @@ _NAMES = {
     PLACE: "place",
     "reads": "input",
     "keys": "key",
+    "sent": "way of its inputs to subtasks",
     RULE: "rule",
 }
 _OF_DIGESTS = {
@@ -94,8 +97,11 @@ def results_differ(part: Part, was: Facts, now: Facts, *, comparable: bool) -> b
 
 
 def differing(part: Part, was: Facts, now: Facts, *, comparable: bool) -> list[str]:
-    """Names of the facts that differ; the class of a function only where it says more than its code."""
-    names = [n for n in now if was.get(n) != now[n] and (comparable or n not in DIGESTS)]
+    """Names of the facts that differ; the class of a function only where it says more than its code.
+
+    What an older version did not record is not compared.
+    """
+    names = [n for n in now if n in was and was[n] != now[n] and (comparable or n not in DIGESTS)]
     return [n for n in names if not (n == "kind" and part.kind == "operator" and CODE in names)]
 
 
@@ -111,6 +117,11 @@ def _text(part: Part, name: str, was: Facts, now: Facts) -> str:
         bounds = ", ".join(_bounds(was.get(name) or {}, now[name]))
         return f"{bounds}: the next micro-batches are cut by that"
     before, after = _plain(was.get(name)), _plain(now[name])
+    if name == PARTITIONS:
+        differing = ", ".join(_bounds(was[name], now[name]))
+        return (
+            f"time partitions: {differing}, from the next partition on; those that were run stay as they are"
+        )
     if name == PLACE:
         return f"place: {before} → {after}, from the next micro-batch on"
     return f"{_NAMES[name]}: {before} → {after}"

@@ -159,9 +159,10 @@ class _Planning:
             )
         yield from self._job_itself()
         for part, facts in self._now.parts.items():
-            yield self._declared(part, facts)
+            if part.kind != "job":
+                yield self._declared(part, facts)
         for part in self._was.parts:
-            if part not in self._now.parts:
+            if part not in self._now.parts and part.kind != "job":
                 yield PartPlan(part, "continues", (GONE[part.kind],))
         for operator in self.job.operators.values():
             yield from self._states(operator)
@@ -182,7 +183,8 @@ class _Planning:
         if head is None:
             yield PartPlan(part, "continues", ("new: the first run begins with nothing",))
             return
-        texts = list(self._parallelism(head))
+        was, now = (declared.parts.get(part, {}) for declared in (self._was, self._now))
+        texts = [*changed(part, was, now, comparable=self._comparable).texts, *self._parallelism(head)]
         yield PartPlan(part, "continues" if texts else "same", tuple(texts))
 
     def _parallelism(self, head: CheckpointRow) -> Iterator[str]:

@@ -24,6 +24,7 @@ from state_engine.core.types.type_text import type_to_text
 from state_engine.job.code_version import code_of
 from state_engine.job.graph import (
     Node,
+    OperatorInput,
     OperatorNode,
     SelectedKey,
     SideOutputNode,
@@ -45,6 +46,8 @@ from state_engine.spark.loaded_modules import is_own, modules_of
 Facts = Mapping[str, Any]
 """Of one part, by name; plain values."""
 CODE, SETTINGS, COLUMNS, BOUNDS, PLACE = "code", "settings", "columns", "bounds", "place"
+PARTITIONS = "partitions"
+"""Of the job itself: its time partitions."""
 RULE, JUDGES = "rule", "judges"
 """Of a rule by row: its text, and a digest of its code; of a gate its text."""
 _DIGITS = 12
@@ -97,6 +100,8 @@ class DeclaredParts:
         """What a job declares now."""
         digests = _Digests(functools.partial(is_own, named=modules_of(code_of(job))))
         parts: dict[Part, Facts] = {}
+        if job.partitions is not None:
+            parts[Part("job", job.name)] = {PARTITIONS: asdict(job.partitions)}
         for source in job.sources.values():
             parts[Part("source", source.name)] = _source(source, digests)
         for operator in job.operators.values():
@@ -146,12 +151,20 @@ def _operator(node: OperatorNode, digests: _Digests) -> Facts:
         "reads": [_reads(one.parent) for one in node.inputs],
         "steps": digests.of(*(list(_steps(one.parent)) for one in node.inputs)),
         "keys": [list(one.key_columns) for one in node.inputs],
+        "sent": [_sent(one) for one in node.inputs],
         COLUMNS: _columns(node),
         CODE: digests.of(function if _makes_results(node) else None, selectors),
     }
     if isinstance(function, RowExpectation):
         facts |= {RULE: f"{function.text}, otherwise {function.otherwise}", JUDGES: digests.of(function)}
     return facts
+
+
+def _sent(one: OperatorInput) -> str:
+    """How the elements of an input reach subtasks; empty where each goes to one of them."""
+    if one.broadcast:
+        return "broadcast, in order" if one.ordered else "broadcast, before others"
+    return "to every subtask" if one.everywhere else ""
 
 
 def _makes_results(node: OperatorNode) -> bool:
