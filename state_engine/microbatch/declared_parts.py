@@ -40,6 +40,7 @@ from state_engine.job.job import StatefulJob
 from state_engine.job.stream import Stream
 from state_engine.microbatch.findings import Part
 from state_engine.operators.row_expectation import RowExpectation
+from state_engine.sources.partitioned_input import PartitionedSource
 from state_engine.spark.code_digests import ENGINE, CodeDigests, closure_values, value_text
 from state_engine.spark.loaded_modules import is_own, modules_of
 
@@ -121,13 +122,15 @@ def made_by() -> str:
 
 def _source(node: SourceNode, digests: _Digests) -> Facts:
     source, settings = node.source.inner, _settings(node.source.inner)
+    cut = node.source if isinstance(node.source, PartitionedSource) else None
+    whole = node.source if cut is None else cut.source
     schema = type_in_code(node)
     return {
         "kind": type(source).__name__,
         PLACE: str(settings.pop("path", "") or settings.pop("table", "") or ""),
         COLUMNS: "" if schema is None else type_to_text(schema.columns),
         "order_by": list(node.order_by),
-        "event_time": node.event_time or "",
+        "event_time": node.event_time or ("" if cut is None else cut.column),
         "out_of_orderness_ms": node.max_out_of_orderness_ms,
         "late_to": "" if node.late_to is None else node.late_to.tag_id,
         "silence": {k: v for k, v in asdict(node.time_policy).items() if v is not None},
@@ -137,7 +140,7 @@ def _source(node: SourceNode, digests: _Digests) -> Facts:
             if name.startswith("max_") and isinstance(settings[name], int | None)
         },
         SETTINGS: digests.of({n: v for n, v in settings.items() if n != "schema"}),
-        CODE: digests.of(node.timestamps, node.source if node.source.inner is not node.source else None),
+        CODE: digests.of(node.timestamps, whole if whole is not source else None),
     }
 
 

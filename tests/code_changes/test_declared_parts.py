@@ -19,7 +19,7 @@ from state_engine.microbatch.declared_parts import DeclaredParts
 from state_engine.microbatch.findings import Part
 from state_engine.testing import CollectSink
 
-SCHEMA = "k string, at timestamp"
+SCHEMA = "k string, at timestamp, born timestamp"
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.STRING())
 
 
@@ -41,8 +41,8 @@ def with_rules(**options: Any) -> StatefulJob:
 
 
 def in_partitions(**options: Any) -> StatefulJob:
-    given = {"start": "2026-01-01", **options}
-    job = StatefulJob("daily", partitions=TimePartitions("at", **given))
+    given = {"column": "at", "start": "2026-01-01", **options}
+    job = StatefulJob("daily", partitions=TimePartitions(**given))
     job.source("rows", FileSource("/rows", schema=SCHEMA)).sink("out", CollectSink())
     return job
 
@@ -62,6 +62,11 @@ def in_partitions(**options: Any) -> StatefulJob:
             Part("job", "daily"), in_partitions(), in_partitions(timezone="Europe/Rome", late="next"), "continues",
             "time partitions: late: warn → next, timezone: UTC → Europe/Rome, from the next partition on; "
             "those that were run stay as they are",
+        ),
+        (Part("source", "rows"), in_partitions(), in_partitions(late="next"), "same", ""),
+        (
+            Part("source", "rows"), in_partitions(), in_partitions(column="born"), "replay",
+            "event time: at → born",
         ),
         (Part("operator", "follow"), with_rules(), with_rules(), "same", ""),
         (Part("job", "daily"), in_partitions(), in_partitions(), "same", ""),

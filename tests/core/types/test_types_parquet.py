@@ -110,4 +110,6 @@ def test_pickles_are_read_in_one_place_only() -> None:
     # the second is of functions on their way to workers of the same run, and the third writes pickles into a test file;
     # neither reads what was stored
     assert readers == {"core/types/pickled_type.py", "spark/shipped_code.py", "replay/python_literals.py"}
-    assert "pickle.load" not in (package / "replay/python_literals.py").read_text().replace('f"pickle.loads(', "")
+    assert "pickle.load" not in (package / "replay/python_literals.py").read_text().replace(
+        'f"pickle.loads(', ""
+    )
