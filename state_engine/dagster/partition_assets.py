@@ -24,6 +24,7 @@ from state_engine.dagster.metadata import markdown, run_metadata
 from state_engine.dagster.micro_batches import ACCEPT_CLOCK, show_stopped_commit
 from state_engine.dagster.partition_events import PartitionEvents
 from state_engine.microbatch.partition_runs import PartitionStatus
+from state_engine.telemetry.trace_context import continued_trace
 
 if TYPE_CHECKING:
     from state_engine.replay.backfill import BackfillReport
@@ -88,7 +89,8 @@ def run_partitions(
     events = PartitionEvents(context, engine, dagster_job, declared, returned=single)
     run = _Run(events, config, dagster_job)
     try:
-        outcome = run.partitions(asked) if asked else run.all_that_wait()
+        with continued_trace(context.run.tags):
+            outcome = run.partitions(asked) if asked else run.all_that_wait()
     except (PartitionOrderError, ConfigurationError) as error:
         events.failed()
         raise dg.Failure(str(error), allow_retries=False) from error
