@@ -93,11 +93,11 @@ def started(shop: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def ran(shop: Path, *arguments: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """What a command prints for programs, and its errors."""
+    """What a command prints for programs, and its messages, each space a blank: their lines end where they must."""
     process = started(shop, *arguments, "--json")
     out, errors = process.communicate(timeout=300)
     assert process.returncode == code, out + errors
-    return [json.loads(line) for line in out.splitlines()], errors
+    return [json.loads(line) for line in out.splitlines()], " ".join(errors.split())
 
 
 def shown(shop: Path) -> list[tuple[str, int]]:
@@ -137,7 +137,7 @@ def test_a_replay_that_was_killed_goes_on_and_is_promoted(shop: Path) -> None:
     assert compared["branch"] == f"plan_{head}"
 
     _, errors = ran(shop, "apply", "shop", "--from", "0", "--promote", "--expected-head", "1", code=1)
-    assert f"the head is checkpoint {head}, not 1: look at statelake plan again" in " ".join(errors.split())
+    assert f"the head is checkpoint {head}, not 1: look at statelake plan again" in errors
     (again, moved), errors = ran(shop, "apply", "shop", "--from", "0", "--promote", "--expected-head", head)
     assert "0 micro-batches replayed now" in errors
     assert again["outputs"] == compared["outputs"]
@@ -153,7 +153,7 @@ def test_a_replay_that_was_killed_goes_on_and_is_promoted(shop: Path) -> None:
 @pytest.mark.timeout(900)
 def test_what_is_no_replay_of_the_plan_is_refused(shop: Path) -> None:
     def refusal(*arguments: str) -> str:
-        return " ".join(ran(shop, "apply", "shop", *arguments, code=1)[1].split())
+        return ran(shop, "apply", "shop", *arguments, code=1)[1]
 
     assert "other code made the state of checkpoint 2: give --from 0" in refusal("--from", "2")
     assert "--promote and --expected-head go together" in refusal("--from", "0", "--promote")
