@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -265,12 +266,24 @@ class SameSum(Bound):
 
     def breach(self, staged: StagedRows) -> Breach | None:
         """Both sums, if they differ, and the largest values of the first column."""
-        tables = [staged.table(self.sink, [self.column]), staged.table(self.other, [self._second])]
-        first, second = (pc.sum(table.column(0)).as_py() or 0 for table in tables)
-        if abs(first - second) <= self.tolerance:
+        places = ((self.sink, self.column), (self.other, self._second))
+        (values, first), (_, second) = (_summed(staged, *place) for place in places)
+        one, other = Decimal(first), Decimal(second)
+        if one.is_finite() and other.is_finite() and abs(one - other) <= Decimal(self.tolerance):
             return None
-        values = tables[0].column(0)
         largest = pc.select_k_unstable(values, min(MOST_SHOWN, len(values)), [("", "descending")])
         return Breach(
             f"{first:,} and {second:,}", tuple({self.column: v.as_py()} for v in values.take(largest))
         )
+
+
+def _summed(staged: StagedRows, sink: str, column: str) -> tuple[pa.ChunkedArray, int | float | Decimal]:
+    """The values of a column, and their sum, which no whole number overflows."""
+    values = staged.table(sink, [column]).column(0)
+    if pa.types.is_integer(values.type):
+        return values, int(pc.sum(values.cast(pa.decimal128(38))).as_py() or 0)
+    if pa.types.is_floating(values.type) or pa.types.is_decimal(values.type):
+        return values, pc.sum(values).as_py() or 0
+    raise ConfigurationError(
+        f"SameSum: column '{column}' of sink '{sink}' has the type {values.type}: name a column of numbers"
+    )
