@@ -6,6 +6,7 @@ that somebody would show a colleague. Ends of time partitions are for ``test_end
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 from collections.abc import Iterable
@@ -485,6 +486,8 @@ def test_status_the_check_and_the_report_say_for_what_time_waits(tmp_path: Path,
     assert (status(2).state, status(2).exit_code, status(2).outages) == ("waiting", 1, (outage,))
     assert outage in notes(status(2))
     (tmp_path / "in" / "1.csv").write_text("b,2026-01-01T02:00:00Z\n")
+    came = (begin + timedelta(hours=1.9)).timestamp()
+    os.utime(tmp_path / "in" / "1.csv", (came, came))
     assert status(2).state == "ok"  # it has new rows
 
 
