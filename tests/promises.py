@@ -82,6 +82,10 @@ PROMISES: dict[str, list[str]] = {
     "engine.explain(job": [
         "tests/replay/test_key_history.py::test_a_key_is_followed_along_the_path_of_the_head"
     ],
+    "engine.debug(job": [
+        "tests/replay/test_key_debug.py::test_a_key_does_what_was_recorded_element_by_element"
+    ],
+    "engine.plan(job)": ["tests/code_changes/test_plan_command.py::test_the_example_of_the_guide"],
     "There are views of checkpoints, sources, sinks, operator state, dead letters": [
         "tests/queries/test_sql_views.py::test_what_questions_need_is_there"
     ],

@@ -121,7 +121,8 @@ def test_the_version_has_its_part_of_the_changelog() -> None:
 def test_the_engine_imports_what_it_declares_and_nothing_that_only_comes_along() -> None:
     extras = (text for texts in PROJECT["optional-dependencies"].values() for text in texts)
     declared = {Requirement(text).name.replace("-", "_") for text in (*PROJECT["dependencies"], *extras)}
-    declared |= {"delta", "py4j"}  # as delta-spark is imported; PySpark's own way to Java
+    # as delta-spark and opentelemetry-api are imported; PySpark's own way to Java
+    declared |= {"delta", "opentelemetry", "py4j"}
     used = set()
     for file in (REPOSITORY / "state_engine").rglob("*.py"):
         if "templates" in file.parts:
@@ -140,7 +141,7 @@ def test_extras_bring_what_messages_say_they_bring() -> None:
         extra: {Requirement(text).name.replace("-", "_") for text in extras[extra]} for extra in extras
     }
     for package, extra in EXTRAS.items():
-        assert package in brought[extra]
+        assert {package, f"{package}_api"} & brought[extra]
     (everything,) = (Requirement(text) for text in extras["all"])
     assert everything.extras == set(EXTRAS.values())
     assert not {Requirement(text).name for text in PROJECT["dependencies"]} & {*EXTRAS, "great-expectations"}

@@ -92,7 +92,7 @@ class Sample:
 
         Example:
             >>> rows = SampledRows("sink", "out", 2, 1, 0, ["{'n': 1}"])
-            >>> print(*Sample("sums", (7, 8), 3, (rows,)).lines(), sep="\\n")
+            >>> print(*Sample("sums", (7, 8), 3, (rows,)).lines(), sep="\n")
             sample of checkpoints 7, 8: 3 rows
               sink out: 2 same, 1 only old, 0 only new
                 old: {'n': 1}

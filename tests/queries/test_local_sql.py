@@ -179,7 +179,8 @@ def viewed(memory: Memory) -> list[SqlView]:
 def test_all_states_and_the_history_are_read_without_spark(memory: Memory) -> None:
     own = viewed(memory)
     assert {v.name for v in own if v.table} == {
-        *STATES, *(f"remembers__{s}" for s in STATES), "checkpoints", "sources", "sinks", "states"
+        *STATES, *(f"remembers__{s}" for s in STATES), "checkpoints", "sources", "sinks", "states",
+        "expectations", "gates",
     }  # fmt: skip
     for view in own:
         if view.table is None or "__" in view.name:
