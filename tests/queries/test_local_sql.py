@@ -178,10 +178,8 @@ def viewed(memory: Memory) -> list[SqlView]:
 
 def test_all_states_and_the_history_are_read_without_spark(memory: Memory) -> None:
     own = viewed(memory)
-    assert {v.name for v in own if v.table} == {
-        *STATES, *(f"remembers__{s}" for s in STATES), "checkpoints", "sources", "sinks", "states",
-        "expectations", "gates",
-    }  # fmt: skip
+    of_rows = {"checkpoints", "sources", "sinks", "states", "expectations", "gates"}
+    assert {v.name for v in own if v.table} == {*STATES, *(f"remembers__{s}" for s in STATES), *of_rows}
     for view in own:
         if view.table is None or "__" in view.name:
             continue
@@ -190,9 +188,7 @@ def test_all_states_and_the_history_are_read_without_spark(memory: Memory) -> No
         assert here is not None, view.name
         assert here.column_names == there.column_names, view.name
         assert rows(here, text) == rows(there, text), view.name
-        assert (view.bytes() > 0) is (view.name not in ("checkpoints", "sources", "sinks", "states")), (
-            view.name
-        )
+        assert (view.bytes() > 0) is (view.name not in of_rows), view.name
 
 
 def test_the_command_loads_neither_the_engine_nor_pyspark_nor_pandas(memory: Memory) -> None:
