@@ -70,7 +70,8 @@ def shop(tmp_path: Path, spark: SparkSession) -> Iterator[Path]:
     (tmp_path / f"{MODULE}.py").write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(tmp_path)
-        patch.setattr(sys, "dont_write_bytecode", True)  # of one second and one size, it would stand for other code
+        # that of a file of one second and one size would stand for its other text
+        patch.setattr(sys, "dont_write_bytecode", True)
         job = importlib.import_module(MODULE).jobs(None)[0].job
         with StateEngine(tmp_path / "root", spark) as engine:
             for number, lines in enumerate(ROWS):

@@ -77,7 +77,8 @@ def shop(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(project)
         patch.syspath_prepend(project)
-        patch.setattr(sys, "dont_write_bytecode", True)  # of one second and one size, it would stand for other code
+        # that of a file of one second and one size would stand for its other text
+        patch.setattr(sys, "dont_write_bytecode", True)
         job = importlib.import_module("shop_of_plans").jobs(None)[0].job
         with StateEngine(project / "root", spark) as engine:
             for name, lines in (
