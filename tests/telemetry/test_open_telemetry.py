@@ -34,7 +34,7 @@ STEPS = ["settle", "plan", "execute", "commit_files", "stage", "commit", "publis
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def exporting() -> Iterator[Received]:
     """This process' SDK, which sends to a receiver; an SDK can be set up once in a process."""
     with receiving() as received:
