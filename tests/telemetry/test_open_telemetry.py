@@ -34,7 +34,7 @@ STEPS = ["settle", "plan", "execute", "commit_files", "stage", "commit", "publis
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def exporting() -> Iterator[Received]:
     """This process' SDK, which sends to a receiver; an SDK can be set up once in a process."""
     with receiving() as received:
@@ -42,6 +42,12 @@ def exporting() -> Iterator[Received]:
         tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{received.url}/v1/traces")))
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{received.url}/v1/metrics"), 1e9)
         meters = MeterProvider([reader], shutdown_on_exit=False)
+        for module, name in (
+            (trace, "TRACER"),
+            (metrics._internal, "METER"),
+        ):  # tests of other modules may come between
+            setattr(module, f"_{name}_PROVIDER", None)
+            getattr(module, f"_{name}_PROVIDER_SET_ONCE")._done = False
         trace.set_tracer_provider(tracers)
         metrics.set_meter_provider(meters)
         yield received
