@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -39,6 +39,10 @@ from state_engine.pipes.reporting import launched_run
 from state_engine.replay.backfill import BackfillReport
 from state_engine.spark.catalog import check_lasting, place_of
 from state_engine.telemetry.trace_context import continued_trace
+
+if TYPE_CHECKING:
+    from state_engine.engine.engine import StateEngine
+    from state_engine.registry import RegisteredJob
 
 
 def jobs() -> None:
@@ -112,21 +116,27 @@ def run(
             else:
                 if register:
                     check_lasting(engine.spark, place_of(register)[0])
-                code.prepare()
-                with continued_trace(os.environ):
-                    asked = engine.run(
-                        code.job,
-                        partition=partition,
-                        max_batches=max_batches,
-                        drain=drain,
-                        accept_clock=accept_clock,
-                        register=register,
-                        on_progress=on_progress,
-                    )
+                asked = _ran(
+                    engine,
+                    code,
+                    partition=partition,
+                    max_batches=max_batches,
+                    drain=drain,
+                    accept_clock=accept_clock,
+                    register=register,
+                    on_progress=on_progress,
+                )
     dry_run = launched is not None and bool(launched.call.arguments.get("dry_run"))
     report(
         asked, run_lines(asked) if isinstance(asked, RunReport) else [backfill_text(asked, dry_run=dry_run)]
     )
+
+
+def _ran(engine: StateEngine, code: RegisteredJob, **options: Any) -> RunReport:
+    """A run of a registered job, in the trace that the environment names."""
+    code.prepare()
+    with continued_trace(os.environ):
+        return engine.run(code.job, **options)
 
 
 def _run_all(*, max_batches: int | None, drain: bool, accept_clock: bool, register: str | None) -> None:
@@ -138,15 +148,15 @@ def _run_all(*, max_batches: int | None, drain: bool, accept_clock: bool, regist
         )
     failed: list[str] = []
     records: list[Record] = []
-    with opened() as engine, continued_trace(os.environ):
+    with opened() as engine:
         if register:
             check_lasting(engine.spark, place_of(register)[0])
         for name, code in jobs.items():
             try:
                 with progress(f"{name}: preparing its input") as on_progress:
-                    code.prepare()
-                    done = engine.run(
-                        code.job,
+                    done = _ran(
+                        engine,
+                        code,
                         max_batches=max_batches,
                         drain=drain,
                         accept_clock=accept_clock,

@@ -116,12 +116,12 @@ def _text(part: Part, name: str, was: Facts, now: Facts) -> str:
     if name == BOUNDS:
         bounds = ", ".join(_bounds(was.get(name) or {}, now[name]))
         return f"{bounds}: the next micro-batches are cut by that"
-    before, after = _plain(was.get(name)), _plain(now[name])
     if name == PARTITIONS:
-        differing = ", ".join(_bounds(was[name], now[name]))
+        settings = ", ".join(_bounds(was[name], now[name]))
         return (
-            f"time partitions: {differing}, from the next partition on; those that were run stay as they are"
+            f"time partitions: {settings}, from the next partition on; those that were run stay as they are"
         )
+    before, after = _plain(was.get(name)), _plain(now[name])
     if name == PLACE:
         return f"place: {before} → {after}, from the next micro-batch on"
     return f"{_NAMES[name]}: {before} → {after}"

@@ -15,6 +15,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 
@@ -70,8 +71,9 @@ class StagedBatch:
         return pa.concat_tables([schema.empty_table(), *[part.cast(schema) for part in parts]])
 
     def rows_before(self, sink: str, batches: int) -> list[int]:
-        rows = [row.sink(sink) for row in self.path if row.kind.is_micro_batch]
-        return [0 if staged is None else staged.rows for staged in rows[-batches:]]
+        newest = islice((row for row in reversed(self.path) if row.kind.is_micro_batch), batches)
+        staged = [row.sink(sink) for row in newest]
+        return [0 if one is None else one.rows for one in reversed(staged)]
 
 
 def judge(job: StatefulJob, batch: BatchContext, done: Execution) -> BatchContext:
@@ -140,9 +142,10 @@ def _places(outputs: AttemptSinks, gate: Gate) -> list[str]:
 
 def held_on(history: History) -> CheckpointRow | None:
     """The micro-batch that a gate holds now: nobody promoted or dropped it, and ``main`` stands where it stood then."""
-    for name, row in history.open_branches.items():
+    held = ((name, row) for name, row in history.open_branches.items() if name.startswith(_HELD))
+    for name, row in held:
         first = next(one for one in history.path(row.checkpoint_id) if one.branch == name)
-        parent = history.may_reparent(first.parent_id) if name.startswith(_HELD) else None
+        parent = history.may_reparent(first.parent_id)
         if parent is not None and parent == history.head:
             return row
     return None

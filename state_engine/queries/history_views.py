@@ -119,23 +119,17 @@ def checkpoints_table(history: History, path: Sequence[CheckpointRow]) -> pa.Tab
 
 def sources_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint consumed of every source; positions are JSON."""
-    on_path, rows = _ids(path), sorted(history.items())
-    records = [(i, *_values(_SOURCES, one), i in on_path) for i, row in rows for one in row.sources]
-    return _table(records, SOURCES)
+    return _flat(history, path, _SOURCES, SOURCES, lambda row: row.sources)
 
 
 def sinks_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint brought to every sink, and took from it."""
-    on_path, rows = _ids(path), sorted(history.items())
-    records = [(i, *_values(_SINKS, one), i in on_path) for i, row in rows for one in row.sinks]
-    return _table(records, SINKS)
+    return _flat(history, path, _SINKS, SINKS, lambda row: row.sinks)
 
 
 def expectations_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     """What every checkpoint counted of every rule by row."""
-    on_path, rows = _ids(path), sorted(history.items())
-    records = [(i, *_values(_EXPECTATIONS, one), i in on_path) for i, row in rows for one in row.expectations]
-    return _table(records, EXPECTATIONS)
+    return _flat(history, path, _EXPECTATIONS, EXPECTATIONS, lambda row: row.expectations)
 
 
 def gates_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
@@ -143,6 +137,19 @@ def gates_table(history: History, path: Sequence[CheckpointRow]) -> pa.Table:
     on_path, rows = _ids(path), sorted(history.items())
     records = [(i, *_values(_GATES, one), row.branch, i in on_path) for i, row in rows for one in row.gates]
     return _table(records, GATES)
+
+
+def _flat(
+    history: History,
+    path: Sequence[CheckpointRow],
+    columns: _Columns,
+    schema: pa.Schema,
+    parts: Callable[[CheckpointRow], Sequence[Any]],
+) -> pa.Table:
+    """One row for each part of each checkpoint."""
+    on_path, rows = _ids(path), sorted(history.items())
+    records = [(i, *_values(columns, one), i in on_path) for i, row in rows for one in parts(row)]
+    return _table(records, schema)
 
 
 def states_table(path: Sequence[CheckpointRow]) -> pa.Table:

@@ -76,6 +76,8 @@ _CLOCKS = {"CurrentTimestamp", "Now", "LocalTimestamp", "CurrentDate", "CurrentT
 _RECORDED_CLOCK = (
     "a function has the recorded clock of the micro-batch, ctx.timer_service().current_processing_time()"
 )
+_LITERAL_OF_TIME = re.compile(r"\b(?:DATE|TIMESTAMP[A-Z_]*) '").search
+"""Finds such literals in the SQL text that Spark writes."""
 _SPECIAL = re.compile(r"(?i)^[a-z_]+\s*'\s*(?:now|today|tomorrow|yesterday)\b").search
 """Finds literals that Spark's parser completes with the time of the run."""
 _OF_THE_DAY = r"(?i)^[\x00-\x20\x7f]*(?:T[0-9]|[0-9]{1,2}:|(?:now|today|tomorrow|yesterday)\b)"
@@ -147,7 +149,7 @@ class _Carrier:
         )
         patterns = java_class(self._vm, f"{_CATALYST}.trees.TreePattern")
         self._of_python = patterns.PYTHON_UDF()
-        self._current, self._literal = patterns.CURRENT_LIKE(), patterns.LITERAL()
+        self._current = patterns.CURRENT_LIKE()
         self._casts = (patterns.CAST(), patterns.RUNTIME_REPLACEABLE(), patterns.TIME_ZONE_AWARE_EXPRESSION())
 
     def carried(self, plan: JavaObject) -> _Carried | None:
@@ -253,17 +255,17 @@ class _Carrier:
 
     def _check_literals(self, expression: JavaObject) -> None:
         """Refuse ``TIMESTAMP 'now'`` and its like. The parser made constants of them, and keeps their text."""
-        if not expression.containsPattern(self._literal):
+        if not _LITERAL_OF_TIME(
+            expression.sql()
+        ):  # most have none, and a walk takes a call or more for each part
             return
-        if _kind(expression) == "Literal" and expression.dataType().typeName() in _TIMES:
-            text = _text_of(expression)
-            if _SPECIAL(text):
+        for one in _nodes(expression):
+            is_time = _kind(one) == "Literal" and one.dataType().typeName() in _TIMES
+            if is_time and _SPECIAL(text := _text_of(one)):
                 raise ConfigurationError(
                     f"{self._what} uses {text}, the time of the run, so that a row would be another one in another "
                     f"run: {_RECORDED_CLOCK}"
                 )
-        for child in _list(expression.children()):
-            self._check_literals(child)
 
     def _check_expressions(self, plan: JavaObject) -> None:
         self._check_zones(plan)
