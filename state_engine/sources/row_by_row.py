@@ -255,9 +255,7 @@ class _Carrier:
 
     def _check_literals(self, expression: JavaObject) -> None:
         """Refuse ``TIMESTAMP 'now'`` and its like. The parser made constants of them, and keeps their text."""
-        if not _LITERAL_OF_TIME(
-            expression.sql()
-        ):  # most have none, and a walk takes a call or more for each part
+        if not _LITERAL_OF_TIME(expression.sql()):  # one call, where a walk takes some for each part
             return
         for one in _nodes(expression):
             is_time = _kind(one) == "Literal" and one.dataType().typeName() in _TIMES
