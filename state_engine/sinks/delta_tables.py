@@ -53,8 +53,7 @@ def plain_problems(facts: TableFacts, *, judged: bool = False) -> list[str]:
 
 def rules_in(schema: dict[str, Any], properties: Mapping[str, str], *, judged: bool) -> list[str]:
     """The rules of a table for its rows, for messages; arguments as ``plain_problems``."""
-    constraints = (key for key in properties if key.startswith("delta.constraints."))
-    problems = [f"the constraint {key.removeprefix('delta.constraints.')}" for key in constraints]
+    problems = [f"the constraint {name} ({sql})" for name, sql in constraints(properties).items()]
     if not judged:
         problems += [f"NOT NULL column '{'.'.join(path)}'" for path in _not_null(schema)]
     for column in schema["fields"]:
@@ -62,6 +61,21 @@ def rules_in(schema: dict[str, Any], properties: Mapping[str, str], *, judged: b
         if rules:
             problems.append(f"column '{column['name']}' with {', '.join(rules)}")
     return problems
+
+
+def constraints(properties: Mapping[str, str]) -> dict[str, str]:
+    """CHECK constraints of a table: their conditions by name."""
+    prefix = "delta.constraints."
+    return {k.removeprefix(prefix): sql for k, sql in sorted(properties.items()) if k.startswith(prefix)}
+
+
+def as_expectations(schema: dict[str, Any], properties: Mapping[str, str]) -> dict[str, str]:
+    """Rules of a table that are SQL text as rules of a stream, see ``DataStream.expect``: their conditions by name."""
+    generated = {
+        f["name"]: f["metadata"][_GENERATED] for f in schema["fields"] if _GENERATED in f.get("metadata", {})
+    }
+    same = {name: f"{name} IS NOT DISTINCT FROM ({sql})" for name, sql in generated.items()}
+    return constraints(properties) | same
 
 
 def row_rules(path: str, facts: TableFacts, offered: pa.Schema) -> list[RowRule]:
@@ -91,11 +105,7 @@ def column_rules(schema: dict[str, Any], offered: pa.Schema) -> list[RowRule]:
 
 def sql_checks(facts: TableFacts, offered: pa.Schema) -> list[tuple[str, str]]:
     """Rules of a table that are SQL text, with their names: true of each row that the table takes."""
-    prefix = "delta.constraints."
-    named = (
-        (k.removeprefix(prefix), sql) for k, sql in sorted(facts.properties.items()) if k.startswith(prefix)
-    )
-    checks = [(f"the constraint {name} ({sql})", sql) for name, sql in named]
+    checks = [(f"the constraint {name} ({sql})", sql) for name, sql in constraints(facts.properties).items()]
     for column in facts.schema["fields"]:
         name, rules = column["name"], column.get("metadata", {})
         if _GENERATED in rules and name in offered.names:

@@ -32,7 +32,14 @@ from state_engine.core.errors import (
 )
 from state_engine.core.types.column_names import check_delta_names, check_distinct
 from state_engine.core.types.spark_types import spark_schema
-from state_engine.sinks.delta_tables import canonical, column_rules, plain_problems, rules_in, short_schema
+from state_engine.sinks.delta_tables import (
+    as_expectations,
+    canonical,
+    column_rules,
+    plain_problems,
+    rules_in,
+    short_schema,
+)
 from state_engine.sinks.row_rules import RowRule, refused_rows
 from state_engine.spark.catalog import checked_place, location_or_new, register_table
 from state_engine.state_tables.base import (
@@ -118,7 +125,8 @@ class DeltaStateTable(StateTable):
         if newest is None:
             return ()
         declared = json.loads(newest.schema)
-        _refuse_problems(self.shown, rules_in(declared, newest.properties, judged=True), newest.properties)
+        problems = rules_in(declared, newest.properties, judged=True)
+        _refuse_problems(self.shown, problems, declared, newest.properties)
         return column_rules(declared, schema)
 
     def options(self) -> dict[str, Any]:
@@ -527,11 +535,16 @@ def _is_ours(table: PublishedTable, facts: TableFacts) -> bool:
 
 def _check_rules(table: PublishedTable, facts: TableFacts) -> None:
     _refuse_problems(
-        f"table '{table.name}': {table.place}", plain_problems(facts, judged=True), facts.properties
+        f"table '{table.name}': {table.place}",
+        plain_problems(facts, judged=True),
+        facts.schema,
+        facts.properties,
     )
 
 
-def _refuse_problems(what: str, problems: Sequence[str], properties: Mapping[str, str]) -> None:
+def _refuse_problems(
+    what: str, problems: Sequence[str], schema: Action, properties: Mapping[str, str]
+) -> None:
     """Refuse a table for these, and where its rows may not go; raises SinkError."""
     problems = list(problems)
     if properties.get("delta.enableChangeDataFeed") == "true":
@@ -541,9 +554,12 @@ def _refuse_problems(what: str, problems: Sequence[str], properties: Mapping[str
     if properties.get("delta.appendOnly") == "true":
         problems.append("delta.appendOnly=true")
     if problems:
+        rules = as_expectations(schema, properties)
+        in_the_job = "".join(f'; .expect("{name}", {sql!r}, "dead_letter")' for name, sql in rules.items())
         raise SinkError(
             f"{what} cannot show a state because of {'; '.join(problems)}. Nothing was written. Take that back, or "
             "publish to a table without"
+            + (f". The stream before the sink can have the rules of the table{in_the_job}" if rules else "")
         )
 
 

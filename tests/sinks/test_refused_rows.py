@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ from deltalake.schema import PrimitiveType
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, ProcessFunction, SqlSink, StateEngine, StatefulJob
-from state_engine.core.errors import SinkError, UserFunctionError
+from state_engine.core.errors import GateError, SinkError, UserFunctionError
 from state_engine.core.types.ddl import ddl_text
 from state_engine.sinks.base import Sink
 from tests.sinks.databases import Database
@@ -207,19 +210,21 @@ SQLITE = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
 class World:
     """A job whose one sink is a table of the user's."""
 
-    def __init__(self, directory: Path, spark: SparkSession, case: Case, sink: Sink) -> None:
-        self.directory, self.case, self.sink, self.engine = (
-            directory,
-            case,
-            sink,
-            StateEngine(directory / "root", spark),
-        )
+    directory: Path
+    spark: SparkSession
+    case: Case
+    sink: Sink
+
+    @cached_property
+    def engine(self) -> StateEngine:
+        return StateEngine(self.directory / "root", self.spark)
 
     def job(
-        self, route: str = "operator", on_error: Any = "dead_letter", sink: Sink | None = None
+        self, route: str = "operator", on_error: Any = "dead_letter", expected: tuple[Any, ...] = ()
     ) -> StatefulJob:
         job = StatefulJob("landing", parallelism=2, on_error=on_error)
         rows = job.source("rows", FileSource(str(self.directory / "feed")))
@@ -228,7 +233,8 @@ class World:
             rows = rows.process(Same(), uid="same", output_type=ddl)
         elif route == "columns":
             rows = rows.transform(lambda frame: frame)
-        rows.sink("out", sink or self.sink)
+        rows = rows.expect(*expected) if expected else rows
+        rows.sink("out", self.sink)
         return job
 
     def arrive(self, name: str, *rows: tuple[Any, ...]) -> None:
@@ -475,13 +481,20 @@ def test_a_delta_table_with_rules_in_sql_is_refused_for_last_rows_before_the_com
     with world.engine as engine:
         with pytest.raises(
             SinkError, match=r"sink 'out'.*cannot show .* because of .*publish to a table without"
-        ):
+        ) as refused:
             engine.run(world.job("source", on_error))
         assert engine.checkpoints("landing") == []
-        elsewhere = DeltaSink(f"{tmp_path}/new", key=["n"])
-        (batch,) = engine.run(world.job("source", on_error, elsewhere)).batches
-        assert (batch.rows_in, batch.rows_refused) == (2, 0)
+        (advice,) = re.findall(r"\.expect\((.*)\)$", str(refused.value).splitlines()[0])
+        rule = ast.literal_eval(f"({advice})")
+        world = replace(world, sink=DeltaSink(f"{tmp_path}/new", key=["n"]))
+        if on_error == "fail":
+            with pytest.raises(GateError, match=rf"expectation '{rule[0]}'.*\"n\": 2"):
+                engine.run(world.job("source", on_error, expected=(*rule[:2], "fail")))
+            assert engine.checkpoints("landing") == []
+        (batch,) = engine.run(world.job("source", on_error, expected=rule)).batches
+        assert (batch.rows_in, batch.rows_refused, batch.rows_out) == (2, 1, {})
     assert spark.read.format("delta").load(f"{tmp_path}/out").count() == 0
+    assert [row.n for row in spark.read.format("delta").load(f"{tmp_path}/new").collect()] == [1]
 
 
 def test_a_check_of_a_few_rows_for_a_keyed_table_is_no_spark_job(
