@@ -1,25 +1,26 @@
-"""Sinks of running jobs: several on one stream, behind DataFrame code, without state, and after a crash."""
+"""Sinks of running jobs: of each kind, several on one stream, behind DataFrame code, without state, after a crash."""
 
 from __future__ import annotations
 
-import shutil
+import json
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from state_engine import DeltaSink, FileSink, FileSource, StateEngine, StatefulJob
-from state_engine.core.errors import SinkIdentityError
+from state_engine import DeltaSink, FileSink, FileSource, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
 from state_engine.sinks.base import Publisher
 from state_engine.sinks.delta import DeltaPublisher
 from state_engine.sinks.files import FilePublisher
 from tests.sources.runs import Numbered, with_one_key, write_ids
 from tests.support.killed import Killed
+from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 pytestmark = pytest.mark.spark_tasks
 
@@ -113,46 +114,44 @@ def test_crash_around_a_publish_is_settled(
     assert everywhere(tmp_path) == [[1, 2, 3, 4]] * 3 + [[2, 4]]
 
 
-def test_table_that_is_made_anew_after_a_crash_and_put_back(
-    spark: SparkSession, tmp_path: Path, feed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(self: Publisher, *args: Any) -> None:
-        raise Killed
+@pytest.mark.long
+def test_rows_of_a_database_and_of_a_function_arrive_once(spark: SparkSession, tmp_path: Path) -> None:
+    site, calls = Site(tmp_path, spark), list[tuple[int, list[tuple[Any, ...]]]]()
+    url = f"sqlite:///{tmp_path}/out.db"
 
-    job = StatefulJob("plain")
-    job.source("input", FileSource(str(feed))).sink("out", DeltaSink(str(tmp_path / "out")))
-    engine = StateEngine(tmp_path / "root", spark)
-    monkeypatch.setattr(DeltaPublisher, "publish", dies)
-    with pytest.raises(Killed):
-        engine.run(job)
-    monkeypatch.undo()
-    shutil.move(tmp_path / "out", tmp_path / "aside")
-    write_deltalake(str(tmp_path / "out"), pa.table({"id": range(3)}))
-    with pytest.raises(SinkIdentityError, match="was re-created since rows were staged"):
-        engine.run(job)
-    shutil.rmtree(tmp_path / "out")
-    shutil.move(tmp_path / "aside", tmp_path / "out")
-    assert engine.run(job).published_pending == [1]
-    assert delta(tmp_path / "out", "id") == [0, 1, 2, 3]
-    engine.close()
+    def called(rows: Any, checkpoint_id: int) -> None:
+        records = rows.to_pylist() if hasattr(rows, "to_pylist") else [r.asDict() for r in rows.collect()]
+        calls.append((checkpoint_id, sorted(tuple(row.values()) for row in records)))
 
+    def job(*, as_dataframe: bool = False) -> StatefulJob:
+        job = StatefulJob("tiny", parallelism=2)
+        stream = job.source("events", FileSource(str(site.feed), max_rows_per_batch=4)).key_by("k")
+        out = stream.process(Sum(), uid="sums", output_type=OUTPUT)
+        out.sink("rows", SqlSink(url, "rows", lineage=True)).sink("totals", SqlSink(url, "totals", key=["k"]))
+        out.sink("calls", ForeachBatchSink(called, name="calls_of_a_job", as_dataframe=as_dataframe))
+        out.transform(lambda rows: rows.where("v > 2").select("v")).sink("large", SqlSink(url, "large"))
+        return job
 
-def test_copied_root_that_writes_to_the_same_table(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
-    def job(feed: Path) -> StatefulJob:
-        plain = StatefulJob("plain")
-        plain.source("input", FileSource(str(feed))).sink("out", DeltaSink(str(tmp_path / "out")))
-        return plain
+    def rows(query: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(tmp_path / "out.db")) as lite:
+            return sorted(lite.execute(query).fetchall())
 
-    other = tmp_path / "other feed"
-    with StateEngine(tmp_path / "root", spark) as engine:
-        engine.run(job(feed))
-        shutil.copytree(tmp_path / "root", tmp_path / "copy")
-        write_ids(feed / "b.parquet", 4, 1)
-        engine.run(job(feed))
-    write_ids(other / "b.parquet", 100, 2)
-    with (
-        StateEngine(tmp_path / "copy", spark) as engine,
-        pytest.raises(SinkIdentityError, match="copy of this root"),
-    ):
-        engine.run(job(other))
-    assert delta(tmp_path / "out", "id") == [0, 1, 2, 3, 4]
+    first, second = [("a", 1, 1), ("a", 3, 4), ("b", 2, 2), ("c", 4, 4)], [("a", 5, 9), ("d", 6, 6)]
+    site.put(ROWS, "0")
+    site.put({"k": ["a", "d"], "v": [5, 6]}, "1")
+    with site.engine() as engine:
+        assert [b.rows_out for b in engine.run(job()).batches] == [
+            {"rows": 4, "calls": 4, "large": 2},
+            {"rows": 2, "calls": 2, "large": 2},
+        ]
+        assert engine.run(job(as_dataframe=True)).batches == []
+        site.put({"k": ["d"], "v": [1]}, "2")
+        engine.run(job(as_dataframe=True))
+        committed = engine.checkpoints("tiny")
+    assert rows("SELECT k, v, total FROM rows") == sorted([*first, *second, ("d", 1, 7)])
+    assert rows("SELECT k, v, total FROM totals") == [("a", 5, 9), ("b", 2, 2), ("c", 4, 4), ("d", 1, 7)]
+    assert rows("SELECT v FROM large") == [(3,), (4,), (5,), (6,)]
+    assert calls == [(1, first), (2, second), (3, [("d", 1, 7)])]
+    assert set(rows("SELECT _write_id FROM rows")) == {(f"{row.write_id}/rows",) for row in committed}
+    columns = json.loads(committed[0].sinks[0].schema)["fields"]
+    assert [c["name"] for c in columns] == ["k", "v", "total", "_write_id"]
