@@ -156,6 +156,11 @@ ADVICE: dict[str, Advice] = {
             p.engine.restore(p.shop, savepoint="kept", dry_run=True),
         ),
     ),
+    "the head itself": Advice(
+        lambda p: p.engine.restore(p.shop, checkpoint_id=p.head, dry_run=True),
+        r"checkpoint \d+ is already the head: there is nothing to restore",
+        lambda p: p.engine.restore(p.shop, checkpoint_id=2, dry_run=True),
+    ),
     "no list of jobs": Advice(
         lambda p: p.engine.register("spark_catalog", "default", jobs="shop", dry_run=True),
         r"jobs= takes a list of jobs: jobs=\['shop'\]",
@@ -376,6 +381,11 @@ ADVICE: dict[str, Advice] = {
         lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=99),
         "checkpoint 99 is no micro-batch on the path of the head; those are .*3",
         lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3),
+    ),
+    "a range to debug that ends before it begins": Advice(
+        lambda p: p.engine.debug(p.shop, {"k": "a"}, from_checkpoint=3, to_checkpoint=1),
+        "the first checkpoint, 3, comes after the last one, 1",
+        lambda p: p.engine.debug(p.shop, {"k": "a"}, from_checkpoint=1, to_checkpoint=3),
     ),
     "one micro-batch to debug, and a range": Advice(
         lambda p: p.engine.debug(p.shop, {"k": "a"}, checkpoint_id=3, to_checkpoint=3),

@@ -28,7 +28,6 @@ from state_engine import (
 from state_engine.cli import session
 from state_engine.cli.debug import debug_lines
 from state_engine.cli.main import app
-from state_engine.errors import ConfigurationError, InvalidKeyError
 from state_engine.machine.settings import LoadedSettings, Settings
 from state_engine.registry import RegisteredJob
 from state_engine.replay.key_debug import KeyDebug
@@ -207,26 +206,6 @@ def test_the_text_shows_elements_states_timers_and_outputs(site: Path) -> None:
     different = list(debug_lines(debugged(site, "ann", operator="sums", checkpoint_id=3, factor=2)))
     assert "    state total: 90, recorded 60" in different
     assert '    sink totals: only recorded: {"user": "ann", "total": 60}' in different
-
-
-def test_wrong_arguments_say_what_there_is(site: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"no operator is keyed like \{'name': 'ann'\}; operators"):
-        debugged(site, {"name": "ann"})
-    with pytest.raises(
-        ConfigurationError, match="checkpoint 9 is no micro-batch on the path of the head; those are"
-    ):
-        debugged(site, "ann", checkpoint_id=9)
-    with pytest.raises(ConfigurationError, match="the first checkpoint, 3, comes after the last one, 1"):
-        debugged(site, "ann", from_checkpoint=3, to_checkpoint=1)
-    with pytest.raises(ConfigurationError, match="and not both: leave one of them out"):
-        debugged(site, "ann", checkpoint_id=1, to_checkpoint=1)
-    with pytest.raises(InvalidKeyError, match="None cannot be a key, or not one of type"):
-        debugged(site, None)
-    with (
-        StateEngine(site / "root") as engine,
-        pytest.raises(ConfigurationError, match="needs the job itself"),
-    ):
-        engine.debug("sums", "ann")  # type: ignore[arg-type]
 
 
 def test_the_examples_and_the_commands_of_the_guide_run(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
@@ -17,60 +17,20 @@ from state_engine import (
     FileSource,
     Instant,
     KeyedProcessFunction,
-    ListStateDescriptor,
-    MapStateDescriptor,
     RetentionPolicy,
-    RuntimeContext,
     StatefulJob,
     Types,
-    ValueStateDescriptor,
 )
 from state_engine.cli.explain import event_lines, history_lines
 from state_engine.cli.options import key_of
-from state_engine.errors import ConfigurationError
 from state_engine.replay.key_history import KeyEvent, KeyHistory, StateOfKey, TimersOfKey
 from state_engine.replay.key_inputs import RowsOfKey
+from tests.replay.test_key_debug import BATCHES, Largest, Remembers
 from tests.support.pipelines import Pipeline
 from tests.support.tiny import OUTPUT, Site, Sum
 
 Context = KeyedProcessFunction.Context
 MOMENT = datetime(2026, 3, 1, 12, tzinfo=UTC)
-BATCHES = (
-    [("ann", 1, 10), ("bob", 1, 5), ("ann", 2, 20)],
-    [("bob", 3, 6)],
-    [("ann", 1, 30), ("cid", 4, 1)],
-)
-
-
-class Remembers(KeyedProcessFunction):
-    """Sum, all amounts, the last of each kind, and a timer for each amount."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.total = runtime_context.get_state(ValueStateDescriptor("total", int))
-        self.amounts = runtime_context.get_list_state(ListStateDescriptor("amounts", int))
-        self.kinds = runtime_context.get_map_state(MapStateDescriptor("kinds", int, int))
-
-    def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
-        total = (self.total.value() or 0) + value.amount
-        self.total.update(total)
-        self.amounts.add(value.amount)
-        self.kinds.put(value.kind, value.amount)
-        ctx.timer_service().register_event_time_timer(value.amount * 1000)
-        yield value.user, total
-
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        return []
-
-
-class Largest(KeyedProcessFunction):
-    """The largest sum of a user."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.largest = runtime_context.get_state(ValueStateDescriptor("largest", int))
-
-    def process_element(self, value: Any, ctx: Context) -> Iterable[Any]:
-        self.largest.update(max(self.largest.value() or 0, value.total))
-        yield (value.total,)
 
 
 def pipeline(directory: Path, spark: SparkSession) -> Pipeline:
@@ -82,7 +42,9 @@ def pipeline(directory: Path, spark: SparkSession) -> Pipeline:
             str(inbox), schema="user string, kind bigint, amount bigint, at timestamp", format="json"
         )
         rows = job.source("events", source, event_time="at")
-        sums = rows.key_by("user").process(Remembers(), uid="sums", output_type="user string, total bigint")
+        sums = rows.key_by("user").process(
+            Remembers(wait=1000), uid="sums", output_type="user string, total bigint"
+        )
         most = sums.key_by("user").process(Largest(), uid="most", output_type="total bigint")
         return {"sums": sums, "most": most}
 
@@ -183,18 +145,6 @@ def test_without_the_code_all_but_inputs_is_known(site: Pipeline) -> None:
     history = explained(site, "ann", job="pipeline")
     assert history.notes == ["inputs: the job's code is not known here"]
     assert states(history.events[0])["sums.total"] == (None, 30)
-
-
-def test_keys_operators_and_checkpoints_that_are_not_there_are_named(site: Pipeline) -> None:
-    for key in (("ann", 1), {"name": "ann"}):
-        with pytest.raises(ConfigurationError, match=r"operators and their keys: \{'most': \['user'\]"):
-            explained(site, key)
-    with pytest.raises(ConfigurationError, match="none is not keyed like"):
-        explained(site, "ann", operator="none")
-    with pytest.raises(ConfigurationError, match="checkpoint 2 is not on the path of the head, which is"):
-        explained(site, "ann", from_checkpoint=2)
-    with pytest.raises(ConfigurationError, match="has no checkpoint"):
-        explained(site, "ann", job="nothing")
 
 
 def test_what_is_gone_is_named_and_the_rest_is_shown(tmp_path: Path, spark: SparkSession) -> None:
