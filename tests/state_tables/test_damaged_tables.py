@@ -18,7 +18,7 @@ from state_engine import (
     DeltaStateTable,
     SqlStateTable,
 )
-from state_engine.core.errors import SinkError, StatelakeError, TableChangedError
+from state_engine.core.errors import SinkError, StatelakeError
 from tests.support.read_only import read_only
 from tests.support.summing import SumSite
 
@@ -240,18 +240,6 @@ def test_a_dropped_column_of_values_is_filled_again(site: Site) -> None:
     site.arrive("3", ("a", 4))
     site.run()
     assert site.rows("bad") == [("a", 5), ("b", 2)]
-
-
-def test_a_table_that_others_changed_holds_back_nobody(site: Site) -> None:
-    site.arrive("1", ("a", 1))
-    site.run()
-    site.spark.sql(f"INSERT INTO delta.`{site.directory}/bad` VALUES ('x', 1)")
-    site.arrive("2", ("a", 2))
-    site.arrive("3", ("a", 3))
-    with pytest.raises(TableChangedError, match="rebuild-table"):
-        site.run()
-    assert site.rows("good") == [("a", 6)]
-    assert len(site.engine.checkpoints("sums")) == 3
 
 
 def test_a_damaged_sink_that_is_appended_to_waits_with_the_ways_that_work(site: Site) -> None:

@@ -92,18 +92,6 @@ def job_of(
 ROWS = [(1, "Turin", 5), (2, "Rome", 6), (1, "Bari", 3), (3, "Pisa", 1), (2, "Como", 9)]
 
 
-def test_the_last_row_of_each_key_by_the_total_order(place: Place, engine: StateEngine) -> None:
-    engine.run(job_of(ROWS, place.sink()), max_batches=1)
-    assert place.rows() == [(1, "Turin", 5), (2, "Rome", 6)]
-    engine.run(job_of(ROWS, place.sink()))
-    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
-
-
-def test_the_last_row_of_each_key_by_a_sequence(place: Place, engine: StateEngine) -> None:
-    engine.run(job_of([*ROWS, (2, "Lodi", 7)], place.sink(sequence=["at"])))
-    assert place.rows() == [(1, "Turin", 5), (2, "Como", 9), (3, "Pisa", 1)]
-
-
 # -- streams that change --------------------------------------------------------------------------------------------
 
 
@@ -494,14 +482,6 @@ def test_a_table_that_was_edited_while_the_sink_was_away_is_rebuilt(
     engine.published(job_of(ROWS, place.sink())).rebuild("latest")
     engine.run(job_of(ROWS, place.sink()))
     assert place.rows() == [(2, "Como", 9)]
-
-
-def test_a_table_that_was_deleted_is_built_from_the_state(place: Place, engine: StateEngine) -> None:
-    engine.run(job_of(ROWS, place.sink()), max_batches=2)
-    shutil.rmtree(place.directory / "latest", ignore_errors=True)
-    (place.directory / "out.db").unlink(missing_ok=True)
-    engine.run(job_of(ROWS, place.sink()))
-    assert place.rows() == [(1, "Bari", 3), (2, "Como", 9), (3, "Pisa", 1)]
 
 
 def test_a_table_that_was_appended_to_is_built_from_the_state_where_it_was_deleted(
