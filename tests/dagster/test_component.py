@@ -61,7 +61,6 @@ def test_a_component_has_the_assets_of_its_job_and_what_is_chosen(
 @pytest.mark.parametrize(
     ("job", "message"),
     [
-        ("jobs.flights", "names no job: write module:name"),
         ("jobs.nothing:job", "there is no module 'jobs.nothing'"),
         ("jobs.flights:job", "has no 'job'"),
         ("jobs.flights:__name__", "a StatefulJob or a RegisteredJob is needed"),

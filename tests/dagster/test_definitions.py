@@ -350,8 +350,6 @@ def test_an_automation_brings_what_it_starts() -> None:
 
 
 def test_unknown_names_are_refused(settings: Settings) -> None:
-    with pytest.raises(ConfigurationError, match="automation: there is no 'cron'"):
-        JobOptions(automation=["cron"])  # type: ignore[list-item]
     with pytest.raises(ConfigurationError, match="operations: there is no 'base'"):
         JobOptions(operations="base")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="options of the job 'flihgts': there is no such job"):

@@ -228,11 +228,3 @@ def test_rows_that_only_spark_reads_are_refused_without_it(tmp_path: Path) -> No
             ConfigurationError, match=f"sink '{sink}' are read by Spark: without_spark=True is for a"
         ):
             output_check(job, sink, without_spark=True)
-
-
-def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
-    job = from_files("one", tmp_path)
-    with pytest.raises(ConfigurationError, match=r"no sink 'sums' to check. Sinks are \['totals'\]"):
-        output_check(job, "sums")
-    with pytest.raises(ConfigurationError, match=r"no operator 'sum' to check. Operators are \['total'\]"):
-        state_check(job, "sum", "total")

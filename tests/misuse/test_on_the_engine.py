@@ -10,16 +10,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from state_engine import (
     DataStream,
-    DeltaSource,
     FileSource,
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
@@ -37,7 +33,6 @@ from state_engine.core.errors import (
     StatelakeError,
     UserFunctionError,
 )
-from state_engine.sources.base import Source
 from tests.support.pipelines import MemoryPipeline, Pipeline
 
 PAIR = "k string, v bigint"
@@ -225,37 +220,6 @@ def refused(
         pipeline.run()
     with pipeline.engine() as engine:
         assert engine.checkpoints("pipeline") == []
-
-
-@pytest.mark.spark
-def test_what_was_read_may_not_change(tmp_path: Path, spark: SparkSession) -> None:
-    """Rows updated in the table of a source, and a file that is written again, each after it was consumed."""
-    table, files = str(tmp_path / "table"), tmp_path / "files"
-    rows = pa.table({"k": ["a", "b"], "v": [1, 2]})
-    write_deltalake(table, rows)
-    files.mkdir()
-    pq.write_table(rows, files / "0.parquet")
-    sources: dict[str, Source] = {"table": DeltaSource(table), "files": FileSource(str(files))}
-
-    def pipeline_of(name: str) -> Pipeline:
-        def build(job: StatefulJob) -> Mapping[str, DataStream]:
-            return {"out": mapped(job.source(name, sources[name]))}
-
-        return Pipeline(tmp_path / f"of_{name}", spark, build)
-
-    for name in sources:
-        pipeline_of(name).run()
-    DeltaTable(table).update(updates={"v": "5"}, predicate="k = 'a'")
-    pq.write_table(rows.slice(0, 1), files / "0.parquet")
-    shown = {
-        "table": r"version 1 \(UPDATE\) takes rows away.*on_change='restart'.*on_change='skip'",
-        "files": r"0\.parquet changed or vanished after it was consumed.*Put the old file back.*on_change='ignore'",
-    }
-    for name in sources:
-        with pytest.raises(SourceError, match=f"(?s)^job 'pipeline', source '{name}': [^:]*:.*{shown[name]}"):
-            pipeline_of(name).run()
-        with pipeline_of(name).engine() as engine:
-            assert len(engine.checkpoints("pipeline")) == 1
 
 
 @pytest.mark.spark

@@ -22,7 +22,6 @@ from state_engine import (
 from state_engine.core.errors import (
     ConfigurationError,
     InvalidNameError,
-    RescaleError,
     StateAccessError,
     StatelakeError,
     StateMigrationError,
@@ -60,10 +59,6 @@ def expiring() -> ListStateDescriptor:
 
 _WHERE = "operator 'harness': state 'numbers'"
 REFUSED: dict[str, tuple[Use, type[StatelakeError], str]] = {
-    "one name, two types": (
-        lambda s: [s.get_list_state(NUMBERS), s.get_list_state(ListStateDescriptor("numbers", str))],
-        StateAccessError, f"{_WHERE} is declared twice, as even_split of bigint and as .*string; give them different",
-    ),
     "one name, two schemes": (
         lambda s: [s.get_list_state(NUMBERS), s.get_union_list_state(NUMBERS)], StateAccessError,
         f"{_WHERE} is declared twice, as even_split .* and as union of bigint; give them different names",
@@ -122,18 +117,6 @@ def test_operator_state_of_another_type_or_scheme_is_refused_on_restore() -> Non
             StateMigrationError, match=f"{_WHERE} is stored as {shown}.*estore the old declaration"
         ):
             harness.process([1])
-
-
-def test_raw_operator_state_refuses_another_parallelism() -> None:
-    function = Asks(lambda s: None, lambda context: context.raw_operator_state.write(b"x"))
-    harness = OperatorHarness(function, parallelism=2)
-    harness.process([1, 2])
-    with pytest.raises(
-        RescaleError,
-        match=r"operator 'harness' has raw operator state in 2 of 2 subtasks.*cannot become 3.*Keep parallelism 2, or",
-    ):
-        OperatorHarness.restored(function, harness.snapshot(), parallelism=3)
-    assert OperatorHarness.restored(function, harness.snapshot(), parallelism=2).process([1]) == [1]
 
 
 RAW: dict[str, tuple[Use, type[StatelakeError], str]] = {

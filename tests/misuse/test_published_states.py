@@ -18,7 +18,6 @@ from state_engine import (
     RowKind,
     RuntimeContext,
     SqlSink,
-    SqlStateTable,
     StatefulJob,
     StateTtlConfig,
     Time,
@@ -103,11 +102,6 @@ WIRED: dict[str, tuple[Callable[[StatefulJob], Any], type[Exception], str]] = {
     "a name that can be none": (
         lambda j: balances(j).publish_state("balance", TABLE, name="my balance"), InvalidNameError,
         "'my balance' cannot name a published table: use lower-case letters"),
-    "a password in a URL": (
-        lambda j: SqlStateTable("postgresql://etl:secret@db.example/reports", "balance"),
-        ConfigurationError,
-        "the url of a SqlStateTable holds a password: leave it out, and name the environment variable",
-    ),
 }  # fmt: skip
 
 

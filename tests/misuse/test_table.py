@@ -179,7 +179,7 @@ A state that is asked for and dropped, or dropped and kept, is refused
   microbatch/test_unasked_states::test_a_state_of_an_operator_cannot_be_asked_for_and_dropped
   microbatch/test_unasked_states::test_a_state_is_dropped_or_kept
 An operator that the code has or nobody knows is not dropped
-  state_processor/test_transform::test_an_operator_that_the_code_has_or_nobody_knows_is_not_dropped
+  misuse/test_advice_of_operations::test_the_advice_of_a_message_helps
 Other columns of the key are refused, without a new row, and are no other type
   state_processor/test_transform::test_a_key_of_other_columns_is_no_other_type
   microbatch/test_unasked_states::test_another_key_is_refused_without_a_new_row
@@ -198,7 +198,7 @@ A state needs a name and a type that can be, and pickles are taken only by optin
   misuse/test_keys_and_timers::test_a_state_without_a_good_name_or_type_is_refused
   core/types/test_types_namespace::test_a_pickled_type_is_made_only_by_opting_in
 State of an unknown name, operator, checkpoint or job cannot be read
-  queries/test_read_state::test_what_is_not_there_is_reported_with_what_is
+  misuse/test_advice_of_operations::test_the_advice_of_a_message_helps
   engine/test_migration::test_a_job_that_never_ran_has_no_state
   core/checkpoints/test_history::test_an_unknown_checkpoint_is_refused_with_those_that_are_known
   test_testing::test_an_unknown_state_is_reported_with_those_that_are_there
@@ -230,11 +230,9 @@ An ordered broadcast stream is one with state, and it and the stream beside it h
 Rows beside ordered broadcast ones are in the order of their event times
   misuse/test_on_the_engine::test_what_only_a_run_finds_is_refused[rules in another order than that of event time]
 State that cannot be redistributed refuses a rescale
-  misuse/test_operator_state::test_raw_operator_state_refuses_another_parallelism
   core/operator_state/test_operator_snapshot::test_raw_operator_state_refuses_a_rescale
   microbatch/test_operator_state_on_spark::test_raw_operator_state_cannot_be_rescaled
 A file that changed, and a table whose rows were updated or deleted, after they were consumed, are errors
-  misuse/test_on_the_engine::test_what_was_read_may_not_change
   sources/test_file_plan::test_consumed_file_that_changed
   sources/test_file_plan::test_change_between_plan_and_commit
   sources/test_delta::test_a_commit_that_takes_rows_away

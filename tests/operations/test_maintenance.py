@@ -104,10 +104,3 @@ def test_expired_checkpoints_cannot_be_restored(site: Site) -> None:
         site.engine().restore("tiny", checkpoint_id=2)
     site.engine().restore("tiny", checkpoint_id=3)
     assert site.state() == {"a": 3, "b": 20, "c": 100}
-
-
-def test_only_what_has_state_is_compacted(site: Site) -> None:
-    with pytest.raises(ConfigurationError, match=r"no keyed state of operators \['x'\]; there is of"):
-        site.engine().compact("tiny", ["x"])
-    with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
-        site.engine().compact("other")

@@ -9,7 +9,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import StatefulJob
-from state_engine.core.errors import ConfigurationError, MissingFilesError, SinkError
+from state_engine.core.errors import MissingFilesError, SinkError
 from tests.support.tiny import SavedSite, Site
 
 pytestmark = pytest.mark.spark
@@ -90,15 +90,6 @@ def test_what_cannot_be_withdrawn_is_refused_before_anything_is_done(site: Site)
         site.engine().restore("tiny", checkpoint_id=1)
     assert len(site.engine().checkpoints("tiny")) == 3
     assert site.state() == TOTALS[2]
-
-
-@pytest.mark.parametrize(
-    ("target", "message"),
-    [(9, "there is no checkpoint 9; known ids: 1 to 3"), (3, "checkpoint 3 is already the head")],
-)
-def test_wrong_targets(site: Site, target: int, message: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"job 'tiny': {message}"):
-        site.engine().restore("tiny", checkpoint_id=target)
 
 
 def test_a_crash_between_the_restore_and_its_publication_is_settled(

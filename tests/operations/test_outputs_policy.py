@@ -58,24 +58,8 @@ def test_a_promotion_follows_the_policy_of_each_sink() -> None:
         assert shown(run) == {"history": [2, 4, 6], "mail": [2, 2, 4, 4, 6, 6]}
 
 
-def test_a_policy_names_sinks_that_there_are() -> None:
-    with run_in_memory(job()) as run:
-        run.run()
-        with pytest.raises(ConfigurationError, match=r"outputs names the sinks \['letters'\].*its sinks"):
-            run.restore(1, outputs={"letters": "keep"})
-        assert shown(run) == {"history": [2, 4, 6], "mail": [2, 4, 6]}
-
-
-@pytest.mark.parametrize("wrong", ["drop", {"mail": "drop"}, {"mail": None}, None])
-def test_a_policy_is_one_of_two(wrong: Any) -> None:
-    with pytest.raises(ConfigurationError, match="outputs must be 'withdraw' or 'keep', or a policy by name"):
-        outputs_of(wrong)
-
-
 def test_a_policy_of_the_shell() -> None:
     assert outputs_of(outputs_policy(["mail=keep"])) == OutputsOfSinks({"mail": "keep"})
     assert outputs_of(outputs_policy(["keep"])) == OutputsOfSinks({}, "keep")
-    with pytest.raises(ConfigurationError, match=r"--outputs keep is for all sinks.*--outputs SINK=keep"):
-        outputs_policy(["keep", "mail=withdraw"])
     with pytest.raises(ConfigurationError, match="outputs must be"):
         outputs_of(outputs_policy(["mail=drop"]))

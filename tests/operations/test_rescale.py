@@ -362,7 +362,6 @@ def test_what_cannot_be_is_refused_before_anything_is_written(site: Site) -> Non
         ("operator 'sums': parallelism 2 is greater than max parallelism 1", {"max_parallelism": 1}),
         ("parallelism 257 is greater than max parallelism 256", {"max_parallelism": 256, "parallelism": 257}),
         ("max_parallelism must be 1 … 32768, got 40000", {"max_parallelism": 40000}),
-        (r"has no operators \['x'\]", {"max_parallelism": 256, "parallelism": {"x": 1}}),
     ]
     for message, asked in refused:
         with pytest.raises(ConfigurationError, match=message):

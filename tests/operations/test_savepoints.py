@@ -108,8 +108,6 @@ def test_one_flipped_byte_is_detected(site: Site, tmp_path: Path) -> None:
         site.engine().savepoints("tiny").verify(tmp_path / "sp")
     with pytest.raises(MissingFilesError, match="is damaged"):
         site.engine().restore(moved(site), savepoint=tmp_path / "sp")
-    with pytest.raises(MissingFilesError, match=r"holds no savepoint: there is no savepoint\.json"):
-        site.engine().savepoints("tiny").verify(tmp_path)
 
 
 def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
@@ -117,19 +115,9 @@ def test_what_does_not_fit_is_refused(site: Site, tmp_path: Path) -> None:
     engine = site.engine()
     with pytest.raises(StateMigrationError, match=r"holds state of \['sums'\], which the job does not have"):
         engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp")
-    with pytest.raises(StateMigrationError, match="in 128 key groups, job 'other' declares"):
-        engine.restore(moved(site, max_parallelism=64), savepoint=tmp_path / "sp")
     engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp", allow_non_restored_state=True)
-    with pytest.raises(ConfigurationError, match="this job has checkpoints already"):
-        engine.restore(moved(site, uid="renamed"), savepoint=tmp_path / "sp")
-    with pytest.raises(ConfigurationError, match="either a checkpoint_id or a savepoint"):
-        engine.restore("tiny")
     with pytest.raises(ConfigurationError, match="savepoint 'safe' already exists"):
         engine.savepoints("tiny").create("safe", tmp_path / "again")
-    with pytest.raises(ConfigurationError, match="is not empty"):
-        engine.savepoints("tiny").create("second", tmp_path / "sp")
-    with pytest.raises(ConfigurationError, match=r"there is no savepoint 'none'; there are \['safe'\]"):
-        engine.savepoints("tiny").delete("none")
 
 
 def test_a_savepoint_that_fails_leaves_nothing(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.core.errors import ConfigurationError, MissingFilesError
+from state_engine.core.errors import MissingFilesError
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
 from tests.support.small_job import CLOCK_MS, build, folded, path_of, write_feed
@@ -68,24 +67,6 @@ def test_state_of_an_older_checkpoint(tmp_path: Path, spark: SparkSession) -> No
         {"a": 2, "only_0": 0, "only_1": 1},
         {"a": 3, "only_0": 0, "only_1": 1, "only_2": 2},
     ]
-
-
-def test_what_is_not_there_is_reported_with_what_is(engine: StateEngine) -> None:
-    calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: engine.read_state("small", "nope", "total"), r"operators with state: \['totals', 'ranks'\]"),
-        (
-            lambda: engine.read_state("small", "totals", "nope"),
-            r"its states: \['total', 'parities', 'recent'\]",
-        ),
-        (
-            lambda: engine.read_state("small", "totals", "total", checkpoint_id=9),
-            "no checkpoint 9; known ids: 1 to 3",
-        ),
-        (lambda: engine.read_state("Not a name", "totals", "total"), "cannot name a job"),
-    ]
-    for call, message in calls:
-        with pytest.raises(ConfigurationError, match=message):
-            call()
 
 
 def delete(path: Path) -> None:

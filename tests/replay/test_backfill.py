@@ -468,10 +468,6 @@ def test_what_a_backfill_refuses(site: Site) -> None:
         engine.backfill(site.job(), DAYS[0], DAYS[2])
     report = site.engine().backfill(site.job(), DAYS[0], DAYS[2])
     assert (report.branch, [b.partition for b in report.batches]) == ("main", DAYS[1:3])
-    with pytest.raises(ConfigurationError, match="mode must be one of"):
-        engine.backfill(site.job(), DAYS[0], DAYS[1], "forward")
-    with pytest.raises(ConfigurationError, match="must have its name and its partitions"):
-        engine.backfill(site.job(), *DAYS[:2], code=site.job(every="hour"))
     with pytest.raises(ConfigurationError, match="sliced differently"):
         site.engine().run(site.job(timezone="Asia/Tokyo"))
     empty = table([("a", 1, 100)]).set_column(2, "at", pa.array([None], pa.timestamp("us", "UTC")))

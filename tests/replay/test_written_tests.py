@@ -19,7 +19,6 @@ from typer.testing import CliRunner
 from state_engine import StateEngine
 from state_engine.cli import session
 from state_engine.cli.main import app
-from state_engine.errors import ConfigurationError
 from state_engine.machine.settings import LoadedSettings, Settings
 from state_engine.registry import RegisteredJob
 from state_engine.replay.key_debug import KeyDebug
@@ -190,16 +189,6 @@ def test_the_command_writes_the_file(project: Path, tmp_path: Path, monkeypatch:
     assert "there is a file" in str(again.exception) + again.output
     alone = CliRunner().invoke(app, [*of_key, "--replace", "user"])
     assert "--replace is about the file" in str(alone.exception) + alone.output
-
-
-def test_what_cannot_be_written_is_said(project: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigurationError, match="no input, key, state or output has a field 'usr' to replace; "
-    ):
-        debugged(project).write_test(tmp_path / "test_ann.py", replace=["usr"])
-    with pytest.raises(ConfigurationError, match="nothing came for the key in the micro-batches"):
-        debugged(project, "nobody", operator="sums").write_test(tmp_path / "test_nobody.py")
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -59,19 +59,8 @@ def test_a_job_goes_on_from_given_state(tmp_path: Path, spark: SparkSession) -> 
 
 
 REFUSED: list[tuple[list[tuple[Any, ...]], str, type[StatelakeError], str]] = [
-    ([("a", 1), ("a", 2)], "k string, value int", ConfigurationError, r"2 rows have the key {'k': 'a'}"),
     ([(None, 1)], "k string, value int", InvalidKeyError, "the key 'k' is null"),
     ([("a", None)], "k string, value int", ValueTypeError, "'value' is null, for the key {'k': 'a'}"),
-    ([("a", "1")], "k string, value string", ConfigurationError, "column 'value' is string, declared"),
-    ([("a", 1.5)], "k string, value double", ConfigurationError, "column 'value' is double"),
-    ([("a", 1)], "k string, total int", ConfigurationError, "needs a column 'value'"),
-    ([("a", 1)], "name string, value int", ConfigurationError, r"has no columns \['k'\] of the key"),
-    (
-        [("a", 1, 2)],
-        "k string, value int, more int",
-        ConfigurationError,
-        r"columns \['more'\] are not needed",
-    ),
     ([("a", 1, 2)], "k string, value int, updated_at bigint", ConfigurationError, "has no time to live"),
 ]
 
@@ -107,32 +96,15 @@ def test_names_that_are_not_there_are_reported_with_those_that_are(
     engine, job, good = site.engine(), site.job(), frame(spark, [("a", 1)], "k string, value int")
     calls: list[tuple[Callable[[], Any], str]] = [
         (
-            lambda: engine.state_processor(job).bootstrap({"other": {"total": good}}),
-            r"the job has \['sums'\]",
-        ),
-        (
             lambda: engine.state_processor(job).bootstrap({"sums": {"other": good}}),
             r"declares \['total'\] when it is opened",
         ),
-        (lambda: engine.state_processor(job).bootstrap({"sums": {}}), "no state is given"),
         (lambda: engine.state_processor(job).bootstrap({}), "none at all"),
         (
             lambda: engine.state_processor(job).bootstrap(
                 {"sums": {ValueStateDescriptor("total", str): good}}
             ),
             "declared as value of bigint, and given as value of string",
-        ),
-        (
-            lambda: engine.state_processor(job).bootstrap(
-                {"sums": {"total": good}}, positions={"other": "all"}
-            ),
-            r"has no sources \['other'\]; it has \['events'\]",
-        ),
-        (
-            lambda: engine.state_processor(job).bootstrap(
-                {"sums": {"total": good}}, positions={"events": ["9.parquet"]}
-            ),
-            "'9.parquet' names none of the 0 files",
         ),
         (
             lambda: engine.state_processor(site.job(Narrow())).bootstrap(

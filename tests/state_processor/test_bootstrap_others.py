@@ -118,11 +118,6 @@ def test_what_is_no_timer_is_refused(tmp_path: Path, spark: SparkSession) -> Non
     engine, job = site.engine(), site.job(Alarm(), uid="alarms")
     good = timers(spark, [("a", 1)])
     refused: list[tuple[Any, type[StatelakeError], str]] = [
-        (
-            {"alarms": {"other": good}},
-            ConfigurationError,
-            r"given as 'event' and 'processing', not \['other'\]",
-        ),
         ({"other": {"event": good}}, ConfigurationError, r"the job has \['alarms'\]"),
         ({"alarms": {"event": good.withColumn("x", F.lit(1))}}, ConfigurationError, "give one column"),
         (
@@ -132,7 +127,6 @@ def test_what_is_no_timer_is_refused(tmp_path: Path, spark: SparkSession) -> Non
         ),
         ({"alarms": {"event": timers(spark, [("a", None)])}}, InvalidKeyError, "is null"),
         ({"alarms": {"event": timers(spark, [(None, 1)])}}, InvalidKeyError, "the key 'k' is null"),
-        ({"alarms": {"event": 7}}, ConfigurationError, "give a Spark DataFrame"),
     ]
     for given, error, message in refused:
         with pytest.raises(error, match=message):

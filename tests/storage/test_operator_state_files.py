@@ -216,12 +216,6 @@ def test_broadcast_state_that_some_subtasks_only_looked_at_is_none_yet(job: Job)
         assert job.start(2) == [left()] * 2
 
 
-def test_subtasks_must_agree_on_a_state(job: Job) -> None:
-    other = SubtaskSnapshot((StateElements("e", "union", "bigint", ("1",)),))
-    with pytest.raises(StateAccessError, match="state 'e' is even_split of bigint in subtask 0 and union"):
-        job.batch(left(e=[1]), other)
-
-
 def test_two_operators_and_source_positions_share_an_attempt(job: Job, tmp_path: Path) -> None:
     other = Job(tmp_path, "other")
     mine, theirs = job.batch(left(e=[1])), other.batch(left(e=[2]))
