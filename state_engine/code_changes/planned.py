@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from state_engine.code_changes.job_plan import JobPlan, PartPlan, PlannedReplay
@@ -20,8 +21,15 @@ from state_engine.code_changes.state_changes import state_plans
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.core.counted_nouns import counted
-from state_engine.core.errors import StatelakeError
-from state_engine.job.graph import OperatorNode, PublishedNode, function_for, type_in_code
+from state_engine.core.errors import SinkError, StatelakeError
+from state_engine.job.changing_streams import is_changing
+from state_engine.job.graph import (
+    OperatorNode,
+    PublishedNode,
+    declared_columns,
+    function_for,
+    type_in_code,
+)
 from state_engine.job.job import StatefulJob
 from state_engine.job.parallelism import parallelism_in_force
 from state_engine.microbatch.declarations import Declarations, gone_operators
@@ -32,6 +40,7 @@ from state_engine.microbatch.partition_runs import partition_findings
 from state_engine.microbatch.unasked_states import UnaskedStates
 from state_engine.replay.sample import sample_of
 from state_engine.sources.source_positions import SourcePositions
+from state_engine.sources.stream_columns import KIND_FIELD
 from state_engine.state_tables.states import PublishedState, last_knowing, published_on, state_of
 from state_engine.storage.committed_rows import committed_rows
 from state_engine.storage.layout import JobLayout
@@ -122,6 +131,23 @@ class _Planning:
         yield from held_findings(self.job.name, self.history)
         yield from gone_operators(self.job, self._path)
         yield from self._declarations.findings()
+        yield from self._targets()
+
+    def _targets(self) -> Iterator[Finding]:
+        """Tables of sinks that do not take the columns that the code declares."""
+        known = {sink.name for row in self._path for sink in row.sinks}
+        for node in self.job.sinks.values():
+            declared = declared_columns(node.parent, type_in_code)
+            if declared is None:
+                continue
+            changes = [KIND_FIELD] if is_changing(node.parent) and node.sink.accepts_changes else []
+            columns = pa.schema([*declared.arrow, *changes])
+            try:
+                node.sink.check_target(columns, name=node.name, known=node.name in known)
+            except SinkError as error:
+                yield Finding(Part("sink", node.name), error)
+            except StatelakeError as error:  # from here, its store cannot be reached
+                self.notes.append(f"whether the table of sink {node.name} takes its rows: {error}")
 
     @cached_property
     def _declarations(self) -> Declarations:

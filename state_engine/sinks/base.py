@@ -170,6 +170,16 @@ class Sink(ABC):
             ConfigurationError: says which columns, and the way out.
         """
 
+    def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:  # noqa: B027 - most kinds cannot
+        """Refuse the table that is there for these columns, as ``prepare`` does, where its files show it without Spark.
+
+        Args:
+            known: whether the application published to the sink of this name before.
+
+        Raises:
+            SinkError: it cannot take them; the message is that of ``prepare``.
+        """
+
     @abstractmethod
     def prepare(self, request: SinkRequest) -> SinkTarget:
         """Make the sink if there is none, check that it can take these columns, and say where files go.

@@ -155,6 +155,14 @@ class DeltaSink(Sink):
         """
         return location_or_new(self.table) if self.table else self.path
 
+    def check_target(self, columns: pa.Schema, *, name: str, known: bool) -> None:
+        if self.table:  # only Spark's catalog knows where it is
+            return
+        facts = DeltaLog(self.path).facts()
+        if facts is not None and (known or not _made_empty(self.path, facts.version)):
+            schema = with_lineage(columns, sink=name) if self.lineage else columns
+            _check_takes(self.path, facts, canonical(spark_schema(schema)))
+
     def prepare(self, request: SinkRequest) -> SinkTarget:
         kernel, schema, write_id = request.kernel, request.schema, request.write_id
         uri = self.location
@@ -178,12 +186,10 @@ class DeltaSink(Sink):
             register_table(kernel.spark, self.table, uri)
         kind, directory = self.kind, uri
         checks: tuple[tuple[str, str], ...] = ()
+        _check_takes(uri, facts, text)
         if plain_problems(facts):
-            check_spark_columns(uri, facts, text)
             kind, directory = SinkKind.DELTA_SPARK.value, join(uri, STAGED, write_id)
             checks = tuple(sql_checks(facts, schema))
-        else:
-            check_plain(uri, facts, text)
         return SinkTarget(
             name=request.name,
             kind=kind,
@@ -203,6 +209,11 @@ class DeltaSink(Sink):
     ) -> dict[str, dict[int, str]]:
         facts = kernel.facts(target.uri)
         return {} if facts is None else rows_that_break(kernel.spark, target, files, generated_columns(facts))
+
+
+def _check_takes(uri: str, facts: TableFacts, schema_text: str) -> None:
+    """Refuse a table that takes no rows with these columns, by the rules of whoever writes to it."""
+    (check_spark_columns if plain_problems(facts) else check_plain)(uri, facts, schema_text)
 
 
 def _drop_unused(uri: str, owner: str) -> bool:
@@ -229,7 +240,10 @@ def _drop_unused(uri: str, owner: str) -> bool:
         return True
 
 
-def _made_empty(uri: str) -> bool:
+def _made_empty(uri: str, version: int = 0) -> bool:
+    """Whether the engine made a table, at its first version, and no row came since."""
+    if version:
+        return False
     first = DeltaLog(uri).commit(0)
     return ENGINE_INFO in first.maker and not first.added
 

@@ -9,7 +9,7 @@ checkpoints of the classic kind, whole or in parts; a table of ours has no other
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,6 +21,7 @@ from pyarrow.fs import FileInfo
 from state_engine.core.errors import DamagedFileError, RootError
 from state_engine.storage.delta.action_json import Action
 from state_engine.storage.delta.log_names import COMMIT, commit_name, log_checkpoints, newest_checkpoint
+from state_engine.storage.delta.table_facts import TableFacts
 from state_engine.storage.stores import store_clock
 from state_engine.storage.stores.files import join, open_location
 from state_engine.storage.stores.in_threads import in_threads
@@ -182,11 +183,31 @@ class DeltaLog:
 
     def newest(self) -> TableVersion | None:
         """The newest version of the table; None where there is no table."""
+        version, *actions = self._actions_of(_OF_A_TABLE)
+        return None if version < 0 else _folded(version, *actions)
+
+    def facts(self) -> TableFacts | None:
+        """What the newest version says of the table besides its files; None where there is no table."""
+        version, before, since = self._actions_of(("metaData", "protocol"))
+        if version < 0:
+            return None
+        described = {kind: fields for action in (*before, *since) for kind, fields in action.items()}
+        metadata, protocol = described["metaData"], described["protocol"]
+        features = [protocol.get(f"{who}Features") or () for who in ("reader", "writer")]
+        return TableFacts(
+            version=version,
+            identity=str(metadata["id"]),
+            schema=json.loads(metadata["schemaString"]),
+            properties=dict(metadata.get("configuration") or {}),
+            partition_columns=list(metadata.get("partitionColumns") or ()),
+            features=frozenset(name for some in features for name in some),
+        )
+
+    def _actions_of(self, kinds: Sequence[str]) -> tuple[int, Iterator[Action], Iterator[Action]]:
+        """The newest version, -1 for none, and the actions of these kinds: of its log checkpoint, and all since."""
         begin, parts = newest_checkpoint(self._names)
         since = [version for version in self.versions if version > begin]
         newest = max([begin, *since])
-        if newest < 0:
-            return None
         missing = set(range(begin + 1, newest + 1)) - set(since)
         if missing:
             raise RootError(
@@ -194,7 +215,7 @@ class DeltaLog:
                 "restore the directory _delta_log, or look at the table with Spark"
             )
         tail = (action for version in since for action in self.commit(version).removals_first)
-        return _folded(newest, self._checkpointed(parts, _OF_A_TABLE), tail)
+        return newest, self._checkpointed(parts, kinds), tail
 
     def files_at(self, version: int) -> list[Action] | None:
         """What adds each file of a version, as its entry says; None where these are not all there, or not few.

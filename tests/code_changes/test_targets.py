@@ -1,0 +1,111 @@
+"""A plan refuses a Delta table that does not take the columns of a sink, with the words of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
+from state_engine.core.errors import SinkError, UserFunctionError
+
+OLD, WITH_LINEAGE = "id bigint", " with lineage"
+
+
+def job(directory: Path, columns: str, *, fails: bool = False) -> StatefulJob:
+    columns, marked, _ = columns.partition(WITH_LINEAGE)
+    made = StatefulJob("landing")
+    rows = made.source("rows", FileSource(str(directory / "feed"), schema=OLD))
+
+    def padded(row: Any) -> Any:
+        assert not fails
+        return (row.id, *[None] * columns.count(","))
+
+    rows.map(padded, columns, uid="padded").sink("out", DeltaSink(f"{directory}/out", lineage=bool(marked)))
+    return made
+
+
+def written(directory: Path, spark: SparkSession) -> None:
+    """The job has written to the table."""
+    with StateEngine(directory / "root", spark) as engine:
+        engine.run(job(directory, OLD))
+
+
+def altered(directory: Path, spark: SparkSession) -> None:
+    written(directory, spark)
+    spark.sql(f"ALTER TABLE delta.`{directory}/out` ADD COLUMNS (more string)")
+
+
+def foreign(directory: Path, spark: SparkSession) -> None:
+    spark.sql(f"CREATE TABLE delta.`{directory}/out` (id string) USING delta")
+
+
+def partitioned(directory: Path, spark: SparkSession) -> None:
+    spark.sql(f"CREATE TABLE delta.`{directory}/out` (id bigint, day date) USING delta PARTITIONED BY (day)")
+
+
+def forgetful(directory: Path, spark: SparkSession) -> None:
+    foreign(directory, spark)
+    DeltaTable(f"{directory}/out").alter.set_table_properties(
+        {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    )
+
+
+def left_empty(directory: Path, spark: SparkSession) -> None:
+    """A batch failed after the engine had made the table."""
+    with StateEngine(directory / "root", spark) as engine, pytest.raises(UserFunctionError):
+        engine.run(job(directory, OLD, fails=True))
+
+
+def nothing(directory: Path, spark: SparkSession) -> None:
+    """There is no table."""
+
+
+@pytest.mark.parametrize(
+    ("before", "columns", "says"),
+    [
+        (written, OLD, ""),
+        (written, "id bigint, more string", "the output has id long, more string"),
+        (written, "id int", "has the columns id long, the output has id integer"),
+        (altered, OLD, "has the columns id long, more string"),
+        (altered, "id bigint, more string", ""),
+        (foreign, OLD, "has the columns id string"),
+        (forgetful, "id string", "forgets what was published"),
+        (partitioned, OLD, "has the columns day date, id long"),
+        (partitioned, "id bigint, day date", ""),
+        (left_empty, "id bigint, more string", ""),
+        (written, f"{OLD}{WITH_LINEAGE}", "for _write_id, see lineage="),
+        (left_empty, f"{OLD}{WITH_LINEAGE}", ""),
+        (nothing, OLD, ""),
+    ],
+)
+def test_the_columns_of_a_table(
+    spark: SparkSession,
+    tmp_path: Path,
+    before: Callable[[Path, SparkSession], None],
+    columns: str,
+    says: str,
+) -> None:
+    (tmp_path / "feed").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "feed" / "1.parquet")
+    before(tmp_path, spark)
+    pq.write_table(pa.table({"id": [2]}), tmp_path / "feed" / "2.parquet")
+    changed = job(tmp_path, columns)
+    with StateEngine(tmp_path / "root", spark) as engine:
+        plan = engine.plan(changed)
+        refused = [text for one in plan.of("refused") for text in one.texts]
+        if not says:
+            assert refused == []
+            assert [batch.rows_in for batch in engine.run(changed).batches][-1:] == [
+                1 if before in (written, altered) else 2
+            ]
+            return
+        with pytest.raises(SinkError, match=says) as error:
+            engine.run(changed)
+    assert [str(error.value)] == refused
