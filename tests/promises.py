@@ -68,7 +68,7 @@ PROMISES: dict[str, list[str]] = {
     ],
     # the calls that it shows
     "engine.run(job)": [
-        "tests/test_readme.py::test_the_job_and_its_questions_run",
+        "tests/test_first_page.py::test_the_job_and_its_questions_run",
         "tests/job/test_types_of_streams.py::test_all_types_at_once_on_spark",
     ],
     "engine.read_state(job": ["tests/queries/test_read_state.py::test_columns_are_the_key_then_the_value"],

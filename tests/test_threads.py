@@ -228,7 +228,7 @@ SHARED: dict[str, Callable[[Path, pytest.MonkeyPatch], Use]] = {
     "loaded code": _code,
 }
 """By what threads share: makes what each of them does with it. Versions of tables are in
-``tests/sources/test_local_listing.py``; threads that are kept are below."""
+``tests/sources/test_file_plan.py``; threads that are kept are below."""
 
 
 @pytest.mark.parametrize("shared", SHARED)

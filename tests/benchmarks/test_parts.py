@@ -29,6 +29,7 @@ from benchmarks.memory import peaks
 from benchmarks.parts import catch_up, new_keys, operations, reference, running_aggregate
 from benchmarks.parts.reference import NO_FLINK
 from benchmarks.published_table import MERGE_WITHOUT, NAMES, OURS, World, compare
+from benchmarks.row_walk import walk
 from benchmarks.sampling import RECORDING, Sampler, flame_graph, own_seconds, read_stacks, stack_of
 from benchmarks.sized_jobs import Counting, Mapped, SizedJob
 from benchmarks.started import STATELAKE, TRANSFORM_WITH_STATE, WORK
@@ -463,3 +464,39 @@ def test_any_difference_from_the_reference_is_an_error(results: Results, message
     unequal.check("same", expected, expected)
     with pytest.raises(UnequalResultsError, match=message):
         unequal.check("other", results, expected)
+
+
+# -- the walk of a row ------------------------------------------------------------------------------------------------
+
+MOST_FILES, MOST_CLIMBS = 30, 10
+
+
+@pytest.mark.spark
+def test_a_row_passes_few_modules_and_the_executor_calls_down(tmp_path: Path, spark: SparkSession) -> None:
+    """Bounds from above: a module more on the way, or a callback more, is a decision and no accident."""
+    seen = walk(tmp_path, spark)
+    assert len(seen.passed) <= MOST_FILES, sorted(seen.passed)
+    assert len(seen.climbs) <= MOST_CLIMBS, sorted(seen.climbs)
+    # it really looks from end to end: where the row is read, where it is handled, and where it is written
+    ends = {"sources/file.py", "core/operator/stream_operator.py", "storage/stores/files.py"}
+    assert ends <= seen.passed.keys()
+
+
+# -- telemetry --------------------------------------------------------------------------------------------------------
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_pairs_with_and_without_are_compared() -> None:
+    small = ["--pairs", "2", "--warm-up", "1", "--events", "50", "--keys", "100"]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.telemetry", *small],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=True,
+    )
+    assert re.fullmatch(r"ratio with to without = \d+\.\d{3}", done.stdout.splitlines()[-1])

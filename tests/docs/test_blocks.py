@@ -56,7 +56,7 @@ NOT_RUN = {
         "docs/get-started.md",
         "python no-run",
     ): "parts of a template, which tests/cli and test_first_page.py run",
-    ("README.md", "python"): "tests/test_readme.py runs it",
+    ("README.md", "python"): "tests/test_first_page.py runs it",
 }
 """Why a block is not run, by page and kind."""
 OTHERS = {

@@ -1,4 +1,4 @@
-"""A declaration refuses a word that it does not know when it is made, and names those that it knows."""
+"""A declaration refuses a word or an option that it does not know when it is made, and names those that it knows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._utils.schedules import is_valid_cron_schedule
+from pyspark.sql.datasource import DataSource
 
 import state_engine
 from state_engine import (
@@ -20,16 +21,19 @@ from state_engine import (
     FileSource,
     KafkaSink,
     KafkaSource,
+    PythonDataSource,
+    SqlSink,
     StateEngine,
     StatefulJob,
     TimePartitions,
 )
 from state_engine import expectations as expected
 from state_engine.core.cron import check_cron
+from state_engine.core.errors import ConfigurationError, SetupError
 from state_engine.dagster import JobOptions, output_check
-from state_engine.errors import ConfigurationError
 from state_engine.expectations import Expectation, OfSink, OfState, Suite
 from state_engine.registry import RegisteredJob
+from state_engine.spark.kafka.cluster import KafkaCluster
 
 ROWS = "k string, at timestamp"
 
@@ -162,3 +166,256 @@ def test_what_is_declared_rightly_is_taken() -> None:
     )
     assert registered.expectations == (SUITE,)
     output_check(job(), "out", severity=dg.AssetCheckSeverity.WARN)
+
+
+# -- options of sources and sinks -------------------------------------------------------------------------------------
+
+
+class Readings(DataSource):
+    pass
+
+
+def text(form: str, **options: Any) -> Callable[[], Any]:
+    return lambda: FileSource("in", schema="a int", format=form, options=options)  # type: ignore[arg-type]
+
+
+def parquet(**options: Any) -> Callable[[], Any]:
+    return lambda: FileSource("in", options=options)
+
+
+def records(options: Any, **others: Any) -> Callable[[], Any]:
+    return lambda: KafkaSource("b:1", "t", schema="a int", options=options, **others)
+
+
+def sent(options: Any) -> Callable[[], Any]:
+    return lambda: KafkaSink("b:1", "t", options=options)
+
+
+NO_DICT: Any = ["header"]
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    **{
+        f"{form}: {name}": (text(form, **{name: value}), message)
+        for form in ("csv", "json")
+        for name, value, message in [
+            ("encodin", "UTF-8", "has no option 'encodin'; did you mean 'encoding'"),
+            ("encoding", "UTF-99", "there is no such encoding"),
+            ("multiLine", "yes", "it must be true or false"),
+            ("compression", "brotli", "there is no such compression"),
+            ("compression", "zstd", "leave it out"),
+            ("lineSep", "||", "convert such files before"),
+            ("timeZone", "Mars", "there is no time zone"),
+            ("dateFormat", "QQQ", "'QQQ' is not known"),
+            ("mode", "DROPMALFORMED", "which has permissive or failfast"),
+            ("pathGlobFilter", "*.x", "use pattern= of FileSource"),
+        ]
+    },
+    "csv: two names": (text("csv", sep=";", delimiter="|"), "'delimiter' and 'sep' are one option: leave one"),
+    "json: two names": (text("json", charset="UTF-8", Encoding="UTF-8"), "'Encoding' and 'charset' are one option"),
+    "csv: two cases": (text("csv", header="true", HEADER="false"), "'header' and 'HEADER' are one option"),
+    "parquet: two cases": (parquet(mergeSchema="true", mergeschema="false"), "are one option: leave one of them out"),
+    "data source: two cases": (lambda: PythonDataSource(Readings, {"a": "1", "A": "2"}), "'a' and 'A' are one option"),
+    "csv: sep": (text("csv", sep=""), "separates nothing"),
+    "csv: an option of json": (text("csv", allowUnquotedControlChars="true"), "has no option"),
+    "json: an option of csv": (text("json", sep=";"), "has no option 'sep'"),
+    "json: allowComments": (text("json", allowComments="true"), "which has false: leave it out"),
+    "parquet: unknown": (parquet(mergeShema="true"), "parquet has no option 'mergeShema'; did you mean 'mergeSchema'"),
+    "parquet: of csv": (parquet(header="true"), "parquet has no option 'header'"),
+    "parquet: compression": (parquet(compression="zstd"), "parquet has no option 'compression'"),
+    "parquet: mergeSchema": (parquet(mergeSchema="maybe"), "must be 'true' or 'false', not 'maybe'"),
+    "parquet: rebase": (parquet(datetimeRebaseMode="OLD"), "must be 'EXCEPTION', 'CORRECTED' or 'LEGACY', not 'OLD'"),
+    "parquet: corrupt": (parquet(ignoreCorruptFiles="true"), "must be 'false', not 'true'"),
+    "parquet: modifiedAfter": (parquet(modifiedAfter="2024-01-01"), "consumes each file once"),
+    "parquet: schema": (lambda: FileSource("in", schema="a itn"), "itn"),
+    "no dict": (lambda: FileSource("in", options=NO_DICT), "options must be a dict"),
+    "data source: no dict": (lambda: PythonDataSource(Readings, NO_DICT), "options must be a dict"),
+    "kafka: no dict": (records(NO_DICT), "KafkaSource: options must be a dict"),
+    "kafka: a slip": (records({"securty.protocol": "SSL"}), "did you mean 'security.protocol'"),
+    "kafka: a secret's slip": (
+        records({}, options_env={"sasl.jas.config": "X"}), "did you mean 'sasl.jaas.config'",
+    ),
+    "kafka: a choice": (records({"security.protocol": "TLS"}), "must be 'SASL_SSL', .* or 'SASL_PLAINTEXT', not 'TLS'"),
+    "kafka: a number": (records({"fetch.max.bytes": "many"}), "'fetch.max.bytes' must be a whole number, not 'many'"),
+    "kafka: too small": (records({"max.poll.records": "0"}), "'max.poll.records' must be at least 1, not '0'"),
+    "kafka: too large": (
+        records({"sasl.login.refresh.window.factor": 2}), "refresh.window.factor' must be 0.5 to 1.0, not 2",
+    ),
+    "kafka: a flag": (records({"check.crcs": "yes"}), "'check.crcs' must be 'true' or 'false', not 'yes'"),
+    "kafka: of producers": (records({"linger.ms": "5"}), "'linger.ms' is one of producers, .* it to the KafkaSink"),
+    "kafka: a secret of producers": (
+        records({}, options_env={"partitioner.class": "X"}), "'partitioner.class' is one of producers",
+    ),
+    "kafka sink: of consumers": (
+        sent({"max.poll.records": "5"}), "'max.poll.records' is one of consumers, .* it to the KafkaSource",
+    ),
+    "kafka sink: a slip": (sent({"compresion.type": "zstd"}), "KafkaSink: .* did you mean 'compression.type'"),
+    "kafka sink: compression": (sent({"compression.type": "brotli"}), "must be 'none', .* or 'zstd', not 'brotli'"),
+    "kafka sink: a number": (sent({"max.request.size": "1MB"}), "must be a whole number, not '1MB'"),
+    "file sink: format": (lambda: FileSink("out", "json"), "use parquet or csv"),  # type: ignore[arg-type]
+}  # fmt: skip
+TAKEN: dict[str, Callable[[], Any]] = {
+    "csv": text("csv", SEP="\t", header=True, nullValue="NA", encoding="UTF-16"),
+    "csv: other names": text("csv", Delimiter=";", charset="latin-1"),
+    "json": text("json", multiLine="true", timeZone="Europe/Rome"),
+    "parquet": parquet(mergeschema="true", datetimeRebaseMode="legacy"),
+    "parquet: of Hadoop": parquet(**{"parquet.encryption.kms.client.class": "x.Kms"}),
+    "kafka": records({"security.protocol": "SSL", "fetch.max.bytes": 1000, "my.plugin.setting": "x"}),
+    "kafka: two names alike": records({"sasl.oauthbearer.jwks.endpoint.url": "https://here"}),
+    "kafka: in any case": records({"security.protocol": "ssl", "check.crcs": True, "client.rack": "r1"}),
+    "kafka: of admins, too": records({"retries": "3"}),
+    "kafka sink": sent({"compression.type": "zstd", "linger.ms": "5"}),
+    "data source": lambda: PythonDataSource(Readings, {"host": "here"}),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_an_option_that_cannot_be_is_refused_when_it_is_given(case: str) -> None:
+    for takes in TAKEN.values():
+        takes()
+    make, message = REFUSED[case]
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: DeltaSource("in", header="true"),  # type: ignore[call-arg]
+        lambda: DeltaSink("out", compression="zstd"),  # type: ignore[call-arg]
+        lambda: FileSink("out", compression="zstd"),  # type: ignore[call-arg]
+        lambda: SqlSink("sqlite:///x", "t", batch=1),  # type: ignore[call-arg]
+    ],
+    ids=["DeltaSource", "DeltaSink", "FileSink", "SqlSink"],
+)
+def test_those_without_options_take_no_other_word(make: Callable[[], Any]) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        make()
+
+
+# -- Kafka, without Java or a broker ----------------------------------------------------------------------------------
+
+SERVERS = "broker:9092"
+
+
+def source(**options: Any) -> KafkaSource:
+    given: dict[str, Any] = {"topic": "clicks", "schema": "user string"} | options
+    return KafkaSource(SERVERS, **given)
+
+
+def sink(**options: Any) -> KafkaSink:
+    return KafkaSink(SERVERS, **({"topic": "totals"} | options))
+
+
+MISTAKES: dict[str, tuple[Callable[[], object], str]] = {
+    "a list of servers": (lambda: KafkaSource([SERVERS], "t", schema="a int"), "servers must be host:port"),  # type: ignore[arg-type]
+    "a server without a port": (lambda: KafkaSink("broker", "t"), "KafkaSink: servers must be host:port"),
+    "a password in the servers": (lambda: KafkaSink("me:secret@broker:9092", "t"), "servers must be host:port"),
+    "neither topic nor pattern": (lambda: source(topic=None), "name a topic, or a pattern of topics"),
+    "topic and pattern": (lambda: source(pattern="c.*"), "name a topic, or a pattern of topics; one of the two"),
+    "no topics": (lambda: source(topic=[]), "topic must be a name, or a list of names"),
+    "a pattern that is none": (lambda: source(topic=None, pattern="("), "is not a regular expression"),
+    "JSON without a schema": (lambda: source(schema=""), "format 'json' needs a schema"),
+    "Avro by DDL": (lambda: source(format="avro"), "needs the schema of a record, as JSON"),
+    "raw rows with a schema": (lambda: source(format="raw"), "leave out schema, key and with_metadata"),
+    "changes without a key": (lambda: source(changes=True), r"changes=True and key=\[…\] go together"),
+    "a key without changes": (lambda: source(key=["user"]), r"changes=True and key=\[…\] go together"),
+    "a key as text": (lambda: source(key="user", changes=True), r"must be a list of columns: \['user'\]"),
+    "a raw key of two columns": (
+        lambda: source(key=["a", "b"], changes=True, key_format="raw"), "key_format='raw' is the text of one column",
+    ),
+    "no offsets a batch": (lambda: source(max_offsets_per_batch=0), "max_offsets_per_batch must be at least 1, not 0"),
+    "a secret among the options": (
+        lambda: source(options={"sasl.jaas.config": "…"}), r"options_env=\{'sasl.jaas.config': 'MY_VARIABLE'\}",
+    ),
+    "a key store's password": (lambda: sink(options={"ssl.key.password": "…"}), "holds a secret"),
+    "an option that is ours": (
+        lambda: source(options={"isolation.level": "read_uncommitted"}), r"\['isolation.level'\] are set by Statelake",
+    ),
+    "a topic that is none": (lambda: sink(topic="my topic"), "'my topic' cannot name a topic"),
+    "markers among the rows": (lambda: sink(marker_topic="totals"), "markers need a topic of their own"),
+    "a sink's key as text": (lambda: sink(key="user"), r"must be a list of columns: \['user'\]"),
+    "a sink of Avro without a schema": (
+        lambda: sink(format="avro"), "KafkaSink of format 'avro' needs the schema of a record, as JSON",
+    ),
+    "a sink of Avro by a type that is no record": (
+        lambda: sink(format="avro", schema='"string"'), "KafkaSink of format 'avro' needs the schema of a record",
+    ),
+    "a sink of JSON with a schema": (lambda: sink(schema="{}"), "schema= is that of Avro: set format='avro'"),
+    "a key of raw rows": (lambda: sink(format="raw", key=["k"]), "have their key in the column key"),
+    "transactions without rows": (
+        lambda: sink(max_rows_per_transaction=0), "max_rows_per_transaction must be at least 1, not 0",
+    ),
+    "no time": (lambda: sink(transaction_timeout=0), "transaction_timeout must be longer than nothing"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_refused_with_what_to_do(mistake: str) -> None:
+    make, message = MISTAKES[mistake]
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required"
+WHOLE = f'{LOGIN} username="me" password="a \\" secret;";'
+
+
+def test_a_secret_is_asked_for_where_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = KafkaCluster(SERVERS, {"security.protocol": "SASL_SSL"}, {"sasl.jaas.config": "LAKE_JAAS"})
+    with pytest.raises(SetupError, match=r"the environment variable LAKE_JAAS, which holds sasl.jaas.config"):
+        cluster.properties()
+    monkeypatch.setenv("LAKE_JAAS", WHOLE)
+    assert cluster.properties()["sasl.jaas.config"] == WHOLE
+    assert "secret" not in repr(cluster) + str(cluster.to_json())
+    assert KafkaCluster.from_json(cluster.to_json()) == cluster
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "a-secret",
+        "a-secret ;",
+        "me a-secret;",
+        WHOLE[:-1],
+        f"{LOGIN} a-secret;",
+        f'{LOGIN} password="a-secret;',
+    ],
+)
+def test_what_is_no_login_is_refused_without_showing_it(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka would quote parts of it: of a password, where that alone stands in the variable."""
+    monkeypatch.setenv("LAKE_JAAS", wrong)
+    with pytest.raises(SetupError, match=r"LAKE_JAAS must hold sasl.jaas.config as a whole") as caught:
+        KafkaCluster(SERVERS, {}, {"sasl.jaas.config": "LAKE_JAAS"}).properties()
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("login", "missing"),
+    [
+        (f'{LOGIN} username="a-secret";', "with a password,"),
+        (f'{LOGIN} username="a-secret" password="";', "with a password,"),
+        (f'{LOGIN} username="me" note="password=a-secret";', "with a password,"),
+        (f"{LOGIN} password=a-secret;", "with a username,"),
+        (f"{LOGIN} ;", "with a username and a password,"),
+        (f'{SCRAM} username="a-secret";', "with a password,"),
+    ],
+)
+def test_a_login_without_a_name_or_a_password_is_refused(
+    login: str, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka's clients would try until their patience ends, and then tell of that."""
+    monkeypatch.setenv("LAKE_JAAS", login)
+    with pytest.raises(
+        SetupError, match=f"LAKE_JAAS must hold sasl.jaas.config as a whole, {missing}"
+    ) as caught:
+        KafkaCluster(SERVERS, {}, {"sasl.jaas.config": "LAKE_JAAS"}).properties()
+    assert "secret" not in str(caught.value)
+
+
+def test_only_a_sink_with_keys_takes_changes() -> None:
+    changes = StatefulJob("feed").source("rows", DeltaSource("rows", changes=True))
+    with pytest.raises(
+        ConfigurationError, match="a KafkaSink takes inserts only, and its stream holds updates"
+    ):
+        changes.sink("out", sink())
+    changes.sink("out", sink(key=["user"]))

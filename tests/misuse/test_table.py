@@ -68,8 +68,8 @@ A rule by row that a run finds it cannot judge is refused, and so are rows that 
   microbatch/test_row_expectations::test_a_function_that_raises_ends_the_micro_batch
   microbatch/test_row_expectations::test_a_rule_that_fails_commits_nothing_and_names_rows
 An option of a source or sink that has no effect, or a value that it does not take, is refused when it is given
-  misuse/test_options::test_an_option_that_cannot_be_is_refused_when_it_is_given
-  misuse/test_options::test_those_without_options_take_no_other_word
+  misuse/test_choices::test_an_option_that_cannot_be_is_refused_when_it_is_given
+  misuse/test_choices::test_those_without_options_take_no_other_word
 An argument of an engine's call that does not fit is refused before anything is done, with what the call takes
   misuse/test_engine_arguments::test_the_message_names_call_argument_and_what_it_takes
   misuse/test_engine_arguments::test_one_name_in_place_of_a_list_is_refused_with_the_list
@@ -88,8 +88,8 @@ A column that no reader of files gets back is refused before the batch
 What an orchestrator is given (schedule, owners, suites, options) is checked when it is declared
   misuse/test_choices::test_what_an_orchestrator_is_given_is_checked_when_it_is_declared
 Advice for columns of a Delta table that changed helps
-  misuse/test_advice::test_what_is_said_of_a_renamed_column_helps
-  misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps
+  misuse/test_advice_of_damage::test_what_is_said_of_a_renamed_column_helps
+  misuse/test_advice_of_damage::test_what_is_said_of_a_further_column_before_a_sink_helps
 The advice of each class of errors helps when it is followed; test_ways_out names the tests of all classes
   misuse/test_wiring::test_a_refusal_and_its_advice
   misuse/test_ways_out::test_the_example_of_a_name_is_one
@@ -458,11 +458,11 @@ The URL of a database holds no password, and is of a database that was tried
   sinks/test_sql::test_what_cannot_be_a_sql_sink
   state_tables/test_sql_tables::test_what_cannot_be_a_table
 What a source or a sink of Kafka cannot do is refused, with what to do
-  misuse/test_kafka::test_a_mistake_is_refused_with_what_to_do
-  misuse/test_kafka::test_only_a_sink_with_keys_takes_changes
-  misuse/test_kafka::test_a_secret_is_asked_for_where_it_is_used
-  misuse/test_kafka::test_what_is_no_login_is_refused_without_showing_it
-  misuse/test_kafka::test_a_login_without_a_name_or_a_password_is_refused
+  misuse/test_choices::test_a_mistake_is_refused_with_what_to_do
+  misuse/test_choices::test_only_a_sink_with_keys_takes_changes
+  misuse/test_choices::test_a_secret_is_asked_for_where_it_is_used
+  misuse/test_choices::test_what_is_no_login_is_refused_without_showing_it
+  misuse/test_choices::test_a_login_without_a_name_or_a_password_is_refused
 State files that are gone or damaged are reported by readers and by the next batch
   queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
 

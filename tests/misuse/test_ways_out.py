@@ -57,7 +57,7 @@ from state_engine.machine.settings import load_settings
 from state_engine.microbatch.executor import GraphExecutor
 from state_engine.storage import checkpoint_log
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.docs.test_error_catalogue import ENTRIES
+from tests.docs.test_reference import ENTRIES
 from tests.misuse.test_table import functions
 from tests.support.environments import PROJECT
 
@@ -94,9 +94,9 @@ FOLLOWED = {
     "SetupError": "engine/test_clocks::test_ten_years_ahead_and_back",
     "SinkBehindError": "publishing/test_lost_sinks::"
     "test_a_deleted_output_is_noticed_and_made_again_from_what_was_recorded",
-    "SinkError": "misuse/test_advice::test_what_is_said_of_a_further_column_before_a_sink_helps",
+    "SinkError": "misuse/test_advice_of_damage::test_what_is_said_of_a_further_column_before_a_sink_helps",
     "SinkIdentityError": "state_tables/test_following::test_a_table_of_another_root_is_refused_or_adopted",
-    "SourceError": "misuse/test_advice::test_what_is_said_of_a_renamed_column_helps",
+    "SourceError": "misuse/test_advice_of_damage::test_what_is_said_of_a_renamed_column_helps",
     "SparkLostError": "spark/test_failures::test_a_killed_jvm_is_reported_and_the_next_process_goes_on",
     "StaleParentError": "microbatch/test_fencing::test_a_zombie_that_wakes_up_changes_nothing",
     "StateAccessError": HERE + "test_a_map_is_collected_before_it_is_changed",
