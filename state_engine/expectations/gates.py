@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from state_engine.core.errors import ConfigurationError
-from state_engine.expectations.suites import OfSink, Suite
+from state_engine.core.types.columns import one_chunk
+from state_engine.expectations.suites import OfSink, OfState, Suite
 from state_engine.job.job import OnBreach, StatefulJob
 from state_engine.sinks.bounds import MOST_SHOWN, Bound, Breach, StagedRows
+from state_engine.state_tables.table_form import VALUE
 
 
 @dataclass(frozen=True)
@@ -19,9 +23,9 @@ class SuiteBound(Bound):
 
     @property
     def sink(self) -> str:
-        """Name of the sink that the suite is about."""
-        assert isinstance(self.suite.of, OfSink)
-        return self.suite.of.sink
+        """Name of the sink or state that the suite is about."""
+        of = self.suite.of
+        return of.sink if isinstance(of, OfSink) else f"{of.operator}.{of.state}"
 
     @property
     def text(self) -> str:
@@ -30,7 +34,7 @@ class SuiteBound(Bound):
 
     @property
     def columns(self) -> Mapping[str, tuple[str, ...] | None]:
-        """All columns of the sink."""
+        """All columns of the sink or state."""
         return {self.sink: None}
 
     @property
@@ -41,7 +45,12 @@ class SuiteBound(Bound):
         """The expectations that staged rows do not meet, and some of these rows; not judged if there are none."""
         from state_engine.expectations.validation import judged  # it takes seconds to import what this needs
 
-        rows = staged.table(self.sink, None)
+        of = self.suite.of
+        rows = (
+            flat(staged.entries(of.operator, of.state))
+            if isinstance(of, OfState)
+            else staged.table(self.sink, None)
+        )
         if not rows.num_rows:
             return None
         outcomes = judged(self.suite, rows)
@@ -54,6 +63,22 @@ class SuiteBound(Bound):
         sample = [row for name in broken for row in outcomes[name].sample]
         shown = tuple(row if isinstance(row, Mapping) else {"value": row} for row in sample[:MOST_SHOWN])
         return Breach("; ".join(f"{name}: {outcomes[name].summary}" for name in broken), shown)
+
+
+def flat(entries: pa.Table) -> pa.Table:
+    """Entries with a column ``value_<field>`` for each field of a record, as suites of states name them.
+
+    Example:
+        >>> flat(pa.table({"k": [1], "value": [{"n": 2}]})).column_names
+        ['k', 'value_n']
+    """
+    kind = entries.schema.field(VALUE).type if VALUE in entries.column_names else None
+    if kind is None or not pa.types.is_struct(kind):
+        return entries
+    value = one_chunk(entries[VALUE])
+    fields = dict(zip((f"{VALUE}_{name}" for name in kind.names), value.flatten(), strict=True))
+    others = [name for name in entries.column_names if name != VALUE]
+    return pa.table({name: entries[name] for name in others} | fields)
 
 
 def add_gates(job: StatefulJob, suites: tuple[Suite, ...]) -> None:

@@ -86,9 +86,10 @@ class Suite:
         of: what is looked at.
         expectations: at least one.
         identified_by: columns that are shown of rows that are not as expected.
-        gate: whether a micro-batch is judged by the suite before it is committed, by what it has staged for the sink:
-            ``True`` or ``"stop"`` to commit nothing if an expectation of severity ``error`` is not met, ``"hold"`` to
-            hold it, see ``StatefulJob.gate``. The suite reads all staged rows on the driver, as a pandas DataFrame.
+        gate: whether a micro-batch is judged by the suite before it is committed, by what it has staged for the sink,
+            or the entries of the state that it changes: ``True`` or ``"stop"`` to commit nothing if an expectation of
+            severity ``error`` is not met, ``"hold"`` to hold it, see ``StatefulJob.gate``. The suite reads all of them
+            on the driver, as a pandas DataFrame.
 
     Raises:
         ConfigurationError: a part is not what it must be.
@@ -119,9 +120,4 @@ class Suite:
             raise ConfigurationError(
                 f"{where}: a gate is broken by expectations of severity 'error', and it has none: give one, or leave "
                 "gate out"
-            )
-        if self.gate and isinstance(self.of, OfState):
-            raise ConfigurationError(
-                f"{where}: a gate judges what is staged for a sink, and not a state: leave gate out, or let it be of "
-                "OfSink(...)"
             )

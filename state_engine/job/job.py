@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from state_engine.core.checkpoints.clock_jumps import MAX_JUMP
 from state_engine.core.checkpoints.compaction_policy import CompactionPolicy
@@ -34,7 +34,7 @@ from state_engine.job.stream import column_names
 from state_engine.job.streams import DataStream
 from state_engine.job.time_policies import check_time_policies, time_policy, warn_of_outages
 from state_engine.machine.defects import guarded_class
-from state_engine.sinks.bounds import Bound
+from state_engine.sinks.bounds import Bound, ShareOfLast
 from state_engine.sources.base import Source
 from state_engine.sources.changes.change_format import ChangeFormat
 from state_engine.sources.changes.decoded_source import decoded
@@ -302,15 +302,17 @@ class StatefulJob:
         return f"{method}_{number}"
 
     def gate(self, name: str, bound: Bound, otherwise: OnBreach = "stop") -> None:
-        """Judge each micro-batch by what it has staged for sinks, before anything of it is committed.
+        """Judge each micro-batch by what it has staged for sinks and states, before anything of it is committed.
 
-        A bound reads staged files on the driver: of ``NoKeyTwice`` and ``SameSum`` the columns that they name. While
+        Of a published table, of a sink with ``key=`` and of a state, these are the entries that the micro-batch
+        changes, as rows of the table. A bound reads staged files on the driver: of ``NoKeyTwice`` and ``SameSum`` the
+        columns that they name. While
         the next micro-batch of a run may begin beside the last steps of this one, it does not in a job with gates.
 
         Args:
             name: of the gate; unique in the job.
-            bound: ``RowsBetween``, ``ShareOfLast``, ``NoKeyTwice`` or ``SameSum``; on sinks that the job has already.
-                A sink with ``key=`` has none: it shows state.
+            bound: ``RowsBetween``, ``ShareOfLast``, ``NoKeyTwice`` or ``SameSum``; on sinks, published tables or keyed
+                states, ``operator.state``, that the job has already. ``ShareOfLast`` is for sinks without ``key=``.
             otherwise: ``stop`` ends the run with ``GateError``, and nothing of the micro-batch is committed. ``hold``
                 commits it on a branch ``held_<id>``, which no reader sees, and ends the run with ``GateError``; until
                 somebody promotes or drops the branch, or promotes another one, each run ends at once.
@@ -333,10 +335,18 @@ class StatefulJob:
                 "Use otherwise='stop'"
             )
         for sink, columns in bound.columns.items():
+            if judged_state(self, sink) is not None:
+                if isinstance(bound, ShareOfLast):
+                    raise ConfigurationError(
+                        f"{where}: '{sink}' shows a state, of which a checkpoint does not count changed entries: use "
+                        "RowsBetween, or ShareOfLast on a sink of the stream before it"
+                    )
+                continue
             if sink not in self.sinks:
                 raise ConfigurationError(
-                    f"{where}: job '{self.name}' stages nothing for a sink '{sink}', but for {list(self.sinks)}. "
-                    "Declare the sink before the gate; a sink with key=[…] shows state, so judge the stream before it"
+                    f"{where}: job '{self.name}' stages nothing for a sink '{sink}', but for "
+                    f"{[*self.sinks, *self.published]}. Declare the sink or table before the gate; a state is named "
+                    "operator.state"
                 )
             if columns != () and getattr(self.sinks[sink].sink, "format", "parquet") == "csv":
                 raise ConfigurationError(
@@ -396,3 +406,34 @@ def _max_parallelism(parallelism: int, declared: int | None, *, what: str) -> in
     except ValueError as error:
         raise ConfigurationError(f"{what}: {error}") from None
     return max_parallelism
+
+
+class JudgedState(NamedTuple):
+    """A state that a gate looks at; ``map_key`` as in ``publish_state``."""
+
+    operator: str
+    state: str
+    map_key: str | None = "map_key"
+
+
+def judged_state(job: StatefulJob, name: str) -> JudgedState | None:
+    """The state that a name stands for; None where it is a sink's, or nothing's.
+
+    Example:
+        >>> from state_engine import FileSource, StatefulJob
+        >>> job = StatefulJob("balances")
+        >>> rows = job.source("rows", FileSource("/in", schema="account string, cents bigint"))
+        >>> _ = rows.key_by("account").sum("cents", uid="sums")
+        >>> judged_state(job, "sums.rolling"), judged_state(job, "gone.rolling")
+        (JudgedState(operator='sums', state='rolling', map_key='map_key'), None)
+    """
+    if name in job.sinks:
+        return None
+    table = job.published.get(name)
+    if table is not None:
+        return JudgedState(table.operator.uid, table.state, table.map_key)
+    uids = [uid for uid, node in job.operators.items() if node.keyed and name.startswith(f"{uid}.")]
+    if not uids:
+        return None
+    uid = max(uids, key=len)
+    return JudgedState(uid, name.removeprefix(f"{uid}."))

@@ -309,7 +309,7 @@ class CheckpointCoordinator:
         Raises:
             GateError: a gate stops it.
         """
-        return judge(self._job, batch, done) if self._job.gates else batch
+        return judge(self._job, batch, done, self._tables.layout) if self._job.gates else batch
 
     def _write_positions(self, batch: BatchContext) -> list[DataFile]:
         """What the batch appends to the positions of sources, as a file; none where they stay where they are."""

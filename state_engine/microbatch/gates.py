@@ -13,77 +13,32 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
-
-import pyarrow as pa
+from collections.abc import Iterator
 
 from state_engine.core.checkpoints.checkpoint import MAIN, CheckpointRow, GateVerdict
 from state_engine.core.checkpoints.history import History
-from state_engine.core.errors import ConfigurationError, GateError
+from state_engine.core.errors import GateError
 from state_engine.job.job import Gate, StatefulJob
-from state_engine.microbatch.attempt_outputs import AttemptSinks
 from state_engine.microbatch.batch import BatchContext
 from state_engine.microbatch.batch_result import Execution
 from state_engine.microbatch.findings import Finding, Part
-from state_engine.sinks.base import WRITE_ID
+from state_engine.microbatch.staged_batch import StagedBatch
 from state_engine.sinks.bounds import Breach
-from state_engine.storage.stores.files import join
-from state_engine.storage.stores.parquet_reading import open_recorded
+from state_engine.storage.layout import JobLayout
 
 _LOG = logging.getLogger(__name__)
 _HELD = "held_"
 GUIDE = "docs/guides/gates.md"
 
 
-@dataclass(frozen=True)
-class StagedBatch:
-    """What an attempt has staged, for bounds.
-
-    Attributes:
-        path: rows that the micro-batch continues.
-    """
-
-    outputs: AttemptSinks
-    path: Sequence[CheckpointRow]
-
-    def rows(self, sink: str) -> int:
-        return sum(file.rows for file in self.outputs.files.get(sink, ()))
-
-    def table(self, sink: str, columns: Sequence[str] | None) -> pa.Table:
-        target = self.outputs.targets.get(sink)
-        if target is None:  # nothing came: no column is known
-            return pa.table({name: pa.nulls(0, pa.int64()) for name in columns or ()})
-        if columns is None:
-            columns = [name for name in target.schema.names if name != WRITE_ID]
-        missing = [name for name in columns if name not in target.schema.names]
-        if missing:
-            raise ConfigurationError(
-                f"a gate reads the columns {missing} of sink '{sink}', which has {target.schema.names}"
-            )
-        schema = pa.schema([target.schema.field(name) for name in columns])
-        files = [file for file in self.outputs.files.get(sink, ()) if file.rows]
-        parts = [
-            open_recorded(join(target.uri, file.path), file, of=f"sink '{sink}'").read(list(columns))
-            for file in files
-        ]
-        return pa.concat_tables([schema.empty_table(), *[part.cast(schema) for part in parts]])
-
-    def rows_before(self, sink: str, batches: int) -> list[int]:
-        newest = islice((row for row in reversed(self.path) if row.kind.is_micro_batch), batches)
-        staged = [row.sink(sink) for row in newest]
-        return [0 if one is None else one.rows for one in reversed(staged)]
-
-
-def judge(job: StatefulJob, batch: BatchContext, done: Execution) -> BatchContext:
+def judge(job: StatefulJob, batch: BatchContext, done: Execution, layout: JobLayout) -> BatchContext:
     """Judge what is staged by all gates of a job; the batch, with the branch of its commit.
 
     Raises:
         GateError: a gate that stops is broken, or one that holds where there is no checkpoint to hold it beside.
-        ConfigurationError: a gate reads a column that its sink does not have.
+        ConfigurationError: a gate reads a column that its sink or state does not have.
     """
-    staged = StagedBatch(done.outputs, batch.path)
+    staged = StagedBatch(job, done, batch.path, layout)
     broken = {gate.name: breach for gate in job.gates.values() if (breach := gate.bound.breach(staged))}
     done.gates = [
         GateVerdict(gate.name, gate.bound.text, gate.otherwise, _text(broken.get(gate.name)))
@@ -100,7 +55,7 @@ def judge(job: StatefulJob, batch: BatchContext, done: Execution) -> BatchContex
         return batch
     stops = [job.gates[name] for name in broken if job.gates[name].otherwise == "stop" or not batch.path]
     if stops:
-        raise _stopped(job, stops[0], broken[stops[0].name], done.outputs, first=not batch.path)
+        raise _stopped(job, stops[0], broken[stops[0].name], staged, first=not batch.path)
     return batch.on_branch(f"{_HELD}{batch.checkpoint_id}")
 
 
@@ -111,30 +66,17 @@ def _text(breach: Breach | None) -> str:
     return f"{breach.text}: {rows}" if rows else breach.text
 
 
-def _stopped(
-    job: StatefulJob, gate: Gate, breach: Breach, outputs: AttemptSinks, *, first: bool
-) -> GateError:
-    staged = _places(outputs, gate)
-    where = f" The rows that were staged: {', '.join(staged)}, until a vacuum deletes them." if staged else ""
+def _stopped(job: StatefulJob, gate: Gate, breach: Breach, staged: StagedBatch, *, first: bool) -> GateError:
+    places = [place for name in gate.bound.columns for place in staged.places(name)]
+    where = f" The rows that were staged: {', '.join(places)}, until a vacuum deletes them." if places else ""
     beside = ", and there is no checkpoint yet that it could be held beside" if first else ""
     return GateError(
         f"job '{job.name}': gate '{gate.name}' is broken ({gate.bound.text}): {_text(breach)}. Nothing of this "
         f"micro-batch was committed{beside}.{where} Repair the input or the code and run again; or change the gate. "
         f"See {GUIDE}",
         rule=gate.name,
-        staged=staged,
+        staged=places,
     )
-
-
-def _places(outputs: AttemptSinks, gate: Gate) -> list[str]:
-    """The staged files of the sinks that a gate looks at."""
-    targets: Mapping[str, str] = {name: target.uri for name, target in outputs.targets.items()}
-    return [
-        join(targets[sink], file.path)
-        for sink in gate.bound.columns
-        for file in outputs.files.get(sink, ())
-        if file.rows
-    ]
 
 
 # -- what is held ------------------------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ class StagedRows(Protocol):
     def rows_before(self, sink: str, batches: int) -> list[int]:
         """Numbers of rows that the last micro-batches before staged for it, the newest last."""
 
+    def entries(self, operator: str, state: str) -> pa.Table:
+        """Entries of a keyed state that it changes, in the columns of ``read_state``."""
+
 
 @dataclass(frozen=True)
 class Breach:

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.keys.entry_codes import entry_codes, last_rows
 from state_engine.core.keys.key_groups import KeyGroupRange
+from state_engine.core.state.state_schema import StateSchema
 from state_engine.core.state.state_table import CLEAR, DELETE, PUT
 from state_engine.core.types.columns import one_chunk
 from state_engine.core.types.ddl import parse_ddl
@@ -73,27 +74,14 @@ class StateReader:
         """What a known way changes."""
         if way.back or self.form.shape == "list":
             return self._compared(way, before)
-        return self._forth(self._changes(way))
+        form, newest = self.form, newest_of(self.form, self._changes(way))
+        return TableChange(
+            cleared=form.identity_rows(newest.cleared, key_only=True),
+            deleted=form.identity_rows(newest.deleted),
+            rows=form.rows(newest.written),
+        )
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def _forth(self, changes: pa.Table) -> TableChange:
-        """Changes that follow each other, as what is left of them."""
-        form, keys = self.form, entry_codes([one_chunk(changes["key"])])
-        done = ChangeOps(keys, one_chunk(changes["op"]))
-        cleared = last_rows(keys, np.flatnonzero(done.are(CLEAR)))
-        counting = np.flatnonzero(done.after_clear() & ~done.are(CLEAR))
-        live = changes.take(pa.array(counting))
-        codes = [pa.array(keys[counting])]
-        if form.shape == "map":
-            codes.append(one_chunk(live[form.column]).field("key"))
-        last = np.sort(last_rows(entry_codes(codes)))
-        puts, gone = (last[done.are(op)[counting[last]]] for op in (PUT, DELETE))
-        return TableChange(
-            cleared=form.identity_rows(changes.take(pa.array(np.sort(cleared[cleared >= 0]))), key_only=True),
-            deleted=form.identity_rows(live.take(pa.array(gone))),
-            rows=form.rows(live.take(pa.array(puts))),
-        )
 
     def _compared(self, way: StateWay, before: Sequence[CheckpointRow]) -> TableChange:
         hashes = KeyHashes(self._changes(way)["key_hash"].to_numpy())
@@ -125,8 +113,7 @@ class StateReader:
             if (operator := row.operator(self._uid)) is not None
             for file in (operator.expired if expired else operator.changelog)
         ]
-        changes = read_changes(self._spec(self._path[-1]), files, AllKeys())
-        return changes.filter(pc.equal(changes["state"], self._schema.column_name)).combine_chunks()
+        return changes_in(self._spec(self._path[-1]), self._schema, files)
 
     def _rows_of(
         self,
@@ -149,6 +136,41 @@ class StateReader:
         if entries is None:
             return self.form.columns.schema.empty_table()
         return self.form.rows(entries)
+
+
+class NewestChanges(NamedTuple):
+    """Changes of a state that follow each other, as what is left of them: one for each entry.
+
+    Attributes:
+        cleared: of keys that lose all entries from before.
+        deleted: of entries that go.
+        written: of entries that come, or have another value.
+    """
+
+    cleared: pa.Table
+    deleted: pa.Table
+    written: pa.Table
+
+
+def changes_in(spec: BaseSpec, schema: StateSchema, files: Sequence[ListedFile]) -> pa.Table:
+    """The changes of one state in files, in their order."""
+    changes = read_changes(spec, files, AllKeys())
+    return changes.filter(pc.equal(changes["state"], schema.column_name)).combine_chunks()
+
+
+def newest_of(form: TableForm, changes: pa.Table) -> NewestChanges:
+    """What is left of changes of a value or a map."""
+    keys = entry_codes([one_chunk(changes["key"])])
+    done = ChangeOps(keys, one_chunk(changes["op"]))
+    cleared = last_rows(keys, np.flatnonzero(done.are(CLEAR)))
+    counting = np.flatnonzero(done.after_clear() & ~done.are(CLEAR))
+    live = changes.take(pa.array(counting))
+    codes = [pa.array(keys[counting])]
+    if form.shape == "map":
+        codes.append(one_chunk(live[form.column]).field("key"))
+    last = np.sort(last_rows(entry_codes(codes)))
+    deleted, written = (live.take(pa.array(last[done.are(op)[counting[last]]])) for op in (DELETE, PUT))
+    return NewestChanges(changes.take(pa.array(np.sort(cleared[cleared >= 0]))), deleted, written)
 
 
 def compared_by_portions(

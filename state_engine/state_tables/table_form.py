@@ -101,6 +101,12 @@ class TableForm:
         parts = self.identities(entries) | self._values(entries)
         return _table(parts, columns.schema)
 
+    def entries(self, entries: pa.Table) -> pa.Table:
+        """Entries as rows with the whole value in one column, as ``read_state`` gives them."""
+        fields = [self.columns.schema.field(name) for name in self.columns.identity]
+        schema = pa.schema([*fields, pa.field(VALUE, self._value_type)])
+        return _table(self.identities(entries) | {VALUE: self._value(entries)}, schema)
+
     def identities(self, entries: pa.Table) -> dict[str, pa.Array]:
         """The columns that identify rows, as far as key and map key give them."""
         key = one_chunk(entries["key"])
@@ -142,14 +148,18 @@ class TableForm:
         kind = self._value_type
         return _fields(kind) if pa.types.is_struct(kind) else [(VALUE, kind)]
 
-    def _values(self, entries: pa.Table) -> dict[str, pa.Array]:
+    def _value(self, entries: pa.Table) -> pa.Array:
         array = one_chunk(entries[self.column])
         if self.shape == "map":
-            array = array.field("value")
-        elif self.shape == "list":
+            return array.field("value")
+        if self.shape == "list":
             elements = array.flatten().field("value")
             lengths = pc.cumulative_sum(array.value_lengths().fill_null(0))
-            array = pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), lengths]), elements)
+            return pa.ListArray.from_arrays(pa.concat_arrays([pa.array([0], pa.int32()), lengths]), elements)
+        return array
+
+    def _values(self, entries: pa.Table) -> dict[str, pa.Array]:
+        array = self._value(entries)
         if not pa.types.is_struct(array.type):
             return {VALUE: array}
         return _named(self._value_fields, array)

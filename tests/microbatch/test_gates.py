@@ -17,8 +17,12 @@ from pyspark.sql import SparkSession
 
 from state_engine import (
     DeltaSink,
+    DeltaStateTable,
     FileSink,
     FileSource,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
     NoKeyTwice,
     RowsBetween,
     SameSum,
@@ -28,6 +32,7 @@ from state_engine import (
     StatefulJob,
     TimePartitions,
     Types,
+    ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError, GateError
 from state_engine.monitoring.job_history import read_history
@@ -284,11 +289,116 @@ def test_what_cannot_be_a_gate_is_refused_when_the_job_is_built() -> None:
     job.gate("text_rows", RowsBetween("text"))
 
 
+class _Totals(KeyedProcessFunction):
+    """Sums by account; and by account and day, of which a day without money goes."""
+
+    def open(self, runtime_context: Any) -> None:
+        self._total = runtime_context.get_state(ValueStateDescriptor("total", Types.LONG()))
+        self._days = runtime_context.get_map_state(MapStateDescriptor("days", Types.STRING(), Types.LONG()))
+        self._seen = runtime_context.get_list_state(ListStateDescriptor("seen", Types.LONG()))
+
+    def process_element(self, value: Any, ctx: Any) -> Any:
+        self._total.update((self._total.value() or 0) + value.cents)
+        if value.cents:
+            self._days.put(value.day, (self._days.get(value.day) or 0) + value.cents)
+        elif self._days.contains(value.day):
+            self._days.remove(value.day)
+        self._seen.add(value.cents)
+        yield value
+
+
+def accounts(*gates: tuple[Bound, str]) -> StatefulJob:
+    job = StatefulJob("accounts", parallelism=3)
+    rows = job.source("rows", FileSource("/in", schema="account string, day string, cents bigint"))
+    totals = rows.key_by("account").process(
+        _Totals(), "account string, day string, cents bigint", uid="totals"
+    )
+    totals.publish_state("total", DeltaStateTable("/published"), name="balances")
+    totals.sink("out", CollectSink())
+    rows.sink("newest", DeltaSink("/newest", key=["account"]))
+    for number, (bound, otherwise) in enumerate(gates):
+        job.gate(f"gate_{number}", bound, otherwise)  # type: ignore[arg-type]
+    return job
+
+
+FIRST = [("a", "mon", 1), ("b", "mon", 2), ("a", "tue", 3), ("a", "mon", 4), ("b", "mon", 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("balances", [{"account": "a", "value": 8}, {"account": "b", "value": 2}]),
+        ("totals.total", [{"account": "a", "value": 8}, {"account": "b", "value": 2}]),
+        (
+            "totals.days",
+            [{"account": "a", "map_key": "mon", "value": 5}, {"account": "a", "map_key": "tue", "value": 3}],
+        ),
+        (
+            "newest",
+            [
+                {"account": "a", "day": "mon", "cents": 4},
+                {"account": "b", "day": "mon", "cents": 0},
+            ],
+        ),
+    ],
+)
+def test_a_gate_of_a_state_sees_the_entries_that_change_as_they_will_be(
+    name: str, rows: list[dict[str, Any]]
+) -> None:
+    seen: list[list[dict[str, Any]]] = []
+
+    class Looks(RowsBetween):
+        def breach(self, staged: Any) -> Any:
+            table = staged.table(self.sink, None)
+            assert staged.rows(self.sink) == table.num_rows
+            seen.append(sorted(table.to_pylist(), key=str))
+            return None
+
+    with run_in_memory(accounts((Looks(name), "stop"))) as run:
+        run.process({"rows": FIRST})
+        run.process({"rows": [("c", "wed", 7)]})
+    assert seen[0] == rows
+    (row,) = seen[1]
+    assert row["account"] == "c"
+    assert 7 in row.values()
+
+
+def test_a_state_that_breaks_a_gate_is_not_committed_or_held() -> None:
+    balances = _Below("balances", 100, column="value")
+    with run_in_memory(accounts((balances, "hold"), (RowsBetween("totals.days", 0, 3), "stop"))) as run:
+        run.process({"rows": FIRST})
+        with pytest.raises(GateError, match=r"held on branch 'held_2'.*1 amounts: .\"value\": 101"):
+            run.process({"rows": [("b", "mon", 99)]})
+        assert [row.value for row in run.table("balances")] == [8, 2]
+    with run_in_memory(accounts((RowsBetween("totals.days", 0, 3), "stop"))) as run:
+        with pytest.raises(GateError, match=r"totals\.days has 0 to 3 rows.*4 rows are staged") as stopped:
+            run.process({"rows": [("a", day, 1) for day in ("mon", "tue", "wed", "thu")]})
+        assert run.checkpoints() == []
+        assert stopped.value.staged == []
+
+
+def test_what_a_state_cannot_show_to_a_gate_is_refused() -> None:
+    for name in ("balances", "newest", "totals.total"):
+        with pytest.raises(ConfigurationError, match=f"'{name}' shows a state.*use RowsBetween"):
+            accounts((ShareOfLast(name), "stop"))
+    for name, says in (
+        ("totals.seen", "'seen' of operator 'totals', a list"),
+        ("totals.gone", r"'gone' of operator 'totals', which asked for \['days', 'seen', 'total'\]"),
+    ):
+        with run_in_memory(accounts((RowsBetween(name), "stop"))) as run:
+            with pytest.raises(ConfigurationError, match=says):
+                run.process({"rows": FIRST})
+            assert run.checkpoints() == []
+    with (
+        run_in_memory(accounts((NoKeyTwice("balances", ["cents"]), "stop"))) as run,
+        pytest.raises(ConfigurationError, match=r"the columns \['cents'\] of 'balances', which has"),
+    ):
+        run.process({"rows": FIRST})
+
+
 def test_a_column_that_a_sink_does_not_have_ends_the_micro_batch() -> None:
     with run_in_memory(judged_job(NoKeyTwice("out", ["missing"]))) as run:
-        with pytest.raises(
-            ConfigurationError, match="a gate reads the columns \\['missing'\\] of sink 'out'"
-        ):
+        with pytest.raises(ConfigurationError, match="a gate reads the columns \\['missing'\\] of 'out'"):
             run.process({"left": [(1, 1)]})
         assert run.checkpoints() == []
 
@@ -355,20 +465,22 @@ class Outputs:
 class _Below(RowsBetween):
     """No amount of a bound or more: a bound of one's own."""
 
-    def __init__(self, sink: str, limit: int) -> None:
+    def __init__(self, sink: str, limit: int, *, column: str = "amount") -> None:
         super().__init__(sink, 0)
         object.__setattr__(self, "limit", limit)
+        object.__setattr__(self, "column", column)
 
     @property
     def columns(self) -> Any:
-        return {self.sink: ("amount",)}
+        return {self.sink: (self.column,)}  # type: ignore[attr-defined]
 
     def breach(self, staged: Any) -> Any:
         from state_engine.sinks.bounds import Breach
 
-        amounts = staged.table(self.sink, ["amount"])["amount"].to_pylist()
+        column: str = self.column  # type: ignore[attr-defined]
+        amounts = staged.table(self.sink, [column])[column].to_pylist()
         above = [amount for amount in amounts if amount >= self.limit]  # type: ignore[attr-defined]
-        return Breach(f"{len(above)} amounts", tuple({"amount": a} for a in above[:5])) if above else None
+        return Breach(f"{len(above)} amounts", tuple({column: a} for a in above[:5])) if above else None
 
 
 @pytest.mark.spark
