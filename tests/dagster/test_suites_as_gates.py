@@ -89,12 +89,16 @@ def test_a_registered_job_has_the_gates_of_its_suites_once(gate: Any, otherwise:
 
 def test_a_suite_of_a_state_judges_the_entries_that_change() -> None:
     least = Expectation(
-        name="least", type="expect_column_values_to_be_between", arguments={"column": "value", "min_value": 0}
+        name="least",
+        type="expect_column_values_to_be_between",
+        arguments={"column": "value_amount", "min_value": 0},
     )
     suited = job()
     RegisteredJob(
         job=suited,
-        expectations=(Suite(name="of_sums", of=OfState("sums", "rolling"), expectations=(least,), gate=True),),
+        expectations=(
+            Suite(name="of_sums", of=OfState("sums", "rolling"), expectations=(least,), gate=True),
+        ),
     )
     with run_in_memory(suited) as run:
         run.process({"rows": [(1, 5), (2, 1), (1, -3)]})
@@ -102,7 +106,7 @@ def test_a_suite_of_a_state_judges_the_entries_that_change() -> None:
             GateError, match=r"of_sums.*sums\.rolling meets least.*1 of 2 rows are not as expected"
         ):
             run.process({"rows": [(2, -9), (3, 1)]})
-        assert run.state("sums", "rolling") == {1: 2, 2: 1}
+        assert {key: row.amount for key, row in run.state("sums", "rolling").items()} == {1: 2, 2: 1}
 
 
 def test_a_suite_that_cannot_be_a_gate_is_refused() -> None:
