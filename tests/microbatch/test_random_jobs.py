@@ -30,7 +30,7 @@ from state_engine import (
 )
 from state_engine.core.state.descriptors import StateDescriptor
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.core.state.ttl_kinds import Sum
+from tests.core.state.aggregates import Sum
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELAY_MS, COUNT = 10, 50

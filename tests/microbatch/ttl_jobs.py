@@ -18,8 +18,8 @@ from state_engine import (
     Time,
     ValueStateDescriptor,
 )
+from tests.core.state.aggregates import Sum
 from tests.core.state.steps import with_ttl
-from tests.core.state.ttl_kinds import Sum
 
 TTL_MS = 30
 EVENT = "at timestamp, k string, what string, n bigint"

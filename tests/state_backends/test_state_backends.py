@@ -23,9 +23,16 @@ from state_engine.core.state.state_table import KeyContext
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.state_backends.snapshot_task import SnapshotTask
 from state_engine.state_backends.state_backend import StateBackend
-from tests.core.state.models import CONFIGS, KINDS, StateModel, check_random_operations, check_stored, ops_of
+from tests.core.state.models import (
+    CONFIGS,
+    KINDS,
+    StateModel,
+    check_random_operations,
+    check_stored,
+    ops_of,
+    steps_of,
+)
 from tests.core.state.steps import Steps, ttl, with_ttl
-from tests.core.state.ttl_kinds import KINDS as TTL_KINDS
 from tests.state_backends.backends import BACKENDS, keyed, on
 
 EVERY_BACKEND = pytest.mark.parametrize("backend", [make() for make in BACKENDS.values()], ids=list(BACKENDS))
@@ -39,7 +46,7 @@ EVERY_BACKEND = pytest.mark.parametrize("backend", [make() for make in BACKENDS.
 def test_random_operations_equal_the_model(
     backend: StateBackend, config: StateTtlConfig | None, kind: str, data: st.DataObject, always: bool
 ) -> None:
-    steps = Steps(with_ttl(KINDS[kind].make(), config), restoring=always, opener=on(backend))
+    steps = steps_of(kind, config, restoring=always, opener=on(backend))
     check_random_operations(kind, config, steps, data.draw(ops_of(kind)))
 
 
@@ -73,21 +80,6 @@ def test_a_refused_element_changes_nothing(backend: StateBackend, kind: str, dat
         if data.draw(st.booleans()):
             steps.checkpoint()
     check_stored(kind, steps, models)
-
-
-@EVERY_BACKEND
-@pytest.mark.parametrize("kind", TTL_KINDS.values(), ids=list(TTL_KINDS))
-@pytest.mark.parametrize("event_time", [False, True], ids=["processing time", "event time"])
-def test_the_vector_of_written_items(backend: StateBackend, kind: Any, event_time: bool) -> None:
-    steps = Steps(
-        with_ttl(kind.make(), ttl(event_time=event_time)), opener=on(backend), event_time=event_time
-    )
-    for now, written in ((0, 1), (50, 2), (170, 3)):
-        steps.at(now, lambda s, v=written: kind.write(s, v))
-        shown = {0: 20, 50: 120, 170: 220}[now]
-        assert steps.at(shown, kind.read) == kind.shown(written)
-    assert steps.at(300, kind.read) == kind.empty
-    assert steps.physical() is None
 
 
 DESCRIPTORS: list[Callable[[], Any]] = [
@@ -172,14 +164,6 @@ def test_what_was_not_touched_is_no_change(backend: StateBackend) -> None:
     with four.keyed:
         assert four.seen() == (1, [1, 2], [("x", 1), ("y", 2)], [(-1, 1), (2, 2)])
         assert rows(four.keyed.snapshot(1)) == []
-
-
-@EVERY_BACKEND
-def test_adding_and_putting_write_only_what_is_new(backend: StateBackend) -> None:
-    four = Four(backend)
-    with four.keyed:
-        four.write(10)
-        assert rows(four.keyed.snapshot(1)) == FIRST
 
 
 @EVERY_BACKEND

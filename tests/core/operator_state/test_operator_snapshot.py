@@ -70,26 +70,6 @@ def test_even_split(parallelism: int, expected: Lists, restored: bool) -> None:
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])
-def test_union_at_a_restore(parallelism: int) -> None:
-    everything = flat(SEVEN)
-    assert lists(given_out(snapshots(UNION, SEVEN), parallelism, restored=True)) == [everything] * parallelism
-
-
-@pytest.mark.parametrize("parallelism", [1, 3])
-def test_union_at_a_rescale(parallelism: int) -> None:
-    everything = flat(SEVEN)
-    assert lists(given_out(snapshots(UNION, SEVEN), parallelism)) == [everything] * parallelism
-
-
-def test_union_does_not_act_between_micro_batches() -> None:
-    """Else a list that is written back would grow by the parallelism with every batch."""
-    now = snapshots(UNION, SEVEN)
-    for _ in range(3):
-        now = given_out(now, 2)
-    assert lists(now) == SEVEN
-
-
-@pytest.mark.parametrize("parallelism", [1, 2, 3])
 @pytest.mark.parametrize("restored", [False, True])
 @pytest.mark.parametrize("others", [[], [8, 9], [7]])
 def test_broadcast_is_one_copy_for_everyone(parallelism: int, restored: bool, others: list[int]) -> None:

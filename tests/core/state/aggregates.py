@@ -5,6 +5,17 @@ from __future__ import annotations
 from state_engine.core.state.aggregate_functions import AggregateFunction
 
 
+class Sum(AggregateFunction):
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        return accumulator + value
+
+    def get_result(self, accumulator: int) -> int:
+        return accumulator
+
+
 class Average(AggregateFunction):
     """Numbers in, (sum, count) stored, a float out."""
 

@@ -24,7 +24,7 @@ from state_engine.core.state.descriptors import (
 )
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from tests.core.state.aggregates import Collect
-from tests.core.state.steps import Steps, ttl
+from tests.core.state.steps import Steps, ttl, with_ttl
 
 Op = tuple[Any, ...]
 
@@ -123,11 +123,13 @@ class StateModel:
 
     kind: ModelledKind
     config: StateTtlConfig | None
-    entries: list[tuple[Any, Any, int]] = field(default_factory=list)
+    entries: list[tuple[Any, Any, Any]] = field(default_factory=list)
     now: int = 0
 
     def __post_init__(self) -> None:
         self.name = self.kind.make().kind
+        if self.config is not None and not self.config.is_enabled():
+            self.config = None
         config = self.config
         self.shows = config is not None and config.get_state_visibility() is config.StateVisibility(0)
         self.renews = config is not None and config.get_update_type() is config.UpdateType.OnReadAndWrite
@@ -150,7 +152,7 @@ class StateModel:
         return [item for _, item in items] if self.name == "list" else items[0][1]
 
     def _expired(self, entry: tuple[Any, Any, int]) -> bool:
-        return self.config is not None and entry[2] + 100 <= self.now
+        return self.config is not None and entry[2] is not None and entry[2] + 100 <= self.now
 
     def _read(self, which: Callable[[Any], bool] = lambda key: True) -> list[tuple[Any, Any, int]]:
         """The visible ones of the entries that are read; removes expired entries and renews the others."""
@@ -256,15 +258,28 @@ CONFIGS: dict[str, StateTtlConfig | None] = {
     "on read": ttl(on_read=True),
     "on write, shows expired": ttl(shows_expired=True),
     "on read, shows expired": ttl(on_read=True, shows_expired=True),
+    "on write, by event time": ttl(event_time=True),
+    "on read, by event time": ttl(on_read=True, event_time=True),
+    "disabled": ttl(build=lambda b: b.set_update_type(StateTtlConfig.UpdateType.Disabled)),
 }
 
 
+def steps_of(kind: str, config: StateTtlConfig | None, **options: Any) -> Steps:
+    """Steps on one state, by the time that its configuration counts."""
+    by_event_time = config is not None and config.get_ttl_time_characteristic().name == "EventTime"
+    return Steps(with_ttl(KINDS[kind].make(), config), event_time=by_event_time, **options)
+
+
 def check_random_operations(
-    kind: str, config: StateTtlConfig | None, steps: Steps, ops: list[tuple[Op, int, int, bool]]
-) -> None:
-    """Apply the same operations to a state and to its model; results and stored entries must be equal."""
-    models: dict[int, StateModel] = {}
-    now = 0
+    kind: str,
+    config: StateTtlConfig | None,
+    steps: Steps,
+    ops: list[tuple[Op, int, int, bool]],
+    models: dict[int, StateModel] | None = None,
+    now: int = 0,
+) -> int:
+    """Apply the same operations to a state and to its model; results and stored entries must be equal; until when."""
+    models = {} if models is None else models
     for op, key, wait, checkpoint in ops:
         now += wait
         model = models.setdefault(key, StateModel(KINDS[kind], config))
@@ -273,6 +288,7 @@ def check_random_operations(
         if checkpoint:
             steps.checkpoint()
     check_stored(kind, steps, models)
+    return now
 
 
 def check_stored(kind: str, steps: Steps, models: dict[int, StateModel]) -> None:

@@ -17,7 +17,6 @@ from state_engine.core.state.descriptors import (
 from state_engine.core.state.state import AppendingState, MergingState
 from tests.core.state.aggregates import Average, Collect
 from tests.core.state.handles import Bench
-from tests.core.state.steps import Steps
 
 
 class Longest(ReduceFunction):
@@ -130,18 +129,6 @@ MAKE: dict[str, Callable[[], Any]] = {
     "folding": lambda: folding(0, lambda a, b: a + b, int),
 }
 EVERY = pytest.mark.parametrize("kind", list(MAKE))
-
-
-@EVERY
-def test_keys_have_values_of_their_own_and_clear_forgets_one(kind: str) -> None:
-    steps = Steps(MAKE[kind]())
-    steps.at(0, lambda s: s.add(4), key="a")
-    steps.at(0, lambda s: s.add(6), key="b")
-    steps.at(0, lambda s: s.clear(), key="a")
-    assert steps.at(0, lambda s: s.get(), key="a") is None
-    assert steps.at(0, lambda s: s.get(), key="b") == 6
-    steps.at(0, lambda s: s.add(5), key="a")
-    assert steps.at(0, lambda s: s.get(), key="a") == 5
 
 
 @EVERY

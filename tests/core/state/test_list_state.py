@@ -22,13 +22,6 @@ def test_nothing_stored_is_an_empty_list() -> None:
     assert list(state) == []
 
 
-def test_elements_keep_their_order_and_repeat() -> None:
-    state = Bench().at(1).list()
-    state.add(2)
-    state.add_all([1, 2])
-    assert state.get() == [2, 1, 2]
-
-
 def test_adding_writes_only_what_was_added() -> None:
     bench = Bench(s={1: [1, 2]}).at(1)
     state = bench.list()
@@ -136,16 +129,6 @@ def test_elements_are_normalised() -> None:
     state = Bench().at(1).list("tinyint")
     with pytest.raises(ValueTypeError, match="between"):
         state.add(200)
-
-
-def test_keys_have_lists_of_their_own() -> None:
-    bench = Bench()
-    state = bench.list()
-    bench.at("a")
-    state.add(1)
-    bench.at("b")
-    state.add(2)
-    assert bench.entries() == {"a": [1], "b": [2]}
 
 
 def test_a_descriptor_needs_a_type() -> None:

@@ -119,13 +119,6 @@ def test_iterating_over_a_list_of_the_items_may_change_the_map() -> None:
     assert state.is_empty()
 
 
-def test_iteration_sees_the_writes_of_this_element() -> None:
-    state = Bench(s={1: {"a": 1}}).at(1).map()
-    state.put("b", 2)
-    state.put("a", 10)
-    assert dict(state.items()) == {"a": 10, "b": 2}
-
-
 def test_values_are_copies_in_both_directions() -> None:
     bench, written = Bench(s={1: {"a": [1]}}).at(1), [7]
     state = bench.map(str, list[int])

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from state_engine.core.errors import ConfigurationError, StateAccessError, ValueTypeError
-from state_engine.core.functions.every_function import KeyedProcessFunction
 from state_engine.core.state.aggregate_functions import AggregateFunction, defines_merge
 from state_engine.core.state.descriptors import (
     AggregatingStateDescriptor,
@@ -16,11 +15,8 @@ from state_engine.core.state.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
 )
-from state_engine.core.state.ttl import Stamped
-from state_engine.testing import KeyedHarness
 from tests.core.state.aggregates import Average, Collect
 from tests.core.state.handles import Bench
-from tests.core.state.steps import Steps, ttl, with_ttl
 
 MAKE: dict[str, Callable[[], StateDescriptor]] = {
     "list": lambda: ListStateDescriptor("s", int),
@@ -43,20 +39,6 @@ def handle(bench: Bench, kind: str) -> Any:
 
 def collecting(bench: Bench) -> Any:
     return bench.store.handle(AggregatingStateDescriptor("s", Collect(), list[int]), "aggregating")
-
-
-@EVERY
-def test_two_keys_become_one(kind: str) -> None:
-    steps = Steps(MAKE[kind]())
-    for key, added in (("a", (1, 5)), ("b", (2, 4, 9))):
-        for value in added:
-            steps.at(0, lambda s, v=value: s.add(v), key=key)
-    internal = steps.at(0, lambda s: s.get_internal(), key="a")
-    assert internal == INTERNALS[kind]
-    steps.at(0, lambda s: s.merge(internal), key="b")
-    steps.at(0, lambda s: s.clear(), key="a")
-    expected = {"list": [2, 4, 9, 1, 5], "reducing": 21, "aggregating": (21, 5)}
-    assert steps.checkpoint() == {"s": {"b": expected[kind]}}
 
 
 @EVERY
@@ -101,48 +83,6 @@ def test_merging_is_undone_with_its_element(kind: str) -> None:
         bench.context.roll_back()
         bench.context.undo = None
         assert (state.get_internal(), bench.changes()) == (before, [])
-
-
-@EVERY
-def test_what_is_merged_lives_from_now_on(kind: str) -> None:
-    steps = Steps(with_ttl(MAKE[kind](), ttl()))
-    steps.at(0, lambda s: s.add(1), key="a")
-    steps.at(0, lambda s: s.add(5), key="a")
-    steps.at(20, lambda s: s.add(9), key="b")
-    internal = steps.at(80, lambda s: s.get_internal(), key="a")
-    assert internal == INTERNALS[kind], "without its times"
-    steps.at(90, lambda s: s.merge(internal), key="b")
-    stored: dict[str, Any] = {
-        "list": [Stamped(9, 20), Stamped(1, 90), Stamped(5, 90)],
-        "reducing": Stamped(15, 90),
-        "aggregating": Stamped((15, 3), 90),
-    }
-    assert steps.physical("b") == stored[kind]
-    left = {"list": INTERNALS["list"], "reducing": 15, "aggregating": (15, 3)}
-    assert steps.at(189, lambda s: s.get_internal(), key="b") == left[kind]
-    assert steps.at(190, lambda s: s.get_internal(), key="b") is None
-    assert steps.physical("b") is None
-
-
-@EVERY
-def test_what_has_expired_is_not_merged_and_merged_into_nothing(kind: str) -> None:
-    steps = Steps(with_ttl(MAKE[kind](), ttl()))
-    for key in "ab":
-        steps.at(0, lambda s: s.add(3), key=key)
-    internal = steps.at(100, lambda s: s.get_internal(), key="a")
-    assert internal is None
-    steps.at(100, lambda s: s.merge(internal), key="b")
-    steps.at(100, lambda s: s.merge(INTERNALS[kind]), key="b")
-    assert steps.at(100, lambda s: s.get_internal(), key="b") == INTERNALS[kind]
-
-
-@EVERY
-def test_reading_what_is_stored_renews_it_where_reads_do(kind: str) -> None:
-    steps = Steps(with_ttl(MAKE[kind](), ttl(on_read=True)))
-    steps.at(0, lambda s: s.add(3))
-    assert steps.at(90, lambda s: s.get_internal()) is not None
-    assert steps.at(180, lambda s: s.get_internal()) is not None
-    assert steps.at(280, lambda s: s.get_internal()) is None
 
 
 def test_what_is_given_and_what_was_gotten_is_the_callers() -> None:
@@ -230,32 +170,3 @@ def test_without_a_key_there_is_nothing_to_merge(kind: str, use: str) -> None:
     state = handle(Bench(), kind)
     with pytest.raises(StateAccessError, match="state 's' was used without a current key"):
         getattr(state, use)(*[INTERNALS[kind]] * (use == "merge"))
-
-
-class Sessions(KeyedProcessFunction):
-    """Averages per visitor; (visitor, None, other) merges the state of a visitor into that of another."""
-
-    def open(self, runtime_context: Any) -> None:
-        self.seen = runtime_context.get_aggregating_state(
-            AggregatingStateDescriptor("seen", Average(), tuple[int, int])
-        )
-
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        _, number, given = value
-        if number is not None:
-            self.seen.add(number)
-        elif isinstance(given, str):
-            yield given, None, self.seen.get_internal()
-            self.seen.clear()
-        else:
-            self.seen.merge(given)
-
-
-def test_sessions_of_keys_that_turn_out_to_be_one() -> None:
-    harness = KeyedHarness(Sessions(), key_by=lambda value: value[0], parallelism=3)
-    moved = harness.process(
-        [("ann", 1, None), ("guest", 3, None), ("guest", 8, None), ("guest", None, "ann")]
-    )
-    assert moved == [("ann", None, (11, 2))]
-    assert harness.process(moved) == []
-    assert harness.state("seen") == {"ann": (12, 3)}

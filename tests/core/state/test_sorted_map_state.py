@@ -21,14 +21,6 @@ def sorted_map(bench: Bench, key: Any = int, value: Any = int) -> SortedMapState
     return state
 
 
-def test_nothing_stored_has_no_ends_and_no_parts() -> None:
-    state = sorted_map(Bench().at(1))
-    assert (state.first_entry(), state.last_entry()) == (None, None)
-    assert list(state.head_items(5)) == list(state.tail_items(5)) == list(state.sub_items(1, 5)) == []
-    assert list(state) == list(state.items()) == list(state.keys()) == list(state.values()) == []
-    assert state.is_empty()
-
-
 ORDERS: list[tuple[Any, list[Any]]] = [
     (int, [-300, -2, -1, 0, 1, 255, 256]),
     (float, [-math.inf, -1.5, -1.0, 0.0, 1e-300, 2.0, math.inf]),
@@ -55,14 +47,6 @@ def test_entries_are_in_key_order(kind: Any, keys: list[Any], restoring: bool) -
         for from_ in range(len(keys)):
             items = steps.at(0, lambda s, a=from_, b=to: s.sub_items(keys[a], keys[b]))
             assert items == ordered[from_:to]
-
-
-def test_bounds_need_not_be_keys() -> None:
-    state = sorted_map(Bench(s={1: {1: 1, 3: 3, 5: 5}}).at(1))
-    assert list(state.head_items(4)) == [(1, 1), (3, 3)]
-    assert list(state.tail_items(2)) == [(3, 3), (5, 5)]
-    assert list(state.sub_items(-9, 99)) == [(1, 1), (3, 3), (5, 5)]
-    assert list(state.sub_items(4, 2)) == []
 
 
 def test_writes_between_looks_keep_the_order() -> None:

@@ -159,61 +159,30 @@ def stored_by(models: dict[int, Model]) -> dict[str, dict[int, Any]]:
     }
 
 
-ONE_KIND = st.sampled_from(list(_OPS)).flatmap(batches_of)
+KINDS = st.sampled_from([*((kind,) for kind in _OPS), tuple(_OPS)])
 
 
-@settings(max_examples=120)
-@given(batches=ONE_KIND, parallelism=st.sampled_from([1, 1, 2]))
+@settings(max_examples=150)
+@given(
+    batches=KINDS.flatmap(lambda kinds: batches_of(*kinds)),
+    parallelism=st.sampled_from([1, 1, 2]),
+    restored=st.booleans(),
+)
 def test_state_and_outputs_are_the_models_after_every_batch(
-    batches: list[list[Element]], parallelism: int
+    batches: list[list[Element]], parallelism: int, restored: bool
 ) -> None:
-    harness = KeyedHarness(Writer(), key_by=lambda e: e.key, parallelism=parallelism, on_error="dead_letter")
+    """Also with a restore, at another parallelism, between any two of them."""
+    options: dict[str, Any] = {"key_by": lambda e: e.key, "on_error": "dead_letter"}
+    harness = KeyedHarness(Writer(), parallelism=parallelism, **options)
     models: dict[int, Model] = {}
-    refused = 0
     for batch in [*batches, []]:
+        if restored:
+            harness = KeyedHarness.restored(Writer(), harness.snapshot(), parallelism=2, **options)
         outputs, failed = expected(batch, models)
-        refused += failed
+        before = len(harness.refused)
         assert harness.process(batch) == outputs
         assert stored(harness) == stored_by(models)
-        assert len(harness.refused) == refused
-
-
-@settings(max_examples=50)
-@given(batches=batches_of("value", "list", "map"))
-def test_cuts_do_not_matter(batches: list[list[Element]]) -> None:
-    elements = [e for batch in batches for e in batch]
-    whole = KeyedHarness(Writer(), key_by=lambda e: e.key, on_error="dead_letter")
-    single = KeyedHarness(Writer(), key_by=lambda e: e.key, on_error="dead_letter")
-
-    together = whole.process(elements)
-    one_by_one = [o for e in elements for o in single.process([e])]
-    single.process([])
-
-    assert together == one_by_one
-    assert stored(whole) == stored(single)
-
-
-@settings(max_examples=50)
-@given(batches=batches_of("value", "list", "map"))
-def test_a_restore_between_batches_does_not_matter(batches: list[list[Element]]) -> None:
-    straight = KeyedHarness(Writer(), key_by=lambda e: e.key, on_error="dead_letter")
-    broken = straight
-    for batch in batches:
-        broken = KeyedHarness.restored(
-            Writer(), broken.snapshot(), key_by=lambda e: e.key, parallelism=2, on_error="dead_letter"
-        )
-        assert straight.process(batch) == broken.process(batch)
-
-
-def test_an_entry_that_was_removed_and_put_again_comes_last() -> None:
-    put = [("put", "a", [1]), ("put", "b", [2])]
-    again = [("remove", "a"), ("put", "a", [1])]
-    harness = KeyedHarness(Writer(), key_by=lambda e: e.key)
-    harness.process([Element(0, put, False)])
-    harness.process([Element(0, again, False)])
-    assert list(harness.state("entries")[0]) == ["b", "a"]
-    harness.process([Element(0, [("put", "c", None), *again], False)])
-    assert list(harness.state("entries")[0]) == ["b", "c", "a"]
+        assert len(harness.refused) - before == failed
 
 
 def test_changes_of_values_are_those_of_keys_whose_value_is_another_one() -> None:

@@ -1,4 +1,4 @@
-"""Time to live by event time, turned on and off, and its configuration."""
+"""Time to live by event time, and its configuration."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from state_engine.core.state.descriptors import ValueStateDescriptor
 from state_engine.core.state.ttl import Stamped, StateTtlConfig
 from state_engine.core.state.ttl_cleanup import TtlCleanup
 from state_engine.core.types.durations import Duration, Time
+from tests.core.state.models import KINDS
 from tests.core.state.steps import Steps, ttl, with_ttl
-from tests.core.state.ttl_kinds import EVERY_KIND, Kind, Life
 
 
 def test_event_time_is_never_less_than_the_watermark() -> None:
@@ -34,51 +34,6 @@ def test_event_time_needs_a_source_with_event_time() -> None:
     steps = Steps(with_ttl(ValueStateDescriptor("s", int), ttl(event_time=True)))
     with pytest.raises(StateAccessError, match=r"'s' expires by event time.*source\(event_time="):
         steps.at(0, lambda s: s.update(1))
-
-
-@EVERY_KIND
-def test_turned_on_old_items_live_until_next_written(kind: Kind) -> None:
-    life = Life(kind, True, None)
-    life.write(0, 1)
-    old = {1: _stamped(life.steps.physical(), None)}
-    later = Life(kind, True, ttl())
-    later.steps.stored = {"s": old}
-    assert later.shows(10**6, 1)
-    later.write(10**6, 2)
-    assert later.shows(10**6 + 99, 2)
-    assert later.read(10**6 + 100) is None
-
-
-@EVERY_KIND
-def test_turned_on_reading_starts_the_life_of_an_old_item_where_reads_renew(kind: Kind) -> None:
-    life = Life(kind, True, None)
-    life.write(0, 1)
-    later = Life(kind, True, ttl(on_read=True))
-    later.steps.stored = {"s": {1: _stamped(life.steps.physical(), None)}}
-    assert later.shows(10**6, 1)
-    assert later.read(10**6 + 100) is None
-
-
-@EVERY_KIND
-def test_turned_off_nothing_expires(kind: Kind) -> None:
-    life = Life(kind, True, ttl())
-    life.write(0, 1)
-    later = Life(kind, True, None)
-    later.steps.stored = {"s": {1: _unstamped(life.steps.physical())}}
-    assert later.shows(10**15, 1)
-    assert "Stamped" not in repr(later.steps.physical())
-
-
-def _stamped(value: Any, at: int | None) -> Any:
-    if isinstance(value, list):
-        return [Stamped(v, at) for v in value]
-    return {k: Stamped(v, at) for k, v in value.items()} if isinstance(value, dict) else Stamped(value, at)
-
-
-def _unstamped(value: Any) -> Any:
-    if isinstance(value, Stamped):
-        return value.value
-    return [i.value for i in value] if isinstance(value, list) else {k: i.value for k, i in value.items()}
 
 
 def test_the_configuration_is_as_built() -> None:
@@ -140,8 +95,8 @@ def test_a_clean_up_looks_at_something(size: int) -> None:
         TtlCleanup.IncrementalCleanupStrategy(size, False)
 
 
-@EVERY_KIND
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("wrong", [None, 100, Time.hours(1), math.inf])
-def test_only_a_configuration_enables_ttl(kind: Kind, wrong: Any) -> None:
+def test_only_a_configuration_enables_ttl(kind: str, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="state 's': enable_time_to_live takes a StateTtlConfig"):
-        kind.make().enable_time_to_live(wrong)
+        KINDS[kind].make().enable_time_to_live(wrong)

@@ -14,18 +14,6 @@ def test_nothing_stored_is_none_or_the_default() -> None:
     assert Bench().at(1).value(default=0).value() == 0
 
 
-def test_a_value_is_scoped_to_the_current_key() -> None:
-    bench = Bench()
-    state = bench.value()
-    bench.at("a")
-    state.update(1)
-    bench.at("b")
-    assert state.value() is None
-    state.update(2)
-    bench.at("a")
-    assert state.value() == 1
-
-
 def test_the_default_is_a_fresh_copy_each_time_and_is_not_stored() -> None:
     bench = Bench().at(1)
     state = bench.value(list[int], default=[1])
