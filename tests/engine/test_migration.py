@@ -182,17 +182,6 @@ def test_operators_may_be_named_like_tables(tmp_path: Path, spark: SparkSession)
         assert site.state(operator=uid) == {"a": 4, "b": 2, "c": 4}
 
 
-def test_parallelism_may_change_between_runs(tmp_path: Path, spark: SparkSession) -> None:
-    site = Site(tmp_path, spark)
-    keys = [f"k{n}" for n in range(30)]
-    for run, parallelism in enumerate((2, 5, 1, 3)):
-        site.put({"k": keys, "v": [1] * 30}, str(run))
-        site.engine().run(site.job(parallelism=parallelism, max_parallelism=128))
-    assert site.state() == dict.fromkeys(keys, 4)
-    assert len(site.outputs()) == 120
-    assert [o.parallelism for row in site.engine().checkpoints("tiny") for o in row.operators] == [2, 5, 1, 3]
-
-
 def test_another_jobs_directory_is_refused(ran: Site) -> None:
     shutil.copytree(ran.directory / "root" / "tiny", ran.directory / "root" / "other")
     with pytest.raises(RootError, match="holds the checkpoints of job 'tiny', not of job 'other'"):

@@ -28,15 +28,6 @@ def test_keys_have_windows_of_their_own() -> None:
     assert [tuple(pair) for pair in outputs] == [(1, 15), (2, 1)]
 
 
-@pytest.mark.parametrize("first", range(len(PAIRS) + 1))
-def test_a_restore_between_two_elements_changes_nothing(first: int) -> None:
-    before = harness()
-    outputs = list(before.process(PAIRS[:first]))
-    after = KeyedHarness.restored(CountWindowAverage(), before.snapshot(), key_by=lambda pair: pair[0])
-    outputs += after.process(PAIRS[first:])
-    assert [tuple(pair) for pair in outputs] == AVERAGES
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize("parallelism", [1, 4])
 @pytest.mark.parametrize(

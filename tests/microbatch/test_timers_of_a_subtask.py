@@ -31,7 +31,6 @@ from state_engine.microbatch.subtask.subtask_spec import (
 )
 from state_engine.sources.frames import EVENT_TIME, WATERMARK, order_name
 from state_engine.sources.output_type import OutputType
-from state_engine.spark.tasks import DriverTables
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.listed_files import KeyHashes, ListedFile
 from state_engine.storage.state.stored_timers import StoredTimers
@@ -43,6 +42,7 @@ LAYOUT = RoutedLayout(
     inputs=(InputLayout(("k",), ("k",), scalar=False),), order=ORDER, named=1, timed_order=True, positioned=True,
     keys=("k",), key_schema=KEY, event_time=True, key_refusals=False, refused=False, sources=False,
 )  # fmt: skip
+NOTHING: Any = nothing_new(1, event_time=True)
 
 
 class Alarm(KeyedProcessFunction):
@@ -88,8 +88,9 @@ class Site:
         self.first_timers: tuple[FirstTimers, ...] = ()
         self.batches = 0
 
-    def run(self, table: pa.Table, routed: RoutedLayout, clocks: BatchClocks) -> list[tuple[Any, ...]]:
+    def run(self, rows: pa.Table | None, clocks: BatchClocks) -> list[tuple[Any, ...]]:
         """Outputs of a batch in their order."""
+        table, routed = (NOTHING.rows.tables[0], NOTHING.layout) if rows is None else (rows, LAYOUT)
         self.batches += 1
         kind = OutputType.of(to_type("who string, at bigint", parameter="output"))
         spec = SubtaskSpec(
@@ -136,15 +137,13 @@ def events(*given: tuple[str, int], watermarks: list[int]) -> pa.Table:
 def test_a_timer_is_stored_and_fires_in_a_batch_without_rows(tmp_path: Path) -> None:
     site = Site(tmp_path)
     rows = events(("a", 0), ("b", 5), ("a", 12), watermarks=[MIN_TIMESTAMP, -1, 4])
-    first = site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, 11))
+    first = site.run(rows, BatchClocks(0, MIN_TIMESTAMP, 11))
     assert first == [("a", MIN_TIMESTAMP), ("b", -1), ("a", 4), ("a!", 10)]
     assert TIMERS in site.states
-    empty = nothing_new(1, event_time=True)
-    assert isinstance(empty.rows, DriverTables)
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 15, 15)) == [("b!", 15)]
+    assert site.run(None, BatchClocks(0, 15, 15)) == [("b!", 15)]
     drained = BatchClocks(0, 15, 15, drain=True)
-    assert site.run(empty.rows.tables[0], empty.layout, drained) == [("a!", 22)]
-    assert site.run(empty.rows.tables[0], empty.layout, drained) == []
+    assert site.run(None, drained) == [("a!", 22)]
+    assert site.run(None, drained) == []
 
 
 class Decoded:
@@ -166,20 +165,19 @@ def test_of_many_timers_only_keys_with_due_ones_are_decoded(
 ) -> None:
     site, pending = Site(tmp_path), 100_000
     rows = events(*((f"k{n}", n) for n in range(pending)), watermarks=[MIN_TIMESTAMP] * pending)
-    site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, -1))
-    decoded, empty = Decoded(monkeypatch), nothing_new(1, event_time=True)
-    assert isinstance(empty.rows, DriverTables)
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, -1, 9)) == []
+    site.run(rows, BatchClocks(0, MIN_TIMESTAMP, -1))
+    decoded = Decoded(monkeypatch)
+    assert site.run(None, BatchClocks(0, -1, 9)) == []
     assert decoded.keys == 0
 
     due = [(f"k{n}!", n + 10) for n in range(100)]
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 9, 109)) == due
+    assert site.run(None, BatchClocks(0, 9, 109)) == due
     assert decoded.keys <= 2 * len(due)  # once to know them, once with their timers
     assert site.first_timers[0].times_ms == {EVENT: 110}
 
     decoded.keys = 0
     row = events(("k50000", 100), watermarks=[109])
-    assert site.run(row, LAYOUT, BatchClocks(0, 109, 109)) == [("k50000", 109)]
+    assert site.run(row, BatchClocks(0, 109, 109)) == [("k50000", 109)]
     assert decoded.keys == 1
     assert site.first_timers[0].times_ms == {EVENT: 110}
 
@@ -197,14 +195,12 @@ def test_the_next_first_timer_is_looked_for_behind_those_that_fire(
     monkeypatch.setattr(StoredTimers, "first", first)
     site = Site(tmp_path)
     rows = events(("a", 0), ("b", 5), ("c", 6), watermarks=[MIN_TIMESTAMP] * 3)
-    site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, -1))
-    empty = nothing_new(1, event_time=True)
-    assert isinstance(empty.rows, DriverTables)
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, -1, 14)) == [("a!", 10)]
+    site.run(rows, BatchClocks(0, MIN_TIMESTAMP, -1))
+    assert site.run(None, BatchClocks(0, -1, 14)) == [("a!", 10)]
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 15}),)
     assert searched == [15]
     drained = BatchClocks(0, 14, 14, drain=True)
-    assert site.run(empty.rows.tables[0], empty.layout, drained) == [("b!", 15), ("c!", 16)]
+    assert site.run(None, drained) == [("b!", 15), ("c!", 16)]
     assert site.first_timers == (FirstTimers(0, 127, {}),)
     assert searched == [15, MAX_TIMESTAMP]
 
@@ -213,52 +209,44 @@ def test_without_functions_of_timers_it_is_looked_for_from_the_first_one_on(tmp_
     """Nobody touches the keys whose timers are due."""
     site = Site(tmp_path)
     rows = events(("a", 0), ("b", 0), watermarks=[MIN_TIMESTAMP] * 2)
-    site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, -1))
+    site.run(rows, BatchClocks(0, MIN_TIMESTAMP, -1))
     site.function = Silent()
     site.know()
-    site.run(events(("a", 20), watermarks=[-1]), LAYOUT, BatchClocks(0, -1, 20))
+    site.run(events(("a", 20), watermarks=[-1]), BatchClocks(0, -1, 20))
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
 
 
 def test_an_older_row_that_knows_no_first_timers_loses_none(tmp_path: Path) -> None:
     site = Site(tmp_path)
     rows = events(("a", 0), ("b", 5), ("c", 7), watermarks=[MIN_TIMESTAMP, -1, 4])
-    site.run(rows, LAYOUT, BatchClocks(0, MIN_TIMESTAMP, 6))
+    site.run(rows, BatchClocks(0, MIN_TIMESTAMP, 6))
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
-    empty = nothing_new(1, event_time=True)
-    assert isinstance(empty.rows, DriverTables)
     for unknown in ((), (FirstTimers(0, 63, {EVENT: 10**9}), FirstTimers(64, 127, {}))):
         site.know(*unknown)  # nothing, or those of another parallelism
-        site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 6, 9))
+        site.run(None, BatchClocks(0, 6, 9))
         assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
     site.know()
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 9, 15)) == [("a!", 10), ("b!", 15)]
+    assert site.run(None, BatchClocks(0, 9, 15)) == [("a!", 10), ("b!", 15)]
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 17}),)
 
 
 def test_a_timer_that_was_moved_fires_where_it_is_now(tmp_path: Path) -> None:
     """What a newer file deletes, or puts, counts against what an older one holds."""
     site = Site(tmp_path, Snooze())
-    site.run(
-        events(("a", 0), ("b", 0), watermarks=[MIN_TIMESTAMP] * 2), LAYOUT, BatchClocks(0, MIN_TIMESTAMP, 1)
-    )
-    site.run(events(("a", 5), watermarks=[1]), LAYOUT, BatchClocks(0, 1, 4))
+    site.run(events(("a", 0), ("b", 0), watermarks=[MIN_TIMESTAMP] * 2), BatchClocks(0, MIN_TIMESTAMP, 1))
+    site.run(events(("a", 5), watermarks=[1]), BatchClocks(0, 1, 4))
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
-    empty = nothing_new(1, event_time=True)
-    assert isinstance(empty.rows, DriverTables)
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 4, 12)) == [("b!", 10)]
+    assert site.run(None, BatchClocks(0, 4, 12)) == [("b!", 10)]
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 15}),)
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 12, 20)) == [("a!", 15)]
+    assert site.run(None, BatchClocks(0, 12, 20)) == [("a!", 15)]
     assert site.first_timers == (FirstTimers(0, 127, {}),)
 
 
 def test_timers_stay_while_the_function_takes_none(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    site.run(events(("a", 0), watermarks=[MIN_TIMESTAMP]), LAYOUT, BatchClocks(0, MIN_TIMESTAMP, 1))
+    site.run(events(("a", 0), watermarks=[MIN_TIMESTAMP]), BatchClocks(0, MIN_TIMESTAMP, 1))
     site.function = Silent()
-    site.run(events(("a", 20), watermarks=[1]), LAYOUT, BatchClocks(0, 1, 20))
+    site.run(events(("a", 20), watermarks=[1]), BatchClocks(0, 1, 20))
     assert site.first_timers == (FirstTimers(0, 127, {EVENT: 10}),)
     site.function = Alarm()
-    empty = nothing_new(1, event_time=True)
-    assert isinstance(empty.rows, DriverTables)
-    assert site.run(empty.rows.tables[0], empty.layout, BatchClocks(0, 20, 20)) == [("a!", 10)]
+    assert site.run(None, BatchClocks(0, 20, 20)) == [("a!", 10)]
