@@ -19,13 +19,14 @@ from state_engine import (
     Tumbling,
     count,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.deduplication import FirstRow, FirstRowsInTime, FirstRowsWithin, NewestRow
 from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
 from state_engine.operators.lateness import Lateness
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.any_cut import Ran, at_any_cut
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
 
@@ -162,23 +163,9 @@ def stream(seed: int, count: int = 40) -> list[Event]:
     return rows
 
 
-def run_of(
-    function: Function, rows: list[Any], rng: random.Random, **more: Any
-) -> tuple[list[Any], list[Any], set[str]]:
-    """Outputs over any cut and restore, late rows, and the states in which something is left after draining."""
-    outputs, late, at = list[Any](), list[Any](), 0
-    run = KeyedHarness(function(), **options(rng.choice([1, 2, 7]), max_out_of_orderness_ms=BOUND, **more))
-    while at < len(rows):
-        size = rng.choice([1, 3, 40])
-        outputs += run.process(rows[at : at + size])
-        at += size
-        if rng.random() < 0.5:
-            late += run.side_output(LATE)
-            by = options(rng.choice([1, 2, 7]), rng.choice(BACKENDS) if rng.random() < 0.05 else None, **more)
-            run = KeyedHarness.restored(function(), run.snapshot(), **by, max_out_of_orderness_ms=BOUND)
-    outputs += run.drain()
-    late += run.side_output(LATE)
-    return outputs, late, {state for state, of in run.snapshot().keyed.entries.items() if of}
+def run_of(function: Function, rows: list[Any], rng: random.Random, **more: Any) -> Ran:
+    by = partial(options, max_out_of_orderness_ms=BOUND, **more)
+    return at_any_cut(function, rows, rng, by, late=LATE, sizes=(1, 3, 40))
 
 
 def expected_of(
@@ -201,27 +188,27 @@ def test_first_rows_are_those_of_a_loop(final: bool, lateness: int, seeds: range
     for seed in seeds:
         rng, rows = random.Random(seed), stream(seed)
         within = rng.choice([1, 2, 5, 13, 10**6])
-        outputs, late, left = run_of(partial(first, within, lateness, final=final), rows, rng)
+        ran = run_of(partial(first, within, lateness, final=final), rows, rng)
         expected, too_late = expected_of(rows, within, lateness, final=final)
         for k in "ab":
-            of_key = [row for row in outputs if row.k == k]
+            of_key = [row for row in ran.outputs if row.k == k]
             assert of_key == [row for row in expected if row.k == k], f"seed {seed}"
-        assert [tuple(row) for row in late] == too_late, f"seed {seed}"
-        assert not left, f"seed {seed}"
+        assert [tuple(row) for row in ran.late] == too_late, f"seed {seed}"
+        assert not ran.left, f"seed {seed}"
 
 
 @SEEDS
 def test_without_a_distance_there_is_one_row_of_each_key(seeds: range) -> None:
     for seed in seeds:
         rng, rows = random.Random(seed), stream(seed)
-        outputs, _, left = run_of(lambda: first(None), rows, rng)
-        assert sorted(outputs) == sorted(
+        ran = run_of(lambda: first(None), rows, rng)
+        assert sorted(ran.outputs) == sorted(
             next(row for row in rows if row.k == k) for k in {row.k for row in rows}
         )
-        assert left == {"seen"}
-        outputs, _, left = run_of(lambda: first(None, 5, final=True), rows, rng)
-        assert sorted(outputs) == sorted(expected_of(rows, 10**12, 5, final=True)[0])
-        assert left == {"seen"}
+        assert ran.left == {"seen"}
+        ran = run_of(lambda: first(None, 5, final=True), rows, rng)
+        assert sorted(ran.outputs) == sorted(expected_of(rows, 10**12, 5, final=True)[0])
+        assert ran.left == {"seen"}
 
 
 @SEEDS
@@ -233,12 +220,12 @@ def test_last_rows_are_a_table_of_the_newest_ones(seeds: range) -> None:
             (lambda: last(sequence="v"), lambda row: row.v),
             (last, lambda row: 0),
         ):
-            outputs, _, left = run_of(function, rows, rng)
+            ran = run_of(function, rows, rng)
             newest = {
                 k: max(reversed([row for row in rows if row.k == k]), key=place) for k in {r.k for r in rows}
             }
-            assert table_of(outputs) == newest, f"seed {seed}"
-            assert left == {"row"}
+            assert table_of(ran.outputs) == newest, f"seed {seed}"
+            assert ran.left == {"row"}
 
 
 def table_of(outputs: list[Any]) -> dict[str, Event]:
@@ -267,22 +254,8 @@ def test_last_rows_of_a_stream_that_changes_are_those_that_its_table_has(seeds: 
             else:
                 table[k] = row._replace(k=k)
                 changes.append((INSERT, table[k]))
-        outputs, _, _ = run_of(lambda: last(changing=True), changes, rng, changing=True)
-        assert table_of(outputs) == table, f"seed {seed}"
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_by_event_time_no_order_of_arrival_changes_what_comes_out(seed: int) -> None:
-    """Each row is displaced by up to and exactly the out-of-orderness, so none is late."""
-    rng = random.Random(seed)
-    rows = [Event(rng.choice("ab"), at, at) for at in range(0, 60, rng.choice([1, 2]))]
-    results = []
-    for _ in range(3):
-        displaced = sorted(rows, key=lambda row: (row.at + rng.choice([0, BOUND // 2, BOUND]), rng.random()))
-        outputs, late, _ = run_of(lambda: first(7, final=True), displaced, rng)
-        results.append(sorted(outputs))
-        assert late == []
-    assert results[0] == results[1] == results[2]
+        ran = run_of(lambda: last(changing=True), changes, rng, changing=True)
+        assert table_of(ran.outputs) == table, f"seed {seed}"
 
 
 def test_at_the_ends_of_time_nothing_overflows() -> None:
@@ -439,27 +412,3 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_what_does_not_fit_is_refused_while_the_job_is_built(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         build()
-
-
-OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "a longer distance": ({"within": 5}, {"within": 6}),
-    "by event time": ({"within": 5}, {"within": 5, "emit": "final"}),
-    "a longer lateness": ({"within": 5}, {"within": 5, "lateness": 3}),
-    "the last row": ({}, {"keep": "last"}),
-    "another sequence": ({"keep": "last", "sequence": "v"}, {"keep": "last", "sequence": "at"}),
-}
-
-
-@pytest.mark.parametrize(("before", "after"), OTHERS.values(), ids=OTHERS)
-def test_state_that_means_something_else_is_refused(before: dict[str, Any], after: dict[str, Any]) -> None:
-    def job(asked: dict[str, Any]) -> StatefulJob:
-        rows = source_of(of("a:1@5 b:2@6 a:3@9 b:4@9"))
-        rows.key_by("k").drop_duplicates(**asked, uid="once").sink("once", CollectSink())
-        made: StatefulJob = rows._job
-        return made
-
-    with run_in_memory(job(before)) as run:
-        run.run()
-        run.restart(job(after))
-        with pytest.raises(StateMigrationError, match=r"would misread it.*another uid"):
-            run.process(drain=True)

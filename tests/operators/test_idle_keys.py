@@ -248,18 +248,6 @@ def test_jobs_forget_keys_and_what_reads_their_changes_follows() -> None:
         assert run.state("versions", "versions").keys() == {"c"}
 
 
-def test_first_and_last_are_by_event_time_on_a_keyed_stream_of_a_job() -> None:
-    job = StatefulJob("ends")
-    given = [("a", v, EPOCH + timedelta(seconds=second)) for v, second in ((1, 5), (2, 9), (3, 2), (4, 7))]
-    rows = job.from_collection(given, "k string, v bigint, at timestamp", name="rows")
-    timed = rows.assign_timestamps_and_watermarks("at", "1 min")
-    ends = timed.key_by("k").aggregate(f=first("v"), l=last("v"), all=collect_list("v"), uid="ends")
-    ends.sink("ends", CollectSink())
-    with run_in_memory(job) as run:
-        run.run()
-        assert tuple(run.sink("ends")[-1]) == ("a", 3, 2, [3, 1, 4, 2])
-
-
 def rows_of() -> Any:
     return (
         StatefulJob("refused")

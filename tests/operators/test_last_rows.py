@@ -89,17 +89,6 @@ def test_after_every_commit_of_a_feed_the_state_is_the_table(commits: list[Any],
         assert stored(harness, ROW) == {id_: shown(row) for id_, row in expected.items()}
 
 
-@settings(max_examples=200)
-@given(_commits, cuts)
-def test_where_micro_batches_are_cut_changes_nothing(commits: list[Any], sizes: list[int]) -> None:
-    table: dict[int, Any] = {}
-    rows = in_turns([commit(table, changes) for changes in commits])
-    last = LastRow(COLUMNS, key=["id"])
-    whole = keyed_by_id(last)
-    whole.process(rows)
-    assert stored(after(last, rows, sizes), ROW) == stored(whole, ROW)
-
-
 def test_between_update_before_and_update_after_the_row_is_absent() -> None:
     harness = keyed_by_id(LastRow("id bigint, name string", key=["id"]))
     harness.process([Row(id=1, name="ada")])
@@ -156,21 +145,6 @@ def test_the_row_with_the_greatest_sequence_is_kept(rows: list[Row], sizes: list
 
 
 @settings(max_examples=200)
-@given(
-    st.lists(_sequenced, max_size=12, unique_by=lambda row: (row.at, row.part)).flatmap(
-        lambda rows: st.tuples(st.just(rows), st.permutations(rows))
-    ),
-    cuts,
-)
-def test_rows_of_different_sequences_may_arrive_in_any_order(given_: Any, sizes: list[int]) -> None:
-    rows, shuffled = given_
-    last = LastRow(SEQUENCED, key=["id"], sequence=["at", "part"])
-    one, other = after(last, rows, sizes), after(last, shuffled)
-    assert stored(one, ROW) == stored(other, ROW)
-    assert stored(one, DELETED) == stored(other, DELETED)
-
-
-@settings(max_examples=200)
 @given(_commits, cuts, st.randoms(use_true_random=False))
 def test_a_feed_with_a_sequence_ends_at_its_table_in_any_order(
     commits: list[Any], sizes: list[int], random: Any
@@ -186,18 +160,6 @@ def test_a_feed_with_a_sequence_ends_at_its_table_in_any_order(
     shown_rows = {id_: row[:2] for id_, row in stored(after(last, in_turns(parts), sizes), ROW).items()}
     expected = {id_: Row(price=price, tags=tags) for id_, (price, tags) in table.items()}
     assert shown_rows == {id_: shown(row) for id_, row in expected.items()}
-
-
-def test_a_deleted_row_does_not_come_back_with_an_older_one() -> None:
-    last = LastRow("id bigint, name string, at bigint", key=["id"], sequence="at")
-    harness = keyed_by_id(last)
-    harness.process([of_kind(DELETE, id=1, name=None, at=5)])
-    harness.process([Row(id=1, name="ada", at=4)])
-    assert harness.state(ROW) == {}
-    assert harness.state(DELETED) == {1: Row(at=5)}
-    harness.process([Row(id=1, name="ada", at=5)])
-    assert harness.state(ROW) == {1: Row(name="ada", at=5)}
-    assert harness.state(DELETED) == {}
 
 
 @pytest.mark.parametrize("kind", [INSERT, DELETE, UPDATE_BEFORE])

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -31,6 +32,7 @@ from state_engine.operators.lateness import Lateness
 from state_engine.operators.over import Over, WhenOut
 from state_engine.operators.over_rows import level_of
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import at_any_cut
 
 ROW = "k string, v bigint, at bigint"
 LATE = OutputTag("late", ROW)
@@ -120,36 +122,6 @@ def test_examples_with_a_restore_between_every_two_rows(
         assert [row[3:] for row in reach(run, watermark)] == expected
 
 
-def test_nulls_count_for_nothing() -> None:
-    run = KeyedHarness(over(d=count_distinct("v"), s=sum_("v"), n=count()), **options())
-    run.process([("k", v, at) for at, v in [(1, None), (2, None), (4, 7), (5, 7), (7, 8)]])
-    assert [row[3:] for row in reach(run, 9)] == [
-        (0, None, 1),
-        (0, None, 2),
-        (1, 7, 3),
-        (1, 14, 4),
-        (2, 22, 5),
-    ]
-
-
-@pytest.mark.parametrize("emit", ["at_once", "final"])
-@pytest.mark.parametrize(("tile", "expected"), [(5 * MINUTE, [1, 2, 3, 3, 2]), (None, [1, 2, 3, 2, 2])])
-def test_a_span_begins_with_a_tile(emit: WhenOut, tile: int | None, expected: list[int]) -> None:
-    run = KeyedHarness(over(emit, tile, n=count(last="1 h")), **options())
-    times = ["11:04:59", "11:05:00", "11:07:30", "12:07:00", "12:10:00"]
-    out = run.process([("k", 1, clock(at)) for at in times]) + run.drain()
-    assert [row[3] for row in out] == expected
-
-
-def test_a_row_at_the_limit_is_too_late_and_changes_nothing() -> None:
-    run = KeyedHarness(over("at_once", lateness=10, n=count(last=100)), **options())
-    assert [row[3] for row in run.process([("k", 1, 50), ("k", 1, 40)])] == [1, 1]
-    run.set_watermark(50)
-    assert [row[2:] for row in run.process([("k", 1, 40), ("k", 1, 41)])] == [(41, 2)]
-    assert [tuple(row) for row in run.side_output(LATE)] == [("k", 1, 40)]
-    assert run.metrics["too_late"] == 1
-
-
 # -- random streams ------------------------------------------------------------------------------------------------
 
 BOUND = 4
@@ -211,10 +183,14 @@ FORGET = 12
 """After so long keys are forgotten, where they are."""
 
 
-def accepted_rows(rows: list[Given], lateness: int) -> list[tuple[int, Given]]:
+def by_bound(parallelism: int, backend: Any) -> dict[str, Any]:
+    return options(parallelism=parallelism, backend=backend, max_out_of_orderness_ms=BOUND)
+
+
+def accepted_rows(rows: list[Any], lateness: int, bound: int = BOUND) -> list[tuple[int, Any]]:
     newest, kept = -(10**9), []
     for number, row in enumerate(rows):
-        if row[2] + lateness > newest - BOUND - 1:
+        if row[2] + lateness > newest - bound - 1:
             kept.append((number, row))
         newest = max(newest, row[2])
     return kept
@@ -269,29 +245,15 @@ def test_any_stream_gives_the_rows_of_the_model(emit: WhenOut, name: str, seeds:
     for seed in seeds:
         chance, rows = random.Random(seed), stream(seed)
         lateness = chance.choice([0, 6])
-        backend = EmbeddedRocksDBStateBackend() if seed % 4 == 1 else None
-
-        def made(lateness: int = lateness) -> Over:
-            forget_after = FORGET if name.endswith("forgotten") else None
-            return over(emit, tile, lateness, forget_after, **aggregates)
-
-        place, outputs, late = 0, list[Any](), list[Any]()
-        run = KeyedHarness(made(), **options(max_out_of_orderness_ms=BOUND, backend=backend))
-        while place < len(rows):
-            size = chance.choice([1, 3, 10, 40])
-            outputs += run.process(rows[place : place + size])
-            place += size
-            late += [tuple(row) for row in run.side_output(LATE)]
-            parallelism = chance.choice([1, 2, 7])
-            more = options(max_out_of_orderness_ms=BOUND, backend=backend, parallelism=parallelism)
-            run = KeyedHarness.restored(made(), run.snapshot(), **more)
-        outputs += run.drain()
+        forget_after = FORGET if name.endswith("forgotten") else None
+        make = partial(over, emit, tile, lateness, forget_after, **aggregates)
+        ran = at_any_cut(make, rows, chance, by_bound, late=LATE, sizes=(1, 3, 10, 40))
         for key in "ab":
             wanted = [row for row in expected_rows(rows, emit, lateness, name) if row[0] == key]
-            assert [tuple(row) for row in outputs if row[0] == key] == wanted, seed
+            assert [tuple(row) for row in ran.outputs if row[0] == key] == wanted, seed
         in_time = {number for number, _ in accepted_rows(rows, lateness)}
-        assert late == [row for number, row in enumerate(rows) if number not in in_time]
-        left = {state: run.state(state) for state in STATES[name]}
+        assert list(map(tuple, ran.late)) == [row for number, row in enumerate(rows) if number not in in_time]
+        left = {state: ran.run.state(state) for state in STATES[name]}
         assert left == {state: {} for state in STATES[name]}, seed
 
 

@@ -31,7 +31,7 @@ from state_engine import (
     max_,
     sum_,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError
 from state_engine.testing import CollectSink, run_in_memory
 from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
 from tests.support.pipelines import Pipeline
@@ -78,19 +78,6 @@ def test_results_are_typed_and_an_operator_behind_takes_each_of_them_in_time() -
         assert late == len(run.sink("late")) > 0
         assert sum(n for *_, n, _ in run.sink("hours")) == len(given) - late
         assert sum(row.metrics.get("hours.too_late", 0) for row in run.checkpoints()) == 0
-
-
-def test_other_spans_of_a_state_are_refused() -> None:
-    def job(last: str) -> StatefulJob:
-        job = StatefulJob("spans")
-        keyed_rows(job).over(n=count(last=last), uid="features").sink("out", CollectSink())
-        return job
-
-    with run_in_memory(job("1 h")) as run:
-        run.process({"tx": payments(2, 3)})
-        run.restart(job("2 h"))
-        with pytest.raises(StateMigrationError, match=r"over rows last \[3600000\].*another uid"):
-            run.process({"tx": payments(2, 3)})
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -20,10 +21,12 @@ from state_engine import (
     count,
     step,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.sequence import Sequences, SequenceSettings
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.any_cut import at_any_cut
+from tests.operators.test_over import accepted_rows
 
 ROW = "k string, v string, at bigint"
 LATE = OutputTag("late", ROW)
@@ -36,8 +39,9 @@ def sequences(*steps: Any, within: int = 1000, lateness: int = 0, **more: Any) -
     return Sequences(ROW, SequenceSettings.of(steps, within, **by, **more), Lateness(lateness, LATE))
 
 
-def options(**given: Any) -> dict[str, Any]:
-    return {"key_by": lambda row: row[0], "timestamp_of": lambda row: row[2], **given}
+def options(parallelism: int = 1, backend: Any = None, **given: Any) -> dict[str, Any]:
+    by: dict[str, Any] = {"key_by": lambda row: row[0], "timestamp_of": lambda row: row[2]}
+    return {**by, "parallelism": parallelism, "backend": backend, **given}
 
 
 def plain(output: Any) -> tuple[Any, ...]:
@@ -135,15 +139,6 @@ def stream(seed: int) -> list[Given]:
     return rows
 
 
-def accepted_rows(rows: list[Given], lateness: int) -> list[tuple[int, Given]]:
-    newest, kept = -(10**9), []
-    for number, row in enumerate(rows):
-        if row[2] + lateness > newest - BOUND - 1:
-            kept.append((number, row))
-        newest = max(newest, row[2])
-    return kept
-
-
 def model(
     rows: list[Given], steps: str, within: int, *, strict: bool, overlapping: bool
 ) -> tuple[list[Any], list[Any]]:
@@ -206,30 +201,13 @@ def test_any_stream_gives_the_sequences_of_the_model(strict: bool, overlapping: 
             chance.choice(["ab", "abc", "aab"]),
             chance.choice([3, 12, 60]),
         )
-        backend = EmbeddedRocksDBStateBackend() if seed % 4 == 1 else None
-
-        def made(steps: str = steps, within: int = within, lateness: int = lateness) -> Sequences:
-            return sequences(
-                *steps,
-                within=within,
-                lateness=lateness,
-                strict=strict,
-                overlapping=overlapping,
-                incomplete=True,
-            )
-
-        place, outputs, late = 0, list[Any](), 0
-        run = KeyedHarness(made(), **options(max_out_of_orderness_ms=BOUND, backend=backend))
-        while place < len(rows):
-            size = chance.choice([1, 3, 10, 45])
-            outputs += run.process(rows[place : place + size])
-            place, late = place + size, late + len(run.side_output(LATE))
-            parallelism = chance.choice([1, 2, 7])
-            more = options(max_out_of_orderness_ms=BOUND, backend=backend, parallelism=parallelism)
-            run = KeyedHarness.restored(made(), run.snapshot(), **more)
-        outputs += run.drain()
-        accepted = accepted_rows(rows, lateness)
-        assert late == len(rows) - len(accepted)
+        make = partial(
+            sequences, *steps, within=within, lateness=lateness, strict=strict, overlapping=overlapping, incomplete=True
+        )  # fmt: skip
+        by = partial(options, max_out_of_orderness_ms=BOUND)
+        ran = at_any_cut(make, rows, chance, by, late=LATE, sizes=(1, 3, 10, 45))
+        accepted = accepted_rows(rows, lateness, BOUND)
+        assert len(ran.late) == len(rows) - len(accepted)
         for key in "xy":
             mine = [
                 row
@@ -238,11 +216,11 @@ def test_any_stream_gives_the_sequences_of_the_model(strict: bool, overlapping: 
                 )
             ]
             complete, incomplete = model(mine, steps, within, strict=strict, overlapping=overlapping)
-            results = [plain(one) for one in outputs if one[0] == key]
+            results = [plain(one) for one in ran.outputs if one[0] == key]
             assert [one[:-1] for one in results if one[-1] == len(steps)] == complete, seed
             left = sorted((one[0] + within, *one[: one[-1]]) for one in results if one[-1] < len(steps))
             assert left == sorted(incomplete), seed
-        assert run.state("waiting") == run.state("partial") == {}
+        assert ran.run.state("waiting") == ran.run.state("partial") == {}
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
@@ -312,19 +290,6 @@ def test_a_taken_column_that_is_called_as_one_of_the_table_is_refused() -> None:
     refused = pytest.raises(ConfigurationError, match=r"two columns \['began_n'\]. Rename the field")
     with run_in_memory(job) as run, refused:
         run.process({"rows": [("k", "a", at(1), 7)]})
-
-
-def test_another_sequence_on_a_state_is_refused() -> None:
-    def job(within: int) -> StatefulJob:
-        job = StatefulJob("funnel")
-        keyed_rows(job).sequence("a", "b", by="v", within=within, uid="funnel").sink("out", CollectSink())
-        return job
-
-    with run_in_memory(job(10)) as run:
-        run.process({"rows": [("k", "a", at(1), 7)]})
-        run.restart(job(20))
-        with pytest.raises(StateMigrationError, match=r"sequence \['a', 'b'\] by v within 10 .*another uid"):
-            run.process({"rows": [("k", "a", at(1), 7)]})
 
 
 def test_rows_without_a_time_or_with_one_that_no_timestamp_has_are_refused() -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
 from state_engine import EmbeddedRocksDBStateBackend, OutputTag, StatefulJob, Tumbling, count
-from state_engine.core.errors import ConfigurationError, StateMigrationError, ValueTypeError
+from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.lateness import TOO_LATE
 from state_engine.operators.silence import Silence
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.test_deduplication import Event
+from tests.operators.any_cut import at_any_cut
+from tests.operators.test_deduplication import Event, options
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
 
@@ -29,13 +31,6 @@ END = 2**63 - 1
 def silence(after: int = 10, lateness: int = 0, **more: Any) -> Silence:
     rows = KeyedRows(COLUMNS, apart=(), operator="silent") if "take" in more else None
     return Silence(after, lateness_ms=lateness, rows=rows, **more)
-
-
-def harness(function: Silence, snapshot: Any = None, **more: Any) -> KeyedHarness:
-    by: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at, **more}
-    return (
-        KeyedHarness(function, **by) if snapshot is None else KeyedHarness.restored(function, snapshot, **by)
-    )
 
 
 def ms(at: datetime | None) -> int | None:
@@ -57,13 +52,13 @@ def test_a_key_is_silent_behind_its_last_row_with_a_restore_between_every_two_st
         ([5, 15], 15, []), ([], 16, []), ([12], 24, []), ([], 25, [("a", 15, None, 1)]), ([], 99, []),
         ([120], 119, []), ([], 120, [("a", 15, 120, 1)]), ([130], 130, []), ([], 140, [("a", 130, None, 0)]),
     ]  # fmt: skip
-    more = {"parallelism": parallelism, "backend": backend}
-    run = harness(silence(back=True, take=["v"]), **more)
+    more: dict[str, Any] = {"parallelism": parallelism, "backend": backend}
+    run = KeyedHarness(silence(back=True, take=["v"]), **options(**more))
     for times, watermark, expected in steps:
         outputs = run.process([Event("a", n, at) for n, at in enumerate(times)])
         run.set_watermark(watermark)
         assert plain([*outputs, *run.process([])]) == expected
-        run = harness(silence(back=True, take=["v"]), run.snapshot(), **more)
+        run = KeyedHarness.restored(silence(back=True, take=["v"]), run.snapshot(), **options(**more))
 
 
 def stream(seed: int, count: int = 40) -> list[Event]:
@@ -97,39 +92,14 @@ def test_silences_are_those_between_the_rows_that_are_in_time(
     lateness: int, forget: int | None, seeds: range
 ) -> None:
     for seed in seeds:
-        rng, rows, shown, at, counted = random.Random(seed), stream(seed), list[Any](), 0, 0.0
+        rng, rows = random.Random(seed), stream(seed)
         after = rng.choice([1, 4, 10])
-        by = {"back": True, "take": ["v"], "forget_after_ms": forget}
-        run = harness(silence(after, lateness, **by), max_out_of_orderness_ms=BOUND)
-        while at < len(rows):
-            size = rng.choice([1, 3, 40])
-            shown += run.process(rows[at : at + size])
-            at, counted = at + size, counted + run.metrics[TOO_LATE]
-            if rng.random() < 0.5:
-                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
-                more = {"parallelism": rng.choice([1, 2, 7]), "backend": backend}
-                run = harness(
-                    silence(after, lateness, **by), run.snapshot(), max_out_of_orderness_ms=BOUND, **more
-                )
-        shown += run.drain()
+        make = partial(silence, after, lateness, back=True, take=["v"], forget_after_ms=forget)
+        ran = at_any_cut(make, rows, rng, partial(options, max_out_of_orderness_ms=BOUND), sizes=(1, 3, 40))
         expected, too_late = expected_of(rows, after, lateness, forget)
-        assert sorted(plain(shown), key=repr) == sorted(expected, key=repr), f"seed {seed}"
-        assert counted == too_late, f"seed {seed}"
-        left = {state for state, of in run.snapshot().keyed.entries.items() if of}
-        assert left == (set() if forget is not None else {"last_seen"}), f"seed {seed}"
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_no_order_of_arrival_changes_the_silences(seed: int) -> None:
-    """Each row is displaced by up to and exactly the out-of-orderness, so none is late."""
-    rng = random.Random(seed)
-    rows = [Event(rng.choice("ab"), at, at) for at in range(0, 100, rng.choice([1, 3, 7]))]
-    results = []
-    for _ in range(3):
-        displaced = sorted(rows, key=lambda row: (row.at + rng.choice([0, BOUND // 2, BOUND]), rng.random()))
-        run = harness(silence(6, back=True, take=["v"]), max_out_of_orderness_ms=BOUND)
-        results.append(sorted(plain([*run.process(displaced), *run.drain()]), key=repr))
-    assert results[0] == results[1] == results[2]
+        assert sorted(plain(ran.outputs), key=repr) == sorted(expected, key=repr), f"seed {seed}"
+        assert ran.too_late == too_late, f"seed {seed}"
+        assert ran.left == (set() if forget is not None else {"last_seen"}), f"seed {seed}"
 
 
 def test_a_row_without_event_time_is_refused() -> None:
@@ -203,18 +173,3 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_what_does_not_fit_is_refused_while_the_job_is_built(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         build()
-
-
-@pytest.mark.parametrize("other", [{"after": "2 h"}, {"after": "1 h", "lateness": "1 min"}], ids=str)
-def test_silences_of_another_time_are_refused(other: dict[str, Any]) -> None:
-    def job(asked: dict[str, Any]) -> StatefulJob:
-        rows = source_of([("a", 1), ("a", 3), ("b", 4)])
-        rows.key_by("k").silent(**asked, uid="silent").sink("silent", CollectSink())
-        made: StatefulJob = rows._job
-        return made
-
-    with run_in_memory(job({"after": "1 h"})) as run:
-        run.run()
-        run.restart(job(other))
-        with pytest.raises(StateMigrationError, match=r"would misread it.*another uid"):
-            run.process(drain=True)

@@ -6,13 +6,13 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 
 from state_engine import (
     EmbeddedRocksDBStateBackend,
-    FileSource,
     OutputTag,
     Row,
     RowKind,
@@ -20,12 +20,13 @@ from state_engine import (
     StatefulJob,
     count,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError
 from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.scd2 import Untracked
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.any_cut import Ran, at_any_cut
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
 
@@ -185,46 +186,22 @@ def test_versions_are_those_of_the_rows_that_are_not_too_late(
 ) -> None:
     for seed in seeds:
         rng, events = random.Random(seed), stream(seed)
-        table, late, at = Table(), list[Any](), 0
-        run = KeyedHarness(scd2(lateness, untracked), **options())
-        while at < len(events):
-            size = rng.choice([1, 3, 40])
-            table.apply(run.process([event.row for event in events[at : at + size]]))
-            late += run.side_output(LATE)
-            at += size
+
+        def bounded(ran: Ran, came: int, events: list[Event] = events) -> None:
             if lateness is not None:
-                check_bound(run, events[:at], lateness)
-            backend = rng.choice(BACKENDS) if rng.random() < 0.05 else None
-            run = KeyedHarness.restored(
-                scd2(lateness, untracked), run.snapshot(), **options(rng.choice([1, 2, 7]), backend)
-            )
+                check_bound(ran.run, events[:came], lateness)
+
+        make = partial(scd2, lateness, untracked)
+        rows = [event.row for event in events]
+        ran, table = (
+            at_any_cut(make, rows, rng, options, late=LATE, sizes=(1, 3, 40), behind=bounded),
+            Table(),
+        )
+        table.apply(ran.outputs)
         taken, too_late = accepted_of(events, lateness)
         expected = sorted(versions_of(taken, untracked))
-        assert stored(run) == sorted(table.versions.values()) == expected, f"seed {seed}"
-        came_late = [getattr(one, "value", one) for one in late]
-        assert len(came_late) == len(too_late), f"seed {seed}"
-
-
-@SEEDS
-@pytest.mark.parametrize("untracked", ["first", "last"])
-def test_no_order_of_arrival_changes_the_versions(untracked: Untracked, seeds: range) -> None:
-    """Each row is displaced by up to and exactly the out-of-orderness, so none is late."""
-    for seed in seeds:
-        rng = random.Random(seed)
-        kinds = [INSERT, INSERT, DELETE]
-        events = [
-            Event(rng.choice(kinds), rng.choice("ab"), at, rng.choice(["Rome", "Turin"]), at)
-            for at in range(0, 60, rng.choice([1, 2]))
-        ]
-        results = []
-        for _ in range(2):
-            events = sorted(events, key=lambda e: (e.at + rng.choice([0, BOUND // 2, BOUND]), rng.random()))
-            run = KeyedHarness(scd2(0, untracked), **options())
-            table = Table()
-            table.apply(run.process([event.row for event in events]))
-            assert run.side_output(LATE) == []
-            results.append(sorted(table.versions.values()))
-        assert results[0] == results[1] == sorted(versions_of(events, untracked)), f"seed {seed}"
+        assert stored(ran.run) == sorted(table.versions.values()) == expected, f"seed {seed}"
+        assert len(ran.late) == len(too_late), f"seed {seed}"
 
 
 # -- examples ----------------------------------------------------------------------------------------------------------
@@ -429,18 +406,3 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_what_cannot_be_is_refused_while_the_job_is_built(build: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         build()
-
-
-@pytest.mark.parametrize("other", [{"untracked": "last", "tracked": ["city"]}, {"lateness": 5}])
-def test_other_versions_are_refused_where_there_is_a_state(other: dict[str, Any]) -> None:
-    def job(**given: Any) -> StatefulJob:
-        job = StatefulJob("homes")
-        rows = job.source("rows", FileSource("/rows", schema=COLUMNS), event_time="since")
-        rows.key_by("k").scd2(valid_from="since", uid="homes", **given)
-        return job
-
-    with run_in_memory(job()) as run:
-        run.process({"rows": [("a", moment(1), "Rome", 1)]})
-        run.restart(job(**other))
-        with pytest.raises(StateMigrationError, match=r"versions of rows.*another uid"):
-            run.process({"rows": [("a", moment(2), "Rome", 1)]})

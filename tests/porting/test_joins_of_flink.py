@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from state_engine import (
-    DataStream,
     FileSource,
     OutputTag,
     ProcessJoinFunction,
@@ -90,46 +89,6 @@ def test_late_elements_go_to_side_outputs() -> None:
         run.process({"green": [("a", 10), ("a", 3)]})
         run.process({"orange": [("a", 4)]})
         assert (run.sink("late"), run.sink("late_right")) == ([("a", 4)], [("a", 3)])
-
-
-def test_a_program_of_clicks_and_orders() -> None:
-    """Orders within ten minutes behind a click, written as for Flink but for the imports and the source."""
-
-    class ClickOfOrder(ProcessJoinFunction):
-        def process_element(self, left: Any, right: Any, ctx: Any) -> Iterable[Any]:
-            yield left.user, left.page, right.amount
-
-    def program(env: StatefulJob) -> DataStream:
-        strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 min").with_timestamp_assigner(
-            lambda row, _: row.ts
-        )
-        clicks = env.source("clicks", FileSource("/clicks", schema="user string, page string, ts bigint"))
-        orders = env.source("orders", FileSource("/orders", schema="user string, amount int, ts bigint"))
-        clicks, orders = (one.assign_timestamps_and_watermarks(strategy) for one in (clicks, orders))
-        return (
-            clicks.key_by(lambda row: row.user, key_type=Types.STRING())
-            .interval_join(orders.key_by(lambda row: row.user, key_type=Types.STRING()))
-            .between(Time.minutes(0), Time.minutes(10))
-            .upper_bound_exclusive()
-            .process(ClickOfOrder(), Types.TUPLE([Types.STRING(), Types.STRING(), Types.INT()]), uid="join")
-        )
-
-    minute = 60_000
-    clicks = [("ada", "home", 0), ("eva", "shop", 3 * minute), ("ada", "shop", 8 * minute)]
-    orders = [("ada", 5, 9 * minute), ("ada", 7, 10 * minute), ("eva", 9, 13 * minute)]
-    expected = {
-        (user, page, amount)
-        for user, page, clicked in clicks
-        for other, amount, ordered in orders
-        if user == other and 0 <= ordered - clicked < 10 * minute
-    }
-    env = StatefulJob("clicks")
-    program(env).sink("pairs", CollectSink())
-    with run_in_memory(env) as run:
-        run.process({"clicks": clicks, "orders": orders})
-        shown = [tuple(row) for row in run.sink("pairs")]
-    assert set(shown) == expected
-    assert len(shown) == len(expected) == 3
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -155,13 +154,6 @@ def test_another_value_than_the_last_one_cannot_be_taken_back(
 ) -> None:
     with pytest.raises(RetractionError, match="never added"):
         accumulator.retract(other, added(accumulator, [value]))
-
-
-def test_the_average_of_doubles_is_that_of_the_standard_library() -> None:
-    randomness = random.Random(7)
-    values = [randomness.uniform(-1e6, 1e6) for _ in range(500)]
-    average = AverageOfDoubles(what="avg('x')")
-    assert average.get_result(added(average, values)) == statistics.fmean(values)
 
 
 def test_a_sum_that_does_not_fit_is_an_error_that_says_what_to_do() -> None:

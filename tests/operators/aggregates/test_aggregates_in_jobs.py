@@ -116,19 +116,6 @@ def test_a_restore_and_a_replay_give_the_same_results() -> None:
         assert plain(kinds_and_values(run.sink("out"))) == before
 
 
-def test_a_user_who_is_deleted_leaves_no_trace_in_any_state() -> None:
-    changes = list(history(8, 60))
-    left = left_of(changes)
-    gone = [(DELETE, row) for row in left if row[0] == "a"]
-    assert len(gone) > 3
-    with run_in_memory(job_of([*changes, *gone], of_users, cut=9)) as run:
-        run.run()
-        others = [row for row in left if row[0] != "a"]
-        assert shown(run) == state_of(others)
-        assert "'a'" not in shown(run)
-        assert kinds_and_values(run.sink("out"))[-1][0] is DELETE
-
-
 class Sizes(AggregateFunction):
     """How often each amount is there, as text: an accumulator and results of types of their own."""
 

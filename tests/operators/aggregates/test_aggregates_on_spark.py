@@ -27,7 +27,6 @@ from state_engine import (
     sum_,
 )
 from state_engine.state_processor.key_change import known_key
-from state_engine.testing import CollectSink, run_in_memory
 from tests.operators import payments
 from tests.operators.aggregates.readings import ALL as EVERY
 from tests.operators.aggregates.readings import COLUMNS, Reading, expected, plain, reading
@@ -93,19 +92,6 @@ def test_the_sql_of_the_guide_reads_sums_of_doubles(tmp_path: Path, spark: Spark
         engine.run(job)
         rows = sorted(map(tuple, engine.sql("totals", query).collect()))
     assert rows == [("a", 2, 0.30000000000000004), ("b", 1, None), ("c", 2, None)]
-
-
-def test_it_is_the_state_of_the_job_in_memory(tmp_path: Path, spark: SparkSession) -> None:
-    changes = list(history(5, 40))
-    with StateEngine(tmp_path / "root", spark) as engine:
-        engine.run(job_of(changes))
-    job = job_of(changes)
-    job.stream(job.operators["users"]).sink("out", CollectSink())
-    with run_in_memory(job) as run:
-        run.run()
-        in_memory = run.state("users", "aggregates")
-    table = open_state.read_state(tmp_path / "root", "payments", "users", "aggregates").to_pylist()
-    assert {row["user"]: row["value"]["rows"] for row in table} == {u: v[0] for u, v in in_memory.items()}
 
 
 def test_the_key_behind_aggregates_of_files_is_known_without_running_the_job(

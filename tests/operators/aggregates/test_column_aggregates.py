@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -264,33 +263,3 @@ def test_columns_of_any_name_are_aggregated() -> None:
     rows.key_by("aggregates").aggregate(uid="totals", n=count("_row")).sink("out", CollectSink())
     with run_in_memory(job, types={"rows": "aggregates string, _row bigint"}) as run:
         assert run.process({"rows": [("a", 1), ("a", 2)]})["out"] == [("a", 1), ("a", 2)]
-
-
-def test_nan_and_infinities_are_those_of_elements() -> None:
-    columns: Any = to_type("k string, v double", parameter="rows")
-    made = plan(
-        {"total": sum_("v"), "mean": avg("v"), "least": min_("v"), "most": max_("v")}, columns, retract=False
-    )
-    options: dict[str, Any] = {
-        "key_by": lambda row: row[0], "key_type": str, "input_type": "k string, v double",
-        "output_type": "key string, total double, mean double, least double, most double",
-    }  # fmt: skip
-    rows = [("a", v) for v in (math.nan, -math.inf, 1.0, math.inf, -0.0)] + [("b", math.nan), ("b", 2.0)]
-    rows += [("c", math.inf), ("c", -math.inf), ("c", 1.0)]
-    vectorized = VectorizedAggregates.of(made)
-    assert vectorized is not None
-    by_columns, one_by_one = (KeyedHarness(f, **options) for f in (vectorized, KeyedAggregates(made)))
-    for batch in (rows, [("a", 1.0), ("c", 2.0), ("d", 3.0)]):  # what was seen stays, also where none follows
-        assert repr(by_columns.process(batch)) == repr(one_by_one.process(batch))
-
-
-def test_averages_of_large_whole_numbers_are_rounded_once() -> None:
-    # as doubles, the sum of three of "a" divided by three is another double
-    rows = [("a", 279963466106599973), ("a", 153261414723903401), ("a", 176767261445785156), ("b", 2**53 + 1)]
-    assert float(sum(value for _, value in rows[:3])) / 3 != sum(value for _, value in rows[:3]) / 3
-    with run_in_memory(payments(mean=avg("v")), types=TYPES) as run:
-        shown = run.process({"rows": rows})["out"]
-    totals: dict[str, list[int]] = {"a": [], "b": []}
-    for key, value in rows:
-        totals[key].append(value)
-        assert (key, sum(totals[key]) / len(totals[key])) in shown

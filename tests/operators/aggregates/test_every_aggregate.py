@@ -12,7 +12,6 @@ import pytest
 
 from state_engine import (
     Cumulating,
-    EmbeddedRocksDBStateBackend,
     OutputTag,
     RowKind,
     Session,
@@ -34,6 +33,7 @@ from state_engine.operators.windows.window_results import (
 )
 from state_engine.testing import KeyedHarness
 from tests.operators.aggregates.readings import ALL, RETRACTABLE, ROWS, Reading, expected, plain, reading
+from tests.operators.any_cut import Ran, at_any_cut
 from tests.operators.windows import models
 from tests.operators.windows.test_windows import SEEDS
 
@@ -51,18 +51,10 @@ def planned(asked: dict[str, Aggregate], *, retract: bool = False, merge: bool =
     return plan(asked, columns, retract=retract, merge=merge)
 
 
-def harness(function: Any, *, changing: bool, rng: random.Random, snapshot: Any = None) -> KeyedHarness:
-    options: dict[str, Any] = {
-        "key_by": lambda row: row.k,
-        "timestamp_of": lambda row: row.at,
-        "max_out_of_orderness_ms": BOUND,
-        "parallelism": rng.choice([1, 2, 7]),
-        "changing": changing,
-        "backend": EmbeddedRocksDBStateBackend() if rng.random() < 0.03 else None,
-    }
-    if snapshot is None:
-        return KeyedHarness(function, **options)
-    return KeyedHarness.restored(function, snapshot, **options)
+def options(changing: bool, parallelism: int = 1, backend: Any = None) -> dict[str, Any]:
+    by: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
+    given = {"parallelism": parallelism, "backend": backend, "changing": changing}
+    return {**by, **given, "max_out_of_orderness_ms": BOUND}
 
 
 def stream(rng: random.Random, count: int = 25) -> list[Reading]:
@@ -115,47 +107,34 @@ def shown(output: Any) -> tuple[Any, ...]:
 def test_each_result_of_a_keyed_stream_is_that_of_the_rows_so_far(seeds: range) -> None:
     for seed in seeds:
         rng = random.Random(seed)
-        rows, at, run = stream(rng), 0, None
-        while at < len(rows):
-            function = KeyedAggregates(planned(ALL))
-            run = harness(function, changing=False, rng=rng, snapshot=run and run.snapshot())
-            size = rng.choice([1, 3, 30])
-            outputs = run.process(rows[at : at + size])
-            by_key = sorted(rows[at : at + size], key=lambda row: row.k)
-            assert len(outputs) == len(by_key)
-            for key in "ab":
-                results = iter([shown(output) for output in outputs if output[0] == key])
-                for place, row in enumerate(rows[: at + size]):
-                    if place >= at and row.k == key:
-                        before = [one for one in rows[: place + 1] if one.k == key]
-                        assert next(results) == (key, *map(plain, expected(ALL, before))), f"seed {seed}"
-            at += size
+        rows = stream(rng)
+        ran = at_any_cut(lambda: KeyedAggregates(planned(ALL)), rows, rng, partial(options, False))
+        assert len(ran.outputs) == len(rows)
+        for key in "ab":
+            mine = [row for row in rows if row.k == key]
+            results = [shown(output) for output in ran.outputs if output[0] == key]
+            assert results == [(key, *of(ALL, mine[: at + 1])) for at in range(len(mine))], f"seed {seed}"
 
 
 @SEEDS
 def test_changes_of_a_keyed_stream_are_a_table_of_the_rows_left(seeds: range) -> None:
+    def made() -> KeyedAggregates:
+        return KeyedAggregates(planned(RETRACTABLE, retract=True), emits_changes=True)
+
     for seed in seeds:
         rng = random.Random(seed)
-        changes, at, run = history(rng), 0, None
-        table: dict[Any, Any] = {}
-        while at < len(changes):
-            function = KeyedAggregates(planned(RETRACTABLE, retract=True), emits_changes=True)
-            run = harness(function, changing=True, rng=rng, snapshot=run and run.snapshot())
-            size = rng.choice([1, 3, 30])
-            apply(table, run.process(changes[at : at + size]), width=1)
-            at += size
-            rows = left(changes[:at])
-            keys = sorted({row.k for row in rows})
-            assert table == {(k,): of(RETRACTABLE, [r for r in rows if r.k == k]) for k in keys}, (
-                f"seed {seed}"
-            )
-            fresh = harness(
-                KeyedAggregates(planned(RETRACTABLE, retract=True), emits_changes=True),
-                changing=True,
-                rng=rng,
-            )
+        changes = history(rng)
+
+        def checked(ran: Ran, came: int, changes: list[Change] = changes, rng: random.Random = rng) -> None:
+            rows, table = left(changes[:came]), dict[Any, Any]()
+            apply(table, ran.outputs, width=1)
+            keys = {row.k for row in rows}
+            assert table == {(k,): of(RETRACTABLE, [r for r in rows if r.k == k]) for k in keys}
+            fresh = KeyedHarness(made(), **options(True))
             fresh.process([(INSERT, row) for row in rng.sample(rows, len(rows))])
-            assert states(run) == states(fresh), f"seed {seed}"
+            assert states(ran.run) == states(fresh)
+
+        at_any_cut(made, changes, rng, partial(options, True), behind=checked)
 
 
 def states(run: KeyedHarness) -> dict[tuple[str, str], str]:
@@ -222,21 +201,11 @@ def windowed(
     emit: Emit, lateness: int, changing: bool = False,
 ) -> Any:  # fmt: skip
     """The table of results, the late rows, and the names of states in which something is left after draining."""
-    table: dict[Any, Any] = {}
-    late: list[Any] = []
     make = partial(operator, windows, asked, emit=emit, lateness=lateness, retract=changing)
-    at, run = 0, harness(make(), changing=changing, rng=rng)
-    while at < len(rows):
-        size = rng.choice([1, 3, 30])
-        apply(table, run.process(rows[at : at + size]), width=3, final=emit == "final")
-        at += size
-        if rng.random() < 0.5:
-            late += run.side_output(LATE)
-            run = harness(make(), changing=changing, rng=rng, snapshot=run.snapshot())
-    apply(table, run.drain(), width=3, final=emit == "final")
-    late += run.side_output(LATE)
-    kept = [state for state, entries in run.snapshot().keyed.entries.items() if entries]
-    return table, late, kept
+    ran = at_any_cut(make, rows, rng, partial(options, changing), late=LATE)
+    table: dict[Any, Any] = {}
+    apply(table, ran.outputs, width=3, final=emit == "final")
+    return table, ran.late, ran.left
 
 
 def keyed_by_instants(asked: dict[str, Aggregate], windows: dict[Any, list[Reading]]) -> dict[Any, Any]:
@@ -261,20 +230,6 @@ def test_each_aggregate_of_each_window_is_that_of_its_rows(name: str, emit: Emit
         assert table == keyed_by_instants(ALL, right.rows), f"seed {seed}"
         assert [shown(row) for row in late] == [shown(row) for row in right.late], f"seed {seed}"
         assert not kept, f"seed {seed}: after draining, {kept} are left"
-
-
-@SEEDS
-@pytest.mark.parametrize("name", ASSIGNERS)
-def test_the_order_in_which_rows_come_changes_no_result(name: str, seeds: range) -> None:
-    windows, _ = ASSIGNERS[name]
-    for seed in seeds:
-        rng = random.Random(seed)
-        rows = [reading(rng, at) for at in rng.sample(range(60), 20)]
-        tables = []
-        for order in range(3):
-            given = sorted(rows, key=lambda row: row.at) if order == 0 else rng.sample(rows, len(rows))
-            tables.append(windowed(windows, ALL, given, rng, emit="final", lateness=100)[0])
-        assert tables[0] == tables[1] == tables[2], f"seed {seed}"
 
 
 @SEEDS

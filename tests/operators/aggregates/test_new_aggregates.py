@@ -223,18 +223,6 @@ def test_one_field_is_kept_once_and_an_end_of_rows_that_change_beside_it() -> No
     assert not any(feed.state().values())
 
 
-@pytest.mark.parametrize("aggregate", [count_distinct("v"), collect_set("v"), variance("v"), stddev("v")])
-def test_a_value_that_was_never_added_is_refused_and_changes_nothing(aggregate: Aggregate) -> None:
-    columns = to_type("k string, v bigint", parameter="columns")
-    assert isinstance(columns, StructType)
-    feed = Feed(KeyedAggregates(plan({"a": aggregate}, columns, retract=True), emits_changes=True))
-    feed.insert("a", ("a", 3))
-    before = repr(feed.state())
-    with pytest.raises(RetractionError, match="never added to this key"):
-        feed.send(DELETE, "a", ("a", 4))
-    assert repr(feed.state()) == before
-
-
 def test_fields_whose_names_would_meet_in_the_state_are_refused() -> None:
     columns = to_type("a bigint, b_of_c bigint, a_of_b bigint, c bigint", parameter="columns")
     assert isinstance(columns, StructType)

@@ -11,6 +11,7 @@ import random
 import re
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,16 +27,17 @@ from state_engine import (
     Tumbling,
     count,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.joins.asof_join import AsOfJoin, AsOfSettings
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
+from tests.operators.any_cut import at_any_cut
 from tests.operators.joins import models
 from tests.operators.joins.models import Version
-from tests.operators.joins.test_joins_in_jobs import EPOCH, LATE, ROW, pair_of, row_of, stream_of
+from tests.operators.joins.test_joins_in_jobs import LATE, ROW, pair_of, row_of, stream_of
 
 COLUMNS = "side int, k string, part int, n bigint, at bigint, kind string"
 LATE_ROWS = OutputTag("late", COLUMNS)
@@ -185,25 +187,14 @@ def test_any_stream_gives_the_join_of_the_model(emit: Any, inner: bool, exact: b
             wait=emit == "final",
         )  # fmt: skip
         settings = {"tolerance_ms": tolerance, "exact": exact, "inner": inner, "emit": emit}
-        run = KeyedHarness(join_of(lateness, **settings), **options(rng.choice([1, 2, 7]), bound=BOUND))
-        outputs, late, at, counted = list[Any](), list[Any](), 0, 0.0
-        while at < len(events):
-            size = rng.choice([1, 3, 30])
-            outputs += run.process_pairs([given(event) for event in events[at : at + size]])
-            counted += run.metrics["too_late"]
-            at += size
-            if rng.random() < 0.5:
-                late += run.side_output(LATE_ROWS)
-                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
-                again = options(rng.choice([1, 2, 7]), backend, BOUND)
-                run = KeyedHarness.restored(join_of(lateness, **settings), run.snapshot(), **again)
-        outputs += run.drain()
-        late += run.side_output(LATE_ROWS)
-        pairs = Counter((tuple(output)[3], tuple(output)[9]) for output in outputs)
+        make, rows = partial(join_of, lateness, **settings), list(map(given, events))
+        by = partial(options, bound=BOUND)
+        ran = at_any_cut(make, rows, rng, by, late=LATE_ROWS, pairs=True)
+        pairs = Counter((tuple(output)[3], tuple(output)[9]) for output in ran.outputs)
         assert pairs == expected.pairs, f"seed {seed}"
-        assert late == [event for event in expected.late if event.side == 1], f"seed {seed}"
-        assert counted == len([event for event in expected.late if event.kind != "-U"]), f"seed {seed}"
-        assert not run.snapshot().keyed.entries.get("waiting"), f"seed {seed}"
+        assert ran.late == [event for event in expected.late if event.side == 1], f"seed {seed}"
+        assert ran.too_late == len([event for event in expected.late if event.kind != "-U"]), f"seed {seed}"
+        assert not ran.run.snapshot().keyed.entries.get("waiting"), f"seed {seed}"
 
 
 # -- in jobs -----------------------------------------------------------------------------------------------------------
@@ -239,23 +230,6 @@ def test_a_feed_of_versions_with_a_window_behind_and_a_table_of_versions() -> No
         assert sum(row.metrics["counts.too_late"] for row in run.checkpoints()) == 0
         assert sum(row.rows for row in run.sink("counts")) == 4
         assert [row.valid_from for row in run.table("versions")] == [30, 50]
-
-
-def test_another_tolerance_or_emission_is_refused() -> None:
-    def job_of(**options: Any) -> StatefulJob:
-        job = StatefulJob("changed")
-        left, right = stream_of(job, "left").key_by("k"), stream_of(job, "right").key_by("k")
-        left.join_asof(right, uid="join", **options).sink("rows", CollectSink())
-        return job
-
-    for options in ({"tolerance": 5}, {"emit": "at_once"}, {"lateness": 1}):
-        with run_in_memory(job_of()) as run:
-            run.process({"left": [("a", 1, 0, EPOCH)]})
-            run.restart(job_of(**options))
-            with pytest.raises(
-                StateMigrationError, match=r"'as-of join, any age, final, lateness 0'.*another uid"
-            ):
-                run.process({"left": [("a", 1, 0, EPOCH)]})
 
 
 def refused(left: Any = None, right: Any = None, **options: Any) -> Any:

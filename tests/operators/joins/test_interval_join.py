@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from state_engine.operators.joins.joined_rows import JoinedRows, JoinResults, Le
 from state_engine.operators.joins.keyed_join import how_of
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import at_any_cut
 from tests.operators.joins import models
 from tests.operators.joins.models import Event
 
@@ -93,10 +95,6 @@ def options(parallelism: int = 1, backend: Any = None, bound: int | None = None)
     }
 
 
-def again(run: KeyedHarness, function: IntervalJoin, **given: Any) -> KeyedHarness:
-    return KeyedHarness.restored(function, run.snapshot(), **options(**given))
-
-
 def pair(output: Any, column: str) -> tuple[Any, Any]:
     """A column of both rows of an output, which has two or, of a semi join, one."""
     at = COLUMNS.split(", ").index({"at": "at bigint", "n": "n bigint"}[column])
@@ -159,7 +157,7 @@ def test_vectors(name: str, parallelism: int, backend: str) -> None:
             came += [f"late:{'lr'[row.side - 1]}{row.at}" for row in late]
             assert Counter(came) == Counter(expected), step
             outputs, late = [], []
-        run = again(run, function, parallelism=parallelism, backend=stores)
+        run = KeyedHarness.restored(function, run.snapshot(), **options(parallelism, stores))
     assert outputs == late == []
 
 
@@ -216,26 +214,12 @@ def test_any_stream_gives_the_join_of_the_model(within: tuple[int, int], how: st
         expected = models.interval_join(
             events, low=within[0], high=within[1], how=how, lateness=lateness, bound=BOUND
         )
-        run = KeyedHarness(join_of(within, how, lateness), **options(rng.choice([1, 2, 7]), bound=BOUND))
-        outputs, late, at, counted = list[Any](), list[Any](), 0, 0.0
-        while at < len(events):
-            size = rng.choice([1, 3, 30])
-            outputs += run.process_pairs([(event.side, event) for event in events[at : at + size]])
-            counted += run.metrics["too_late"]
-            at += size
-            if rng.random() < 0.5:
-                late += run.side_output(LATE)
-                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
-                parallelism = rng.choice([1, 2, 7])
-                run = again(
-                    run, join_of(within, how, lateness), parallelism=parallelism, backend=backend, bound=BOUND
-                )
-        outputs += run.drain()
-        late += run.side_output(LATE)
-        assert Counter(pair(output, "n") for output in outputs) == expected.pairs, f"seed {seed}"
-        assert late == expected.late, f"seed {seed}"
-        assert counted == len(late), f"seed {seed}"
-        assert times(run, "left") == times(run, "right") == [], f"seed {seed}"
+        make, rows = partial(join_of, within, how, lateness), [(event.side, event) for event in events]
+        ran = at_any_cut(make, rows, rng, partial(options, bound=BOUND), late=LATE, pairs=True)
+        assert Counter(pair(output, "n") for output in ran.outputs) == expected.pairs, f"seed {seed}"
+        assert ran.late == expected.late, f"seed {seed}"
+        assert ran.too_late == len(ran.late), f"seed {seed}"
+        assert times(ran.run, "left") == times(ran.run, "right") == [], f"seed {seed}"
 
 
 def test_pairs_come_by_the_place_of_the_row_that_came_before() -> None:

@@ -24,7 +24,7 @@ from state_engine import (
     Tumbling,
     count,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.operators.joins import models
 from tests.operators.joins.models import Event
@@ -127,22 +127,6 @@ def test_windows_are_joined_by_their_bounds() -> None:
         run.process(drain=True)
         shown = [(row.k, row.people, row.auctions) for row in run.sink("shown")]
     assert shown == [("a", 2, 1)]
-
-
-def test_what_would_misread_rows_that_wait_is_refused() -> None:
-    def job_of(**options: Any) -> StatefulJob:
-        job = StatefulJob("changed")
-        joined(job, **options).sink("pairs", CollectSink())
-        return job
-
-    for options in ({"within": (-3, 6)}, {"how": "left"}, {"lateness": 3}):
-        with run_in_memory(job_of()) as run:
-            run.process({"left": [row_of(Event(1, "a", 1, 0, 0))]})
-            run.restart(job_of(**options))
-            with pytest.raises(
-                StateMigrationError, match=r"'interval join -3 to 5, inner, lateness 0'.*another uid"
-            ):
-                run.process({"left": [row_of(Event(1, "a", 1, 0, 0))]})
 
 
 def test_rows_that_wait_are_tables() -> None:

@@ -28,7 +28,7 @@ from state_engine import (
     count,
     sum_,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError, UserFunctionError
+from state_engine.core.errors import ConfigurationError, UserFunctionError
 from state_engine.core.operator.element_kinds import own_kind
 from state_engine.core.types.row import RowKind
 from state_engine.testing import CollectSink, run_in_memory
@@ -181,21 +181,6 @@ def test_a_time_to_live_by_event_time_holds_at_any_cut() -> None:
             pairs = sorted((row.n, row.n_right) for row in run.sink("pairs"))
         expected = [(1, 2), (4, 3)] if ttl is by_time else [(1, 2), (4, 2), (4, 3), (5, 2), (5, 3)]
         assert pairs == expected
-
-
-def test_state_of_another_join_is_refused() -> None:
-    def job_of(**options: Any) -> StatefulJob:
-        job = StatefulJob("changed")
-        left, right = (rows(job, name, event_time="at").key_by("k") for name in NAMES.values())
-        left.join(right, uid="join", **options).sink("pairs", CollectSink())
-        return job
-
-    for options in ({"how": "left"}, {"within": "1 h"}):
-        with run_in_memory(job_of()) as run:
-            run.process({"left": [("a", 1, EPOCH)]})
-            run.restart(job_of(**options))
-            with pytest.raises(StateMigrationError, match=r"'regular join, inner'.*another uid"):
-                run.process({"left": [("a", 1, EPOCH)]})
 
 
 def test_a_row_of_a_feed_that_was_never_there_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from state_engine.operators.windows.window_process import CalledFunction
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowAccumulators, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import at_any_cut
 from tests.operators.windows.models import Event, watermarks_before
 from tests.operators.windows.test_functions_of_windows import Listed, operator
 from tests.operators.windows.test_windows import BOUND, ms, stream
@@ -56,8 +58,8 @@ def counted(windows: Counted) -> CountWindows:
     return CountWindows(windows, sums(), RowsWithBounds(), WindowSettings())
 
 
-def options(**others: Any) -> dict[str, Any]:
-    return {"key_by": lambda row: row.k, **others}
+def options(parallelism: int = 1, backend: Any = None, **others: Any) -> dict[str, Any]:
+    return {"key_by": lambda row: row.k, "parallelism": parallelism, "backend": backend, **others}
 
 
 def rows_of(text: str) -> list[Event]:
@@ -101,26 +103,16 @@ def test_count_windows_with_a_restore_between_every_two_rows(
 @pytest.mark.parametrize("use", ["aggregate", "process", "top_n"])
 def test_count_windows_are_those_of_the_model(size: int, slide: int, use: str) -> None:
     for seed in range(6):
-        rng, rows, shown = random.Random(seed), stream(seed, count=50), list[Any]()
-        run = KeyedHarness(of_use(use, Counted(size, slide)), **options(parallelism=rng.choice([1, 2, 7])))
-        at = 0
-        while at < len(rows):
-            cut = rng.choice([1, 4, 30])
-            shown += [tuple(output) for output in run.process(rows[at : at + cut])]
-            at += cut
-            if rng.random() < 0.5:
-                run = KeyedHarness.restored(
-                    of_use(use, Counted(size, slide)),
-                    run.snapshot(),
-                    **options(parallelism=rng.choice([1, 2, 7])),
-                )
+        rng, rows = random.Random(seed), stream(seed, count=50)
+        make = partial(of_use, use, Counted(size, slide))
+        shown, _, _, run = at_any_cut(make, rows, rng, options, sizes=(1, 4, 30))
         expected = []
         for k in "ab":
             of_key = [row for row in rows if row.k == k]
             for number in range((len(of_key) - size) // slide + 1):
                 window = of_key[number * slide : number * slide + size]
                 expected += results_of(use, k, number, window)
-        assert sorted(shown) == sorted(expected), f"seed {seed}"
+        assert sorted(map(tuple, shown)) == sorted(expected), f"seed {seed}"
         last = {k: sum(row.k == k for row in rows) for k in "ab"}
         assert run.state("seen") == {k: n for k, n in last.items() if n}
         kept = run.state("windows" if size == slide else "slices")
@@ -161,17 +153,9 @@ def test_a_key_without_rows_for_so_long_begins_anew_at_any_cut(use: str) -> None
         return ForgetsIdleKeys(of_use(use, Counted(3, 2)), IDLE)
 
     for seed in range(4):
-        rng, rows, shown, at = random.Random(seed), stream(seed, count=50), list[Any](), 0
-        by = options(timestamp_of=lambda row: row.at, max_out_of_orderness_ms=BOUND)
-        run = KeyedHarness(windows(), **by)
-        while at < len(rows):
-            cut = rng.choice([1, 4, 30])
-            shown += [tuple(output) for output in run.process(rows[at : at + cut])]
-            at += cut
-            if rng.random() < 0.5:
-                run = KeyedHarness.restored(
-                    windows(), run.snapshot(), **by | {"parallelism": rng.choice([1, 7])}
-                )
+        rng, rows = random.Random(seed), stream(seed, count=50)
+        by = partial(options, timestamp_of=lambda row: row.at, max_out_of_orderness_ms=BOUND)
+        ran = at_any_cut(windows, rows, rng, by, sizes=(1, 4, 30))
         expected = []
         for k, of_key in parts_of(rows):
             for number in range((len(of_key) - 3) // 2 + 1 if use != "growing" else len(of_key) // 2):
@@ -179,9 +163,8 @@ def test_a_key_without_rows_for_so_long_begins_anew_at_any_cut(use: str) -> None
                     expected.append((k, None, [tuple(row) for row in of_key[: 2 * number + 2]]))
                 else:
                     expected += results_of(use, k, number, of_key[number * 2 : number * 2 + 3])
-        assert sorted(shown, key=repr) == sorted(expected, key=repr), f"seed {seed}"
-        run.drain()
-        assert not {state for state, of in run.snapshot().keyed.entries.items() if of}, f"seed {seed}"
+        assert sorted(map(tuple, ran.outputs), key=repr) == sorted(expected, key=repr), f"seed {seed}"
+        assert not ran.left, f"seed {seed}"
 
 
 def parts_of(rows: list[Event]) -> list[tuple[str, list[Event]]]:

@@ -32,6 +32,7 @@ from state_engine.operators.windows.session_windows import SessionWindows
 from state_engine.operators.windows.window_process import CalledFunction
 from state_engine.operators.windows.window_results import Emitter, WindowSettings
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import at_any_cut
 from tests.operators.windows.models import Event, Windowed
 from tests.operators.windows.test_windows import ASSIGNERS, BOUND, LATE, SEEDS, options, stream
 
@@ -142,22 +143,11 @@ def test_a_function_gets_what_the_model_has(name: str, use: str, lateness: int, 
     for seed in seeds:
         rng, rows = random.Random(seed), stream(seed)
         windowed: Windowed = model(rows, bound=BOUND, lateness=lateness)
-        run, shown, at = KeyedHarness(made(), **options(rng.choice([1, 2, 7]))), Expected(), 0
-        late: list[Any] = []
-        while at < len(rows):
-            size = rng.choice([1, 4, 30])
-            put(shown, run.process(rows[at : at + size]))
-            at += size
-            if rng.random() < 0.5:
-                late += run.side_output(LATE)
-                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
-                run = KeyedHarness.restored(made(), run.snapshot(), **options(rng.choice([1, 2, 7]), backend))
-        put(shown, run.drain())
-        late += run.side_output(LATE)
+        ran, shown = at_any_cut(made, rows, rng, options, late=LATE, sizes=(1, 4, 30)), Expected()
+        put(shown, ran.outputs)
         assert shown == {window: expects(of) for window, of in windowed.rows.items()}, f"seed {seed}"
-        assert [tuple(row) for row in late] == windowed.late, f"seed {seed}"
-        left = {state for state, of in run.snapshot().keyed.entries.items() if of}
-        assert left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
+        assert [tuple(row) for row in ran.late] == windowed.late, f"seed {seed}"
+        assert ran.left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
 
 
 def put(shown: Expected, outputs: list[Any]) -> None:

@@ -50,7 +50,7 @@ from state_engine import (
     count,
     sum_,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError
 from state_engine.testing import CollectSink, run_in_memory
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_windows_in_jobs import (
@@ -276,45 +276,6 @@ def test_side_outputs_of_a_function_have_the_time_of_the_window() -> None:
         run.process(drain=True)
         shown = sorted(plain(tuple(row)) for row in run.sink("out"))
     assert shown == [("a", 0, 10, 3), ("a", 10, 20, 1), ("a", 30, 40, 1), ("b", 0, 10, 1), ("b", 10, 20, 2)]
-
-
-OTHERS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
-    "rows were not kept": (
-        lambda windowed: windowed.aggregate(n=count(), uid="it"),
-        lambda windowed: windowed.process(Listed(), RESULT, uid="it"),
-    ),
-    "another reduction": (
-        lambda windowed: windowed.aggregate(n=count(), uid="it"),
-        lambda windowed: windowed.reduce(most, uid="it"),
-    ),
-    "a longer list": (
-        lambda windowed: windowed.top_n(1, by="v", uid="it"),
-        lambda windowed: windowed.top_n(2, by="v", uid="it"),
-    ),
-    "the other end": (
-        lambda windowed: windowed.top_n(1, by="v", uid="it"),
-        lambda windowed: windowed.top_n(1, by="v", ascending=True, uid="it"),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("windows", [Tumbling(10), CountTumblingWindowAssigner.of(5), "ttl"], ids=str)
-def test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all(name: str, windows: Any) -> None:
-    def job(build: Callable[[Any], Any]) -> StatefulJob:
-        made = StatefulJob("changed")
-        keyed = source_of(made).key_by("k")
-        build(keyed.count_window(5, ttl="1 h") if windows == "ttl" else keyed.window(windows)).sink(
-            "out", CollectSink()
-        )
-        return made
-
-    before, after = OTHERS[name]
-    with run_in_memory(job(before)) as run:
-        run.process({"rows": rows_of(GIVEN[:2])})
-        run.restart(job(after))
-        with pytest.raises(StateMigrationError, match=r"would misread it.*another uid"):
-            run.process({"rows": rows_of(GIVEN[2:])})
 
 
 # -- PyFlink's names ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row, RowKind, count, sum_
+from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row, RowKind, sum_
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -201,40 +201,11 @@ def test_examples_hold_with_a_restore_between_every_two_steps(
         replayed.restore()
 
 
-@pytest.mark.parametrize("rows", ["1 13 3 drain", "1 3 13 drain"])
-def test_sessions_do_not_depend_on_the_order_of_arrival(rows: str) -> None:
-    """hazelcast-jet counts one session less here, as Flink does, for the first order."""
-    replayed = Replayed(function_of(Session(2), "final", 0), max_out_of_orderness_ms=10)
-    outputs = [one for step in rows.split() for one in replayed.step(step)]
-    assert outputs == ["k 2 [1,5)", "k 1 [13,15)"]
-
-
 def test_results_have_the_last_millisecond_of_their_window_as_event_time() -> None:
     replayed = Replayed(function_of(Tumbling(3000), "final", 100))
     replayed.step("a@20")
     replayed.step("W 3099")
     assert replayed.run.output_timestamps == [2999]
-
-
-def test_an_aggregate_that_comes_later_is_null_for_windows_with_rows() -> None:
-    columns = to_type("k string, v bigint, at bigint", parameter="rows")
-    assert isinstance(columns, StructType)
-    before = plan({"n": count()}, columns)
-    after = plan({"n": count(), "s": sum_("v")}, columns)
-    options: dict[str, Any] = {"key_by": lambda row: row.k, "timestamp_of": lambda row: row.at}
-    run = KeyedHarness(
-        AlignedWindows(Sliding(20, every=10), WindowAccumulators(before), RowsWithBounds(), WindowSettings()),
-        **options,
-    )
-    run.process([row_of("a:5@1")])
-    run = KeyedHarness.restored(
-        AlignedWindows(Sliding(20, every=10), WindowAccumulators(after), RowsWithBounds(), WindowSettings()),
-        run.snapshot(),
-        **options,
-    )
-    run.process([row_of("a:7@12")])
-    results = [(ms(start), n, s) for _, start, _, n, s in run.drain()]
-    assert results == [(-10, 1, None), (0, 2, None), (10, 1, 7)]
 
 
 @pytest.mark.parametrize("windows", [Tumbling(1000), Session(1000)])

@@ -17,6 +17,7 @@ from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import at_any_cut
 from tests.operators.mixed import check_equal, streams
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_functions_of_windows import operator
@@ -60,42 +61,13 @@ def test_the_list_of_each_window_is_that_of_the_model(
         rng, rows = random.Random(seed), stream(seed, count=40)
         n, lateness = rng.choice([1, 2, 5]), rng.choice([0, 7])
         windowed = model(rows, bound=BOUND, lateness=lateness)
-        run = KeyedHarness(function_of(windows, n, lateness, **order), **options(rng.choice([1, 2, 7])))
-        outputs, at = list[Any](), 0
-        while at < len(rows):
-            size = rng.choice([1, 4, 30])
-            outputs += run.process(rows[at : at + size])
-            at += size
-            if rng.random() < 0.5:
-                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
-                again = function_of(windows, n, lateness, **order)
-                run = KeyedHarness.restored(again, run.snapshot(), **options(rng.choice([1, 2, 7]), backend))
-        outputs += run.drain()
+        make = partial(function_of, windows, n, lateness, **order)
+        ran = at_any_cut(make, rows, rng, options, sizes=(1, 4, 30))
         shown: dict[Any, list[Any]] = {}
-        for k, start, end, *columns in outputs:
+        for k, start, end, *columns in ran.outputs:
             shown.setdefault((k, ms(start), ms(end)), []).append(tuple(columns))
         assert shown == {w: expected_of(of, n, **order) for w, of in windowed.rows.items()}, f"seed {seed}"
-        left = {state for state, of in run.snapshot().keyed.entries.items() if of}
-        assert left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
-
-
-@pytest.mark.parametrize("name", ASSIGNERS)
-def test_lists_do_not_depend_on_the_order_of_arrival(name: str) -> None:
-    """Each row is displaced by up to and exactly the out-of-orderness, so none is late; many are equal in ``v``."""
-    windows, _ = ASSIGNERS[name]
-    for seed in range(10):
-        rng = random.Random(seed)
-        rows = [Event(rng.choice("ab"), rng.randint(1, 3), 0.0, at) for at in range(60)]
-        lists = []
-        for order in range(3):
-            rng = random.Random(order)
-            displaced = sorted(
-                rows, key=lambda row: (row.at + rng.choice([0, BOUND // 2, BOUND]), rng.random())
-            )
-            run = KeyedHarness(function_of(windows, 2), **options())
-            lists.append(sorted([*run.process(displaced), *run.drain()]))
-            assert run.side_output(LATE) == []
-        assert lists[0] == lists[1] == lists[2], f"seed {seed}"
+        assert ran.left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 7])

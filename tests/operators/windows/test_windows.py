@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, OutputTag, RowKind, avg, count, max_, min_, sum_
+from state_engine import OutputTag, RowKind, avg, count, max_, min_, sum_
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
 from state_engine.operators.aggregates.plan import plan
@@ -22,7 +23,7 @@ from state_engine.operators.windows.window_results import (
     WindowAccumulators,
     WindowSettings,
 )
-from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import at_any_cut
 from tests.operators.windows import models
 from tests.operators.windows.models import Event, Table, Windowed
 
@@ -127,22 +128,10 @@ def test_any_stream_gives_the_windows_of_the_model(
     for seed in seeds:
         rng, rows = random.Random(seed), stream(seed)
         expected = model(rows, bound=BOUND, lateness=lateness)
-        function = operator(windows, emit=emit, lateness=lateness)
-        run = KeyedHarness(function, **options(rng.choice([1, 2, 7])))
-        table, late, at = Table(), list[Event](), 0
-        while at < len(rows):
-            size = rng.choice([1, 3, 30])
-            apply(table, run.process(rows[at : at + size]), emit=emit)
-            at += size
-            if rng.random() < 0.5:
-                late += run.side_output(LATE)
-                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.05 else None
-                again = operator(windows, emit=emit, lateness=lateness)
-                run = KeyedHarness.restored(again, run.snapshot(), **options(rng.choice([1, 2, 7]), backend))
-        apply(table, run.drain(), emit=emit)
-        late += run.side_output(LATE)
+        make = partial(operator, windows, emit=emit, lateness=lateness)
+        ran, table = at_any_cut(make, rows, rng, options, late=LATE), Table()
+        apply(table, ran.outputs, emit=emit)
         assert table == expected.table, f"seed {seed}"
-        assert [tuple(row) for row in late] == expected.late, f"seed {seed}"
+        assert [tuple(row) for row in ran.late] == expected.late, f"seed {seed}"
         # nothing is left; but of sessions with computed gaps one number a key, for any gap could reach it
-        left = {state: of for state, of in run.snapshot().keyed.entries.items() if of}
-        assert set(left) <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
+        assert ran.left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"

@@ -31,7 +31,7 @@ from state_engine import (
     max_,
     sum_,
 )
-from state_engine.core.errors import ConfigurationError, StateMigrationError
+from state_engine.core.errors import ConfigurationError
 from state_engine.testing import CollectSink, MemoryRun, run_in_memory
 from tests.operators.windows import models
 from tests.operators.windows.models import Event
@@ -157,42 +157,6 @@ def test_the_clock_ends_the_last_session_of_a_quiet_stream() -> None:
         run.process({"rows": [("a", 1, EPOCH)]}, clock=0)
         assert run.process(clock=20 * 60_000) == {}
         assert table_of(run.process(clock=40 * 60_000)["windows"]) == {("a", 0, 1_800_000): (1, 1, 1)}
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "shapes"),
-    [
-        (
-            windows_job(Tumbling(10)),
-            windows_job(Tumbling(20)),
-            r"'tumbling 10 \+0 UTC final lateness 0', and 'tumbling 20 ",
-        ),
-        (
-            windows_job(Tumbling(10)),
-            windows_job(Tumbling(10), lateness=5),
-            "final lateness 0', and .*final lateness 5'",
-        ),
-        (
-            windows_job(Sliding(10, every=5), lateness=5),
-            windows_job(Sliding(10, every=5)),
-            "final lateness 5', and .*final lateness 0'",
-        ),
-        (
-            windows_job(Session(6), lateness=5),
-            windows_job(Session(6), lateness=5, emit="changes"),
-            "session 6 final lateness 5', and 'session 6 changes lateness 5'",
-        ),
-    ],
-    ids=["size", "longer lateness", "shorter lateness", "emission"],
-)
-def test_what_would_misread_open_windows_is_refused(
-    before: StatefulJob, after: StatefulJob, shapes: str
-) -> None:
-    with run_in_memory(before) as run:
-        run.process({"rows": [("a", 1, EPOCH)]})
-        run.restart(after)
-        with pytest.raises(StateMigrationError, match=f"was written by .*{shapes}.*another uid"):
-            run.process({"rows": [("a", 1, EPOCH)]})
 
 
 def test_late_rows_are_inserts_where_results_change() -> None:
