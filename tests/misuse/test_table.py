@@ -551,28 +551,28 @@ What cannot keep one row of each key is refused while the job is built: no event
 A row without event time is no first and no last one by it
   operators/test_deduplication::test_a_row_without_event_time_is_refused
 Times of rows that were kept for another distance are refused
-  operators/test_deduplication::test_state_that_means_something_else_is_refused
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[first]
 Silence needs event time, a time that is one, and columns that rows have
   operators/test_silence::test_what_does_not_fit_is_refused_while_the_job_is_built
   operators/test_silence::test_a_row_without_event_time_is_refused
 State of silences behind another time is refused
-  operators/test_silence::test_silences_of_another_time_are_refused
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[silence]
 What is no as-of join is refused while the job is built: a left side that changes, a word that it does not know
   operators/joins/test_asof_join::test_what_is_no_asof_join_is_refused_while_the_job_is_built
 Versions that were kept for another tolerance are refused
-  operators/joins/test_asof_join::test_another_tolerance_or_emission_is_refused
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[as-of join]
 By Flink's names as well, and its function has a type
   porting/test_joins_of_flink::test_what_is_no_interval_join_is_refused
 A row without event time is in no join
   operators/joins/test_interval_join::test_a_row_without_event_time_is_refused
 State of another join is refused before a row is read
-  operators/joins/test_joins_in_jobs::test_what_would_misread_rows_that_wait_is_refused
-  operators/joins/test_regular_joins_in_jobs::test_state_of_another_join_is_refused
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[interval join]
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[regular join]
 A join waits for its other stream's first row, unless something says which columns that has
   operators/joins/test_joins_in_jobs::test_the_same_on_spark_also_where_one_stream_has_no_row
 State of other windows is refused before a row is read
-  operators/windows/test_windows_in_jobs::test_what_would_misread_open_windows_is_refused
-  operators/windows/test_uses_in_jobs::test_a_window_that_kept_something_else_is_not_read_as_if_it_had_all
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[size]
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[shorter lateness]
   microbatch/test_shapes::test_another_shape_is_refused_before_a_row_is_read
 An event time of its own needs a stream with event time
   microbatch/test_output_times::test_an_own_event_time_needs_a_stream_with_event_time
@@ -600,7 +600,6 @@ A time to live of keys is a span, and of a clock that the stream has
   operators/test_idle_keys::test_what_is_no_time_to_live_of_keys_is_refused
 An update or a delete of what was never added is refused, and changes nothing
   operators/aggregates/test_keyed_aggregates::test_what_was_never_added_is_refused_and_changes_nothing
-  operators/aggregates/test_new_aggregates::test_a_value_that_was_never_added_is_refused_and_changes_nothing
   operators/aggregates/test_aggregates_in_jobs::test_what_was_never_added_is_set_aside_or_fails_the_batch
 A row whose key was not counted cannot be taken back
   operators/test_retraction::test_rows_that_were_not_counted_cannot_be_taken_back
@@ -624,9 +623,9 @@ A sequence has two steps or more, a time, and columns that the stream has; a row
   operators/test_sequence::test_what_cannot_be_is_refused_while_the_job_is_built
   operators/test_sequence::test_rows_without_a_time_or_with_one_that_no_timestamp_has_are_refused
 Another sequence is refused where there is a state
-  operators/test_sequence::test_another_sequence_on_a_state_is_refused
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[sequence]
 Other spans of such aggregates are refused where there is a state
-  operators/test_over_in_jobs::test_other_spans_of_a_state_are_refused
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[over]
 A lateness is 0 or more, and a row that waits has an event time
   operators/test_waiting::test_a_lateness_below_zero_is_refused
   operators/test_waiting::test_a_row_without_event_time_is_refused
@@ -635,7 +634,7 @@ A sequence of a feed that is no field, or that orders the changes of one file of
 Versions with a lateness have event time, and a timestamp or date; what has no effect on them is refused
   operators/test_versions_in_time::test_what_cannot_be_is_refused_while_the_job_is_built
 Other versions are refused where there is a state
-  operators/test_versions_in_time::test_other_versions_are_refused_where_there_is_a_state
+  operators/test_other_shapes::test_state_of_another_shape_is_refused[versions]
 A snapshot without a date, key or order, with too few rows, or beside changed files, is refused
   sources/test_snapshots::test_a_snapshot_that_lacks_too_much_is_refused_unless_it_is_allowed
   sources/test_snapshots::test_keys_are_there_and_once

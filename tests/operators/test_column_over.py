@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import (
-    DataStream,
     EmbeddedRocksDBStateBackend,
-    FileSource,
-    StatefulJob,
     avg,
     count,
     count_distinct,
@@ -29,12 +22,8 @@ from state_engine.core.state.descriptors import TIMERS
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.over import Over, WhenOut
 from state_engine.operators.over_rows import SPANS as SPANS_OF_SUMS
-from state_engine.testing import KeyedHarness
 from tests.operators.mixed import check_equal, streams
-from tests.operators.test_over import BOUND, LATE, ROW, options, stream
-from tests.operators.test_rows_by_time_on_spark import plain, published
-from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
-from tests.support.pipelines import Pipeline
+from tests.operators.test_over import BOUND, LATE, ROW, stream
 
 pytestmark = pytest.mark.internal_errors
 CACHES = {TIMERS, SPANS_OF_SUMS}
@@ -104,39 +93,3 @@ def test_what_a_span_ends_with_stays_until_nothing_has_it_in_reach(emit: WhenOut
     by = partial(harness, output=make()._plan.output_type)
     for seed in range(4):
         check_equal(make, rows, random.Random(seed), by, late=LATE, but=CACHES)
-
-
-@pytest.mark.more
-@pytest.mark.spark
-def test_a_job_on_spark_gives_what_a_harness_gives(
-    spark: SparkSession, tmp_path: Path, limits: SetLimits
-) -> None:
-    """Through a restore, and other parallelisms."""
-    limits(**NOTHING_BY_DRIVER)
-    (tmp_path / "in").mkdir()
-    rows = [(k, number, at) for number, (k, _, at) in enumerate(stream(3))]
-    emits: tuple[WhenOut, ...] = ("final", "at_once")
-
-    def build(job: StatefulJob) -> dict[str, DataStream]:
-        source = FileSource(str(tmp_path / "in"), format="parquet")
-        read = job.source("rows", source, event_time="at", max_out_of_orderness=BOUND, order_by=["v"])
-        keyed = read.key_by("k")
-        return {
-            emit: keyed.over(n=count(**SPANS), s=sum_("v", **SPANS), emit=emit, uid=emit) for emit in emits
-        }
-
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-    for number, cut in enumerate(range(0, 40, 10)):
-        part = rows[cut : cut + 10]
-        times = pa.array([row[2] * 1000 for row in part], pa.timestamp("us", "UTC"))
-        table = pa.table({"k": [row[0] for row in part], "v": [row[1] for row in part], "at": times})
-        pq.write_table(table, tmp_path / "in" / f"{number}.parquet")
-        pipeline.run(parallelism=number % 3 + 1)
-    with pipeline.engine() as engine:
-        engine.restore("pipeline", checkpoint_id=2)
-    pipeline.run(parallelism=3)
-    pipeline.run(drain=True)
-    for emit in emits:
-        function = Over(ROW, {"n": count(**SPANS), "s": sum_("v", **SPANS)}, emit=emit)
-        run = KeyedHarness(function, **options(max_out_of_orderness_ms=BOUND))
-        assert plain(published(tmp_path / "out" / emit)) == plain([*run.process(rows), *run.drain()])
