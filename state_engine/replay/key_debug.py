@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -44,6 +44,7 @@ from state_engine.replay.key_recording import (
     RecordedKey,
     StoredKey,
     has_key,
+    keyed_like,
 )
 from state_engine.replay.key_test_file import key_test_text
 from state_engine.sources.stream_columns import KIND_FIELD, kind_column, kinds_of
@@ -253,20 +254,8 @@ class KeyDebugger:
             for uid, o in sorted(newest.items())
             if uid in job.operators and job.operators[uid].keyed
         }
-        columns = set(key) if isinstance(key, Mapping) else None
-        width = len(key) if isinstance(key, tuple) else 1
-        fitting = {
-            uid: schema
-            for uid, schema in schemas.items()
-            if only in (None, uid)
-            and (len(schema.names) == width if columns is None else set(schema.names) == columns)
-        }
-        if not fitting:
-            known = {uid: list(schema.names) for uid, schema in schemas.items()}
-            raise ConfigurationError(
-                f"job '{job.name}': {only or 'no operator'} is {'not ' if only else ''}keyed like {key!r}; "
-                f"operators of its code that have run, and their keys: {known}"
-            )
+        known = "operators of its code that have run, and their keys"
+        fitting = keyed_like(key, schemas, only, job=job.name, known=known)
         return [self._key(job.operators[uid], schema, key) for uid, schema in fitting.items()]
 
     def _key(self, node: OperatorNode, schema: KeySchema, key: Any) -> RecordedKey:
@@ -371,7 +360,7 @@ class KeyDebugger:
         key: RecordedKey,
     ) -> tuple[DebuggedBatch, KeyRun | None]:
         layout = self.recorder.layout
-        if run is None or _changed_meanwhile(path, recorded, run):
+        if run is None or _changed_meanwhile(recorded, run):
             state = KeyState(stored=StoredKey(layout, recorded.path, key))
             made = replace(made, start=state)
             run = KeyRun(recorded.operator, key.key, state, recorded.restored)
@@ -503,7 +492,7 @@ def _over_columns(run: KeyRun, recorded: RecordedBatch) -> tuple[KeyRun, list[Ke
         return None
 
 
-def _changed_meanwhile(path: Sequence[CheckpointRow], recorded: RecordedBatch, run: KeyRun) -> bool:
+def _changed_meanwhile(recorded: RecordedBatch, run: KeyRun) -> bool:
     """Whether something else than micro-batches changed the state of the key since, or its subtask is another one."""
     before, operator = recorded.path[-1] if recorded.path else None, recorded.operator
     moved = (operator.parallelism, operator.max_parallelism) != (

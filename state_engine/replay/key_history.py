@@ -40,6 +40,7 @@ from state_engine.queries.state_table import key_columns, read_state_of_key
 from state_engine.queries.stored_columns import spark_data_type
 from state_engine.queries.stored_entries import key_schema, keys_frame
 from state_engine.replay.key_inputs import KeyInputs, RowsOfKey
+from state_engine.replay.key_recording import keyed_like
 from state_engine.spark.key_columns import key_hash_column
 from state_engine.state_tables.states import published_in
 from state_engine.storage.layout import JobLayout
@@ -215,24 +216,10 @@ class KeyExplainer:
     def _keys(self, path: Sequence[CheckpointRow], key: Any, only: str | None) -> list[_Key]:
         newest: dict[str, OperatorCheckpoint] = {}
         for row in path:
-            newest |= {o.uid: o for o in row.operators if key_schema(o).names}
-        columns = set(key) if isinstance(key, Mapping) else None
-        width = len(key) if isinstance(key, tuple) else 1
-        fitting = [
-            o
-            for uid, o in sorted(newest.items())
-            if only in (None, uid)
-            and (
-                len(key_schema(o).names) == width if columns is None else set(key_schema(o).names) == columns
-            )
-        ]
-        if not fitting:
-            known = {uid: list(key_schema(o).names) for uid, o in sorted(newest.items())}
-            raise ConfigurationError(
-                f"job '{self.layout.job}': {only or 'no operator'} is {'not ' if only else ''}keyed like {key!r}; "
-                f"operators and their keys: {known}"
-            )
-        return [self._stored(o, key) for o in fitting]
+            newest |= {o.uid: o for o in row.operators}
+        schemas = {uid: schema for uid, o in sorted(newest.items()) if (schema := key_schema(o)).names}
+        fitting = keyed_like(key, schemas, only, job=self.layout.job, known="operators and their keys")
+        return [self._stored(newest[uid], key) for uid in fitting]
 
     def _stored(self, operator: OperatorCheckpoint, key: Any) -> _Key:
         what = f"job '{self.layout.job}', operator '{operator.uid}'"

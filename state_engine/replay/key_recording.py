@@ -28,6 +28,7 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow, StagedSink
 from state_engine.core.checkpoints.history import History
 from state_engine.core.checkpoints.resumption import earlier_states
 from state_engine.core.checkpoints.state_files import operator_state_files
+from state_engine.core.errors import ConfigurationError
 from state_engine.core.harness.key_run import KeyBatch, KeyElement, KeyOperator
 from state_engine.core.keys.key_arrays import canonical_array, hash_columns, key_groups_of
 from state_engine.core.keys.key_groups import subtask_for_key_group
@@ -112,6 +113,32 @@ class RecordedBatch:
     restored: SubtaskSnapshot | None
     outputs: list[OutputSpec]
     inputs: list[StructType]
+
+
+def keyed_like(
+    key: Any, schemas: Mapping[str, KeySchema], only: str | None, *, job: str, known: str
+) -> dict[str, KeySchema]:
+    """The operators, of all or of one, whose keys have as many columns as a key, or those that it names.
+
+    Args:
+        known: what the operators are, for the message.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    columns = set(key) if isinstance(key, Mapping) else None
+    width = len(key) if isinstance(key, tuple) else 1
+    fitting = {
+        uid: one
+        for uid, one in schemas.items()
+        if only in (None, uid) and (len(one.names) == width if columns is None else set(one.names) == columns)
+    }
+    if not fitting:
+        names = {uid: list(one.names) for uid, one in schemas.items()}
+        raise ConfigurationError(
+            f"job '{job}': {only or 'no operator'} is {'not ' if only else ''}keyed like {key!r}; {known}: {names}"
+        )
+    return fitting
 
 
 class StoredKey:

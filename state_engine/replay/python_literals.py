@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -53,10 +54,7 @@ class Literals:
         Raises:
             ConfigurationError: nothing gives the value again.
         """
-        return self._text(value, compared)
-
-    def _text(self, value: Any, compared: bool) -> str:
-        kind = type(value)
+        kind, part = type(value), partial(self.text, compared=compared)
         if value is None or kind in (bool, int, str, bytes):
             return repr(value)
         if kind is float:
@@ -65,42 +63,29 @@ class Literals:
             return self._time(value)
         if kind in (Decimal, UUID):
             return f"{self._name(kind)}({str(value)!r})"
-        parts = (
-            [self._text(part, compared) for part in value] if kind in (list, tuple, set, frozenset) else []
-        )
-        if kind is list:
-            return f"[{', '.join(parts)}]"
-        if kind is tuple:
-            return f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-        if kind in (set, frozenset):
-            inside = f"{{{', '.join(sorted(parts))}}}" if parts else "set()"
-            return inside if kind is set else f"frozenset({inside})"
         if kind is dict:
-            pairs = (f"{self._text(k, False)}: {self._text(v, compared)}" for k, v in value.items())
-            return f"{{{', '.join(pairs)}}}"
-        return self._record(value, compared)
+            return f"{{{', '.join(f'{self.text(k)}: {part(v)}' for k, v in value.items())}}}"
+        if kind is list:
+            return f"[{', '.join(map(part, value))}]"
+        if kind is tuple:
+            return f"({', '.join(map(part, value))}{',' if len(value) == 1 else ''})"
+        if kind in (set, frozenset):
+            inside = f"{{{', '.join(sorted(map(part, value)))}}}" if value else "set()"
+            return inside if kind is set else f"frozenset({inside})"
+        return self._record(value, part)
 
-    def _record(self, value: Any, compared: bool) -> str:
-        """A value of a class that has fields, or of any other one."""
-
-        def part(one: Any) -> str:
-            return self._text(one, compared)
-
+    def _record(self, value: Any, part: Callable[[Any], str]) -> str:
+        kind = type(value)
         if isinstance(value, Row):
             return self._row(value, part)
         if isinstance(value, ElementChange):
             return f"({part(value.kind)}, {part(value.value)})"
         if isinstance(value, Enum):
-            return f"{self._name(type(value))}[{value.name!r}]"
-        if not _is_importable(type(value)):
+            return f"{self._name(kind)}[{value.name!r}]"
+        given = fields_of(value) if _is_importable(kind) else None
+        if given is None:
             return self._pickled(value)
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
-            given = list(zip(value._fields, value, strict=True))
-        elif is_dataclass(value) and all(one.init for one in fields(value)):
-            given = [(one.name, getattr(value, one.name)) for one in fields(value)]
-        else:
-            return self._pickled(value)
-        return f"{self._name(type(value))}({', '.join(f'{name}={part(one)}' for name, one in given)})"
+        return f"{self._name(kind)}({', '.join(f'{name}={part(one)}' for name, one in given.items())})"
 
     def _row(self, row: Row, part: Callable[[Any], str]) -> str:
         self.imports.add("from state_engine import Row")
@@ -150,6 +135,15 @@ class Literals:
             ) from error
         self.imports |= {"import pickle", "from base64 import b64decode"}
         return f"pickle.loads(b64decode({there!r}))"
+
+
+def fields_of(value: Any) -> dict[str, Any] | None:
+    """The fields of a row, a named tuple or a dataclass by name; None where a call with them does not make it again."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    if is_dataclass(value) and not isinstance(value, type) and all(one.init for one in fields(value)):
+        return {one.name: getattr(value, one.name) for one in fields(value)}
+    return None
 
 
 def _is_importable(kind: type) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
@@ -18,7 +18,7 @@ from uuid import UUID
 
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.state.ttl import Stamped
-from state_engine.core.types.row import Row
+from state_engine.replay.python_literals import fields_of
 
 SHORT = 3
 """Texts with fewer characters are replaced where they are the whole value, and not inside of others."""
@@ -51,9 +51,8 @@ class StandIns:
 
     def learn(self, value: Any) -> None:
         """Look for the columns in a value."""
-        for column, leaf in self._leaves(value, None):
-            if (type(leaf), leaf) not in self._known:
-                self._known[type(leaf), leaf] = self._stand_in(column, leaf)
+        if self._columns:
+            self._walked(value, None, self._learnt)
 
     def check(self) -> None:
         """Raise ConfigurationError for a column that nothing had."""
@@ -65,32 +64,40 @@ class StandIns:
 
     def replaced(self, value: Any) -> Any:
         """The value with stand-ins, wherever a value of the columns is in it."""
-        return self._replaced(value, inside=False) if self._columns else value
+        return self._walked(value, None, self._leaf) if self._columns else value
 
     def replaced_json(self, text: str) -> str:
         """A value as JSON, likewise."""
         return json.dumps(self.replaced(json.loads(text)), ensure_ascii=False) if self._columns else text
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    def _walked(self, value: Any, column: str | None, leaf: Callable[[Any, str | None], Any]) -> Any:
+        """The value with others in the place of its leaves; ``column`` is the one of the columns that it is in."""
 
-    def _leaves(self, value: Any, column: str | None) -> Iterator[tuple[str, Any]]:
-        if type(value) is Stamped:
-            yield from self._leaves(value.value, column)
-            return
-        if type(value) is dict and column is not None:
-            yield from ((column, name) for name in value if isinstance(name, str))
-        for name, part in _parts(value):
-            if (
-                name is not None and type(value) is not dict
-            ):  # a map has no fields, and its keys may be secret
-                self._names.add(name)
-            if name in self._columns:
-                self._seen.add(name)
-                yield from self._leaves(part, name)
-            else:
-                yield from self._leaves(part, column)
-        if column is not None and value is not None and not _has_parts(value):
-            yield column, value
+        def inside(name: Any, part: Any) -> Any:
+            known = name in self._columns
+            self._seen |= {name} if known else set()
+            return self._walked(part, name if known else column, leaf)
+
+        kind = type(value)
+        if kind is Stamped:
+            return Stamped(self._walked(value.value, column, leaf), value.at)
+        if kind is dict:  # a map has no fields, and its keys may be secret
+            return {self._walked(name, column, leaf): inside(name, one) for name, one in value.items()}
+        if kind in _CONTAINERS:
+            return kind(self._walked(one, column, leaf) for one in value)
+        fields = fields_of(value)
+        if fields is None:
+            return leaf(value, column)
+        self._names |= fields.keys()
+        parts = {name: inside(name, part) for name, part in fields.items()}
+        if isinstance(value, tuple):  # rows and named tuples keep their class
+            return tuple.__new__(kind, parts.values())
+        return replace(value, **parts)
+
+    def _learnt(self, leaf: Any, column: str | None) -> Any:
+        if column is not None and leaf is not None and (type(leaf), leaf) not in self._known:
+            self._known[type(leaf), leaf] = self._stand_in(column, leaf)
+        return leaf
 
     def _stand_in(self, column: str, leaf: Any) -> Any:
         number = self._numbers[column] = self._numbers.get(column, 0) + 1
@@ -117,35 +124,13 @@ class StandIns:
         made = int(10 ** (digits - 1)) + place
         return -made if value < 0 else made
 
-    # -- replacing -------------------------------------------------------------------------------------------------
-
-    def _replaced(self, value: Any, *, inside: bool) -> Any:
-        kind = type(value)
-        if kind is Stamped:
-            return Stamped(self._replaced(value.value, inside=inside), value.at)
-        if not _has_parts(value):
-            return self._leaf(value, inside)
-        if kind is dict:
-            return {
-                self._replaced(name, inside=False): self._replaced(
-                    one, inside=inside or name in self._columns
-                )
-                for name, one in value.items()
-            }
-        if kind in _CONTAINERS:
-            return kind(self._replaced(one, inside=inside) for one in value)
-        parts = {n: self._replaced(one, inside=inside or n in self._columns) for n, one in _parts(value)}
-        if isinstance(value, tuple):  # rows and named tuples keep their class
-            return tuple.__new__(kind, parts.values())
-        return replace(value, **{str(name): part for name, part in parts.items()})
-
-    def _leaf(self, value: Any, inside: bool) -> Any:
+    def _leaf(self, value: Any, column: str | None) -> Any:
         kind = type(value)
         if kind is str:
             return self._known.get((str, value)) or self._in_text(value)
         small = kind in (int, float, Decimal) and abs(value) < SMALL
         if kind in _LEAVES:
-            return value if small and not inside else self._known.get((kind, value), value)
+            return value if small and column is None else self._known.get((kind, value), value)
         if value is None or kind is bool or isinstance(value, Enum):
             return value
         raise ConfigurationError(
@@ -175,22 +160,3 @@ _MADE: dict[type, Callable[[str, int, Any], Any]] = {
     UUID: lambda _, number, leaf: UUID(int=number),
 }
 _LEAVES = (int, float, Decimal, *_MADE)
-
-
-def _parts(value: Any) -> list[tuple[str | None, Any]]:
-    """The parts of a value, with the names of those that are fields."""
-    kind = type(value)
-    if kind is dict:
-        inside = [(name if isinstance(name, str) else None, one) for name, one in value.items()]
-        return [*((None, name) for name in value if not isinstance(name, str)), *inside]
-    if kind in _CONTAINERS:
-        return [(None, one) for one in value]
-    if isinstance(value, Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return list(zip(value._fields, value, strict=True))
-    if is_dataclass(value) and not isinstance(value, type) and all(one.init for one in fields(value)):
-        return [(one.name, getattr(value, one.name)) for one in fields(value)]
-    return []
-
-
-def _has_parts(value: Any) -> bool:
-    return type(value) in (dict, *_CONTAINERS) or isinstance(value, Row) or bool(_parts(value))

@@ -124,6 +124,7 @@ def test_what_no_text_gives_again_is_said() -> None:
         ([datetime.timedelta(5)], [datetime.timedelta(1)]),
         ([UUID(int=99)], [UUID(int=1)]),
         ([["ann", "bob"], {"ann": "cid"}], [["c-1", "c-2"], {"c-1": "c-3"}]),
+        ([{7: 9}], [{1: 2}]),
         ([Person("ann"), None], [Person("c-1"), None]),
     ],
 )  # fmt: skip
