@@ -6,7 +6,7 @@ import fnmatch
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
@@ -21,6 +21,8 @@ from state_engine.sources.parquet.parquet_files import footer
 from state_engine.storage.stores.files import join, open_location
 from state_engine.storage.stores.in_threads import in_threads
 
+OPENING_BYTES = 2**14
+"""To open a file takes as long as to read so many bytes."""
 SCHEMA = "#schema"
 """Ends the name of the element that holds a schema taken from a file."""
 
@@ -76,6 +78,46 @@ class FileRange:
         if size != self.size or changed_ms == self.mtime_ms:
             return size == self.size
         return bool(self.digest) and digest_of(self.uri, size, changed_ms) == self.digest
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file that one task reads.
+
+    Attributes:
+        place: of the file in the slice.
+        start, end: rows, or bytes of text, the end exclusive; None: to the end.
+        bytes: about how much there is to read.
+    """
+
+    place: int
+    uri: str
+    start: int
+    end: int | None
+    bytes: int
+
+    @property
+    def cost(self) -> int:
+        """In bytes to read: many small files are spread, too."""
+        return self.bytes + OPENING_BYTES
+
+
+_Piece = TypeVar("_Piece", bound=Piece)
+
+
+def in_tasks(pieces: Sequence[_Piece], count: int) -> list[list[_Piece]]:
+    """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files.
+
+    Args:
+        count: of tasks; at least one piece goes to each.
+    """
+    tasks: list[list[_Piece]] = [[] for _ in range(min(max(count, 1), len(pieces)))]
+    loads = [0] * len(tasks)
+    for piece in sorted(pieces, key=lambda p: -p.bytes):
+        least = loads.index(min(loads))
+        tasks[least].append(piece)
+        loads[least] += piece.cost
+    return [sorted(task, key=lambda p: (p.place, p.start)) for task in tasks]
 
 
 def recorded_ranges(elements: Sequence[Element]) -> list[FileRange]:

@@ -25,11 +25,12 @@ from state_engine.core.types.spark_types import spark_schema
 from state_engine.microbatch.subtask.subtask_outputs import exchange_rows
 from state_engine.sources.base import FILE_COLUMN, ROW_COLUMN, Source, SourceFrame
 from state_engine.sources.file import FileSource
-from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.file_ranges import OPENING_BYTES, FileRange, Piece, in_tasks
 from state_engine.sources.frames import StreamFrame, from_source, united
 from state_engine.sources.parquet import parquet_rows
-from state_engine.sources.parquet.parquet_rows import Piece, in_tasks, row_groups
+from state_engine.sources.parquet.parquet_rows import row_groups
 from state_engine.sources.rows import TaskRows
+from state_engine.spark.placement import USUAL
 from tests.sources.runs import Numbered, SourceRun, write_ids
 from tests.support.key_samples import plain_table
 from tests.support.limits import SetLimits
@@ -82,25 +83,28 @@ def test_tasks_read_the_rows_that_spark_reads(tmp_path: Path, spark: SparkSessio
 
 @given(st.lists(st.integers(1, 2**30), max_size=30), st.integers(1, 8))
 def test_every_piece_goes_to_one_task(sizes: list[int], cores: int) -> None:
-    pieces = [Piece(n // 3, f"f{n // 3}", n % 3, 0, 0, 1, 1, size) for n, size in enumerate(sizes)]
-    tasks = in_tasks(pieces, cores)
-    assert sorted((p.place, p.number) for task in tasks for p in task) == [
-        (p.place, p.number) for p in pieces
-    ]
+    pieces = [Piece(n // 3, f"f{n // 3}", n % 3, None, size) for n, size in enumerate(sizes)]
+    tasks = dealt(pieces, cores)
+    assert sorted((p.place, p.start) for task in tasks for p in task) == [(p.place, p.start) for p in pieces]
     assert all(tasks)
     for task in tasks:
-        assert all((a.place, a.number) < (b.place, b.number) for a, b in pairwise(task))
+        assert all((a.place, a.start) < (b.place, b.start) for a, b in pairwise(task))
     if sizes:
-        costs = [size + parquet_rows._OPENING_BYTES for size in sizes]
-        of_tasks = [sum(p.bytes + parquet_rows._OPENING_BYTES for p in task) for task in tasks]
+        costs = [size + OPENING_BYTES for size in sizes]
+        of_tasks = [sum(p.bytes + OPENING_BYTES for p in task) for task in tasks]
         fullest, largest = max(of_tasks), max(costs)
         assert fullest <= max(largest, 2 * sum(costs) / len(tasks))
         assert fullest <= largest or fullest <= 2 * max(2**22, min(2**27, sum(costs) // cores + 1))
 
 
 def test_many_small_files_are_spread_over_tasks() -> None:
-    pieces = [Piece(n, f"f{n}", 0, 0, 0, 1, 1, 200) for n in range(2_000)]
-    assert [len(task) for task in in_tasks(pieces, 4)] == [500] * 4
+    pieces = [Piece(n, f"f{n}", 0, None, 200) for n in range(2_000)]
+    assert [len(task) for task in dealt(pieces, 4)] == [500] * 4
+
+
+def dealt(pieces: list[Piece], cores: int) -> list[list[Piece]]:
+    total = sum(piece.cost for piece in pieces)
+    return in_tasks(pieces, -(-total // USUAL.bytes_of_a_task(total, cores)))
 
 
 def test_rows_of_small_files_come_in_few_batches(tmp_path: Path, spark: SparkSession) -> None:

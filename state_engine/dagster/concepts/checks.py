@@ -6,7 +6,8 @@ needed. Expectations on outputs and states are in ``expectations``.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import dagster as dg
 
@@ -23,6 +24,7 @@ from state_engine.monitoring.job_audit import RULES, Finding, summary_of
 from state_engine.monitoring.job_history import read_history
 
 HOURLY = "7 * * * *"
+_UNREADABLE = (StatelakeError, OSError)
 
 
 def definitions(dagster_job: DagsterJob) -> dg.Definitions:
@@ -83,27 +85,45 @@ def _invariants(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
     return invariants
 
 
-def _moves_on(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
-    @dg.asset_check(
-        name=MOVES_ON,
-        asset=dagster_job.key(checkpoint_key(dagster_job.name)),
-        description="Outputs are published, no source has had new data for three intervals, and none is down; "
-        "lag, growth of state and skew are usual.",
-    )
-    def moves_on() -> dg.AssetCheckResult:
-        return verdict_on(dagster_job)
+def _check(
+    dagster_job: DagsterJob,
+    name: str,
+    description: str,
+    look: Callable[[], dg.AssetCheckResult],
+    *,
+    blocking: bool = False,
+) -> dg.AssetChecksDefinition:
+    """A check of the checkpoint; where the look fails, the result is unknown."""
+    key = dagster_job.key(checkpoint_key(dagster_job.name))
 
-    return moves_on
+    @dg.asset_check(name=name, asset=key, description=description, blocking=blocking)
+    def check() -> dg.AssetCheckResult:
+        try:
+            return look()
+        except _UNREADABLE as error:
+            return _unknown(error)
+
+    return check
+
+
+def _unknown(error: Exception) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
+    )
+
+
+def _moves_on(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
+    about = "Outputs are published, no source has had new data for three intervals, and none is down; "
+    about += "lag, growth of state and skew are usual."
+    return _check(dagster_job, MOVES_ON, about, partial(verdict_on, dagster_job))
 
 
 def verdict_on(dagster_job: DagsterJob) -> dg.AssetCheckResult:
     """Whether a job moves on, as of now."""
     try:
         status = status_of(dagster_job)
-    except (StatelakeError, OSError) as error:
-        return dg.AssetCheckResult(
-            passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
-        )
+    except _UNREADABLE as error:
+        return _unknown(error)
     severe = status.state in ("damaged", "stuck", "unpublished", "changed", "refusing", "held", "waiting")
     shown = {k: v for k, v in status.to_json().items() if isinstance(v, int | float | str) and v != ""}
     return dg.AssetCheckResult(
@@ -123,18 +143,8 @@ def is_strained(verdict: dg.AssetCheckResult) -> bool:
 def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
     name = dagster_job.name
 
-    @dg.asset_check(
-        name=DEAD_LETTERS,
-        asset=dagster_job.key(checkpoint_key(name)),
-        description="No row waits among the dead letters, and the newest micro-batch did not refuse all of its rows.",
-    )
-    def dead_letters() -> dg.AssetCheckResult:
-        try:
-            history = read_history(dagster_job.root, name)
-        except (StatelakeError, OSError) as error:
-            return dg.AssetCheckResult(
-                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
-            )
+    def look() -> dg.AssetCheckResult:
+        history = read_history(dagster_job.root, name)
         path = history.path if history else []
         batch = next((row for row in reversed(path) if row.kind.is_micro_batch), None)
         waiting, refused = letters_waiting(path), batch.rows_refused if batch else 0
@@ -152,26 +162,16 @@ def _dead_letters(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
             metadata={"dead_letters": waiting, "rows_refused": refused, "rows_in": rows_in},
         )
 
-    return dead_letters
+    about = "No row waits among the dead letters, and the newest micro-batch did not refuse all of its rows."
+    return _check(dagster_job, DEAD_LETTERS, about, look)
 
 
 def _gates(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
     name = dagster_job.name
     bounds = ", ".join(gate.bound.text for gate in dagster_job.job.gates.values())
 
-    @dg.asset_check(
-        name=GATES,
-        asset=dagster_job.key(checkpoint_key(name)),
-        description=f"No gate holds a micro-batch: {bounds}.",
-        blocking=True,
-    )
-    def gates() -> dg.AssetCheckResult:
-        try:
-            history = read_history(dagster_job.root, name)
-        except (StatelakeError, OSError) as error:
-            return dg.AssetCheckResult(
-                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
-            )
+    def look() -> dg.AssetCheckResult:
+        history = read_history(dagster_job.root, name)
         held = held_on(history.checkpoints) if history else None
         if held is None:
             return dg.AssetCheckResult(passed=True, description="no micro-batch is held")
@@ -182,27 +182,15 @@ def _gates(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
             metadata={"branch": held.branch, "guide": dg.MetadataValue.url(GUIDE)},
         )
 
-    return gates
+    return _check(dagster_job, GATES, f"No gate holds a micro-batch: {bounds}.", look, blocking=True)
 
 
 def _plan(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
-    name, job = dagster_job.name, dagster_job.job
-
-    @dg.asset_check(
-        name=PLAN,
-        asset=dagster_job.key(checkpoint_key(name)),
-        description="The deployed code continues the existing state: no run is refused, and no replay is due.",
-    )
-    def plan() -> dg.AssetCheckResult:
+    def look() -> dg.AssetCheckResult:
         from state_engine.code_changes.planned import plan_of  # here: most of the engine, to load definitions
 
         now_ms = time.time_ns() // 1_000_000
-        try:
-            done = plan_of(dagster_job.root, job, clock=lambda: now_ms, parameters={})
-        except (StatelakeError, OSError) as error:
-            return dg.AssetCheckResult(
-                passed=False, severity=dg.AssetCheckSeverity.WARN, description=f"it is unknown: {error}"
-            )
+        done = plan_of(dagster_job.root, dagster_job.job, clock=lambda: now_ms, parameters={})
         return dg.AssetCheckResult(
             passed=done.exit_code == 0,
             severity=dg.AssetCheckSeverity.WARN,
@@ -210,7 +198,8 @@ def _plan(dagster_job: DagsterJob) -> dg.AssetChecksDefinition:
             metadata={"verdict": done.verdict, "plan": dg.MetadataValue.md(done.markdown())},
         )
 
-    return plan
+    about = "The deployed code continues the existing state: no run is refused, and no replay is due."
+    return _check(dagster_job, PLAN, about, look)
 
 
 def _result(key: dg.AssetKey, rule: str, finding: Finding, checkpoint_id: int) -> dg.AssetCheckResult:

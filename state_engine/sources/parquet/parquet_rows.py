@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from state_engine.sources.base import FILE_COLUMN, PLACES, ROW_COLUMN
-from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.file_ranges import FileRange, Piece, in_tasks
 from state_engine.sources.rows import Given, TaskRows
 from state_engine.spark.placement import USUAL, Limits, limits_of, placement_of
 from state_engine.spark.read_failures import reading_file
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 _MOST_FILES = 20_000
 """The driver looks at the footers of so many, a tenth of a millisecond each; those of more files are left to Spark's
 tasks. Spark knows a file by an expression that names all of them, and plans for minutes where they are thousands."""
-_OPENING_BYTES = 2**14
-"""To open a file takes as long as to read so many bytes: many small ones are spread, too."""
 _JOINED_ROWS = 2**14
 """Rows of small files are joined up to so many: to route a batch costs more than to route a row."""
 _BATCH_BYTES = 2**24
@@ -93,49 +90,34 @@ def few_rows(ranges: Sequence[FileRange], schema: StructType, limits: Limits) ->
         return None
     if not placement_of(limits, stored_bytes=sum(r.size for r in ranges)).by_driver:
         return None
-    left, tables = limits.rows, [pa.schema([*wanted, *PLACES]).empty_table()]
+    made, left, batches = pa.schema([*wanted, *PLACES]), limits.rows, list[pa.RecordBatch]()
     for place, one in enumerate(ranges):
-        table = _few_of(one, wanted, left)
-        if table is None:
-            return None
-        left -= table.num_rows
-        places = pa.repeat(pa.scalar(place, pa.int32()), table.num_rows)
-        rows = pa.array(np.arange(one.start, one.start + table.num_rows))
-        tables.append(table.append_column(FILE_COLUMN, places).append_column(ROW_COLUMN, rows))
-    return pa.concat_tables(tables).combine_chunks()
-
-
-def _few_of(one: FileRange, wanted: pa.Schema, at_most: int) -> pa.Table | None:
-    at = open_location(one.uri)
-    try:
-        with at.parquet() as file:
-            if file.metadata.num_rows > at_most or not has_columns(file, wanted):
-                return None
-            table = file.read(columns=wanted.names, use_threads=False).select(wanted.names).cast(wanted)
-    except (OSError, pa.ArrowException):
-        return None
-    end = table.num_rows if one.end is None else one.end
-    table = table.slice(one.start, end - one.start)
-    return None if any(has_old(column) for column in table.columns) else table
+        try:
+            with open_location(one.uri).parquet() as file:
+                groups = row_groups(file, wanted)
+                if groups is None or file.metadata.num_rows > left:
+                    return None
+                for piece in _pieces(place, one, groups, limits.rows):
+                    batches += _read_piece(file, piece, wanted, made.names)
+                    left -= piece.end - piece.start
+        except (OSError, pa.ArrowException):
+            return None  # Spark says what is wrong
+    return pa.Table.from_batches(batches, made).combine_chunks()
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowsOfGroup(Piece):
     """Rows of one row group.
 
     Attributes:
-        start, end: the rows of the file that are wanted, the end exclusive.
-        bytes: about how much there is to read.
+        number, first: of the group, and of its first row.
+        at_once: rows to read at a time.
     """
 
-    place: int
-    uri: str
+    end: int
     number: int
     first: int
-    start: int
-    end: int
     at_once: int
-    bytes: int
 
 
 def task_rows(
@@ -151,31 +133,15 @@ def task_rows(
     if wanted is None or not wanted.names or len(ranges) > _MOST_FILES:
         return None
     of_files = list(in_threads(partial(_row_groups, wanted), ranges))
-    pieces: list[Piece] = []
+    pieces: list[RowsOfGroup] = []
     for place, (one, groups) in enumerate(zip(ranges, of_files, strict=True)):
         if groups is None:
             return None
         pieces += _pieces(place, one, groups, limits.read_at_once)
-    tasks = in_tasks(pieces, cores, limits)
+    total = sum(piece.cost for piece in pieces)
+    tasks = in_tasks(pieces, -(-total // limits.bytes_of_a_task(total, cores)))
     near = all(is_local(one.uri) for one in ranges)
     return TaskRows(pa.schema([*wanted, *PLACES]), len(tasks), partial(_read, tasks, wanted), scan, near)
-
-
-def in_tasks(pieces: Sequence[Piece], cores: int, limits: Limits = USUAL) -> list[list[Piece]]:
-    """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
-    total = sum(map(_cost, pieces))
-    size = limits.bytes_of_a_task(total, cores)
-    tasks: list[list[Piece]] = [[] for _ in range(min(max(-(-total // size), 1), len(pieces)))]
-    loads = [0] * len(tasks)
-    for piece in sorted(pieces, key=lambda p: -p.bytes):
-        least = loads.index(min(loads))
-        tasks[least].append(piece)
-        loads[least] += _cost(piece)
-    return [sorted(task, key=lambda p: (p.place, p.number)) for task in tasks]
-
-
-def _cost(piece: Piece) -> int:
-    return piece.bytes + _OPENING_BYTES
 
 
 def _row_groups(wanted: pa.Schema, one: FileRange) -> list[RowGroup] | None:
@@ -186,17 +152,17 @@ def _row_groups(wanted: pa.Schema, one: FileRange) -> list[RowGroup] | None:
         return None  # Spark says what is wrong
 
 
-def _pieces(place: int, one: FileRange, groups: Sequence[RowGroup], most_rows: int) -> Iterator[Piece]:
+def _pieces(place: int, one: FileRange, groups: Sequence[RowGroup], most_rows: int) -> Iterator[RowsOfGroup]:
     for number, group in enumerate(groups):
         end = group.first + group.rows
         inside = max(one.start, group.first), end if one.end is None else min(one.end, end)
         if inside[0] < inside[1]:
             at_once = min(most_rows, max(_BATCH_BYTES * group.rows // max(group.bytes, 1), 1))
-            yield Piece(place, one.uri, number, group.first, *inside, at_once, group.bytes)
+            yield RowsOfGroup(place, one.uri, *inside, group.bytes, number, group.first, at_once)
 
 
 def _read(
-    tasks: Sequence[Sequence[Piece]], schema: pa.Schema, task: int, columns: Sequence[str]
+    tasks: Sequence[Sequence[RowsOfGroup]], schema: pa.Schema, task: int, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     yield from _joined(_of_pieces(tasks[task], schema, columns))
 
@@ -221,7 +187,7 @@ def _as_one(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def _of_pieces(
-    pieces_of_task: Sequence[Piece], schema: pa.Schema, columns: Sequence[str]
+    pieces_of_task: Sequence[RowsOfGroup], schema: pa.Schema, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     names = [name for name in schema.names if name in columns] or schema.names[
         :1
@@ -234,7 +200,7 @@ def _of_pieces(
 
 
 def _read_piece(
-    file: pq.ParquetFile, piece: Piece, wanted: pa.Schema, columns: Sequence[str]
+    file: pq.ParquetFile, piece: RowsOfGroup, wanted: pa.Schema, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     first = piece.first
     read = file.iter_batches(
@@ -302,14 +268,6 @@ def row_groups(file: pq.ParquetFile, wanted: pa.Schema) -> list[RowGroup] | None
         groups.append(RowGroup(first, group.num_rows, group.total_byte_size))
         first += group.num_rows
     return groups
-
-
-def has_old(column: pa.ChunkedArray) -> bool:
-    """Whether a column has dates or times that Spark may see otherwise."""
-    if not pa.types.is_temporal(column.type):
-        return False
-    first = pc.min(column)
-    return bool(first.is_valid and first.value < _old(column.type))
 
 
 def _places(metadata: pq.FileMetaData, names: Sequence[str]) -> list[int] | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
@@ -24,7 +23,7 @@ from state_engine.core.types.invalid_text import text_or_bytes
 from state_engine.core.types.spark_types import spark_schema
 from state_engine.sources.base import PLACES, REFUSED_ROWS, SourceFrame
 from state_engine.sources.file_columns import names_in_file
-from state_engine.sources.file_ranges import FileRange
+from state_engine.sources.file_ranges import OPENING_BYTES, FileRange, Piece, in_tasks
 from state_engine.sources.rows import TaskRows
 from state_engine.sources.text.csv_records import CsvDialect
 from state_engine.sources.text.json_records import JsonDialect
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 _HEADED = b"\xffstatelake text\xff"
 """Begins the letter of a record that its file says more of: the names of its header and its directory as JSON, a line
 end, and the record."""
-_OPENING_BYTES = 2**14
-"""To open a file takes as long as to read so many bytes."""
 _PACKED_SHARE = 10
 """Packed text is about so many times as much."""
 _BATCH_ROWS = 2**14
@@ -78,21 +75,6 @@ class Placed(NamedTuple):
     row: int
     uri: str
     record: Record
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Part of a file, or all of it.
-
-    Attributes:
-        bytes: about how much there is to read.
-    """
-
-    place: int
-    uri: str
-    start: int
-    end: int | None
-    bytes: int
 
 
 class TextRows:
@@ -163,8 +145,7 @@ class TextRows:
         return spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, schema)
 
     def _tasks(self, ranges: Sequence[FileRange], sizes: Sequence[int], cores: int) -> list[list[Piece]]:
-        """Pieces by task: the largest first, each to the task that has least; in a task, in the order of the files."""
-        total = sum(sizes) + len(sizes) * _OPENING_BYTES
+        total = sum(sizes) + len(sizes) * OPENING_BYTES
         size = self._limits.bytes_of_a_task(total, cores)
         pieces: list[Piece] = []
         for place, one in enumerate(ranges):
@@ -173,13 +154,7 @@ class TextRows:
                 pieces += [Piece(place, one.uri, at, at + size, min(size, one.size - at)) for at in starts]
             else:
                 pieces.append(Piece(place, one.uri, 0, None, sizes[place]))
-        tasks: list[list[Piece]] = [[] for _ in range(min(max(-(-total // size), 1), len(pieces)))]
-        loads = [0] * len(tasks)
-        for piece in sorted(pieces, key=lambda p: -p.bytes):
-            least = loads.index(min(loads))
-            tasks[least].append(piece)
-            loads[least] += piece.bytes + _OPENING_BYTES
-        return [sorted(task, key=lambda p: (p.place, p.start)) for task in tasks]
+        return in_tasks(pieces, -(-total // size))
 
     def _good(
         self, tasks: Sequence[Sequence[Piece]], keep_refused: bool, task: int, columns: Sequence[str]
