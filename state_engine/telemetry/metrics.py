@@ -127,6 +127,14 @@ STATE_WRITTEN = Metric(
     (OPERATOR,),
 )
 
+SUBTASK_RETRIES = Metric(
+    "statelake.subtask.retries",
+    "counter",
+    "{attempt}",
+    "Attempts of an operator's subtasks that failed before one that was committed; by OpenTelemetry only",
+    (OPERATOR,),
+)
+
 # -- the newest micro-batch, and the head of main ----------------------------------------------------------------------
 
 HEAD_ID = Metric("statelake.head.id", "gauge", "{checkpoint}", "Id of the head of main")

@@ -8,7 +8,7 @@
 
 Nothing of this module is imported where it is off. Spans are made of what a micro-batch reports anyway, when it is
 committed, so no code of a micro-batch knows of them; one that fails is an error of its run. Metrics are those of the
-list whose numbers stand in rows. Plays the part of Flink's trace and metric reporters.
+list whose numbers stand in rows, and the retries of subtasks. Plays the part of Flink's trace and metric reporters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,17 @@ from state_engine.core.checkpoints.history import History
 from state_engine.microbatch.reports import BatchReport, OperatorReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.telemetry.measurements import gauges, totals
-from state_engine.telemetry.metrics import BATCH_AGE, HEAD_AGE, JOB, METRICS, OPERATOR, STEP, SUBTASK, Point
+from state_engine.telemetry.metrics import (
+    BATCH_AGE,
+    HEAD_AGE,
+    JOB,
+    METRICS,
+    OPERATOR,
+    STEP,
+    SUBTASK,
+    SUBTASK_RETRIES,
+    Point,
+)
 from state_engine.telemetry.trace_context import trace_context
 
 
@@ -81,7 +91,7 @@ class OpenTelemetry:
         if trace.get_current_span().is_recording():
             self._spans(job, report, row)
         now_ms = time.time_ns() // 1_000_000
-        for point in (*totals([row]), *gauges(history, now_ms=now_ms)):
+        for point in (*totals([row]), *retries(report.operators), *gauges(history, now_ms=now_ms)):
             self._record(job, point)
 
     def _record(self, job: str, point: Point) -> None:
@@ -136,6 +146,7 @@ class OpenTelemetry:
                     SUBTASK: one.subtask,
                     "statelake.rows.in": one.rows_in,
                     "statelake.rows.out": one.rows_out,
+                    "statelake.subtask.attempt": one.attempt,
                     **{f"statelake.seconds.{name}": spent for name, spent in one.seconds.items()},
                 }
                 with self._span("subtask", span, numbers):
@@ -148,6 +159,12 @@ class OpenTelemetry:
         with trace.use_span(new):
             yield
         new.end(span.end_ns)
+
+
+def retries(operators: Mapping[str, OperatorReport]) -> Iterator[Point]:
+    """Failed attempts of the subtasks of operators, which rows of checkpoints do not record."""
+    for uid, operator in operators.items():
+        yield SUBTASK_RETRIES.of(sum(one.attempt for one in operator.subtasks), uid)
 
 
 def _span_of(subtask: SubtaskReport, step: Span) -> Span:

@@ -171,7 +171,9 @@ class Bed:
     def run_retried(self, *, torn: bool = False) -> list[str]:
         """A micro-batch with a task that runs again; what its first attempt wrote."""
         dying = self.dying(torn=torn)
-        self.site(dying=dying).run(max_batches=1)
+        (batch,) = self.site(dying=dying).run(max_batches=1).batches
+        attempts = [one.attempt for operator in batch.operators.values() for one in operator.subtasks]
+        assert 1 in attempts, f"a report does not say that its subtask was tried before: {attempts}"
         return written_by(dying)
 
     def save(self, name: str) -> None:

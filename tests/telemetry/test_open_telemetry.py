@@ -22,8 +22,11 @@ from pyspark.sql import SparkSession
 from state_engine import StateEngine
 from state_engine.core.checkpoints.checkpoint import DAGSTER_RUN, CheckpointRow
 from state_engine.core.errors import UserFunctionError
+from state_engine.microbatch.reports import OperatorReport
+from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
 from state_engine.telemetry.measurements import gauges, totals
-from state_engine.telemetry.metrics import JOB, METRICS
+from state_engine.telemetry.metrics import JOB, METRICS, OPERATOR, SUBTASK_RETRIES, Point
+from state_engine.telemetry.open_telemetry import retries
 from state_engine.telemetry.trace_context import continued_trace
 from tests.support.tiny import ROWS, Site, Sum
 from tests.telemetry.jobs_of_shops import shops
@@ -117,12 +120,20 @@ def test_a_run_is_a_tree_of_spans_whose_numbers_are_those_of_the_row(
     subtasks = [plain(one.attributes) for one in children(spans, operator)]
     assert sorted(one["statelake.subtask"] for one in subtasks) == [0, 1]
     assert sum(one["statelake.rows.in"] for one in subtasks) == row.rows_in
+    assert {one["statelake.subtask.attempt"] for one in subtasks} == {0}
     assert all("statelake.seconds.process" in one for one in subtasks if one["statelake.rows.in"])
     for parent in (run, batch, execute, operator):
         assert all(inside(one, parent) for one in children(spans, parent)), parent.name
     assert report.batches[0].seconds * 1e9 == pytest.approx(
         batch.end_time_unix_nano - batch.start_time_unix_nano, rel=0.2
     )
+
+
+def test_failed_attempts_of_subtasks_are_counted() -> None:
+    subtasks = [SubtaskReport(index, attempt=attempt) for index, attempt in enumerate((0, 2, 1))]
+    assert list(retries({"totals": OperatorReport.of("totals", subtasks)})) == [
+        Point(SUBTASK_RETRIES, 3, {OPERATOR: "totals"})
+    ]
 
 
 def test_metrics_are_those_of_the_list_with_the_numbers_of_the_rows(
@@ -145,6 +156,7 @@ def test_metrics_are_those_of_the_list_with_the_numbers_of_the_rows(
         at = point.metric.name, frozenset({JOB: "shops", **point.attributes}.items())
         if not point.metric.name.endswith(".age"):
             expected[at] = point.value + (before.get(at, 0) if point.metric.kind == "counter" else 0)
+    expected["statelake.subtask.retries", frozenset({JOB: "shops", OPERATOR: "totals"}.items())] = 0
     assert len(expected) > 30
     assert {name: numbers[name] for name in expected} == pytest.approx(expected)
     ages = {name for name, _ in numbers if name.endswith(".age")}

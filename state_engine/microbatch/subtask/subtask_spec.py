@@ -185,6 +185,7 @@ class SubtaskReport:
         judged, broken: of a rule by row, the rows that it judged and those that break it.
         broken_rows: the first of these with their places, as text, where they end the micro-batch.
         began_s: when it began, since 1970, by the clock of its machine.
+        attempt: how often Spark tried it before; each of these attempts failed.
     """
 
     subtask: int
@@ -214,6 +215,7 @@ class SubtaskReport:
     broken_rows: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     began_s: float = field(default=0.0, compare=False)
+    attempt: int = field(default=0, compare=False)
 
     def rows_staged(self, sink: str) -> int:
         return sum(file.rows for file in self.sinks.get(sink, []))

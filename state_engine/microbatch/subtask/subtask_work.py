@@ -15,7 +15,7 @@ class SubtaskWork:
 
     def __init__(self, spec: SubtaskSpec, index: int, attempt_id: int, attempt: int) -> None:
         self.spec, self.index, self.attempt_id, self.attempt = spec, index, attempt_id, attempt
-        self.report = SubtaskReport(subtask=index, began_s=time.time())
+        self.report = SubtaskReport(subtask=index, began_s=time.time(), attempt=attempt)
         self.refused = RefusedRows(spec, index)
         self._clock = time.perf_counter()
 
