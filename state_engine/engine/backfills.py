@@ -11,7 +11,7 @@ from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.errors import ConfigurationError, StaleParentError
 from state_engine.engine.arguments import job_name
 from state_engine.engine.context import EngineContext
-from state_engine.engine.running import OnBatch, after_batch, check_keyed_sinks, maintain
+from state_engine.engine.running import OnBatch, after_batch, check_keyed_sinks, maintain, traced
 from state_engine.job.job import StatefulJob
 from state_engine.microbatch.coordinator import RunOptions
 from state_engine.microbatch.partition_runs import STOP, PartitionSteps, partitions_of
@@ -87,11 +87,12 @@ class JobBackfill:
         script = self.context.planner(self.code, steps, clock, repeats_times=self.repeats_times)
         options = replace(self.options, branch=plan.branch, begin_id=begin_id, script=script)
         coordinator = self.context.coordinator(self.code, options)
-        while (report := coordinator.run_batch()) is not None:
-            self.batches.append(report)
-            after_batch(self.code, report, self.on_progress)
-            if plan.branch == MAIN:
-                maintain(self.context, self.code, report.checkpoint_id, options.requested_by)
+        with traced(self.context, "backfill", self.code, options):
+            while (report := coordinator.run_batch()) is not None:
+                self.batches.append(report)
+                after_batch(self.context, self.code, report, self.on_progress)
+                if plan.branch == MAIN:
+                    maintain(self.context, self.code, report.checkpoint_id, options.requested_by)
 
     def _steps(self, plan: BackfillPlan) -> Steps:
         if plan.branch == MAIN:
@@ -146,18 +147,18 @@ def replay(
     options = replace(options, branch=recorded.branch, begin_id=recorded.begin_id, script=script)
     coordinator = context.coordinator(code, options)
     batches: list[BatchReport] = []
-    while True:
-        try:
-            report = coordinator.run_batch()
-        except StaleParentError:
-            if recorded.begin_id is not None or recorded.branch in tables.log.load().branches:
-                raise
-            continue  # main went on meanwhile, and this batch has no parent that it could be put upon
-        if report is None:
-            break
-        batches.append(report)
-        if on_progress is not None:
-            on_progress(report)
+    with traced(context, "replay", code, options):
+        while True:
+            try:
+                report = coordinator.run_batch()
+            except StaleParentError:
+                if recorded.begin_id is not None or recorded.branch in tables.log.load().branches:
+                    raise
+                continue  # main went on meanwhile, and this batch has no parent that it could be put upon
+            if report is None:
+                break
+            batches.append(report)
+            after_batch(context, code, report, on_progress)
     head = tables.log.load().head_of(recorded.branch)
     return ReplayReport(
         job=code.name,

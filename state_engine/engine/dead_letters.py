@@ -11,7 +11,7 @@ from state_engine.core.choices import check_count
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.time_plan import ROWS_ALONE
 from state_engine.engine.context import EngineContext
-from state_engine.engine.running import OnBatch, check_keyed_sinks
+from state_engine.engine.running import OnBatch, after_batch, check_keyed_sinks, traced
 from state_engine.job.job import StatefulJob
 from state_engine.job.job_tables import JobTables
 from state_engine.microbatch.batch import PlannedInput, Script
@@ -75,10 +75,10 @@ def replay_dead_letters(
     options = replace(options, bounded=True, script=script)
     check_keyed_sinks(context, job, tables.log.history)
     coordinator, batches = context.coordinator(job, options), list[BatchReport]()
-    while (batch := coordinator.run_batch()) is not None:
-        batches.append(batch)
-        if on_progress is not None:
-            on_progress(batch)
+    with traced(context, "replay_dead_letters", job, options):
+        while (batch := coordinator.run_batch()) is not None:
+            batches.append(batch)
+            after_batch(context, job, batch, on_progress)
     coordinator.check_tables()
     refused = sum(batch.rows_refused for batch in batches)
     return replace(report, batches=batches, refused=refused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
@@ -38,8 +38,7 @@ def run(
 ) -> RunReport:
     """See ``StateEngine.run``."""
     check_bound(max_batches, what="max_batches")
-    telemetry = context.telemetry
-    with nullcontext() if telemetry is None else telemetry.run(job.name, options.requested_by):
+    with traced(context, "run", job, options):
         return _run(
             context, job, options, partition=partition, max_batches=max_batches, on_progress=on_progress
         )
@@ -70,8 +69,7 @@ def _run(
                 caught_up = True
                 break
             batches.append(report)
-            _tell(context, job, report)
-            after_batch(job, report, on_progress)
+            after_batch(context, job, report, on_progress)
             compactions += maintain(context, job, report.checkpoint_id, options.requested_by)
     finally:
         coordinator.close()
@@ -87,6 +85,14 @@ def _run(
         tables_pending=tables,
         outages=coordinator.outages(),
     )
+
+
+def traced(
+    context: EngineContext, what: str, job: StatefulJob, options: RunOptions
+) -> AbstractContextManager[None]:
+    """The span of a run, a replay, a backfill or of dead letters that are sent again, where OpenTelemetry is on."""
+    telemetry = context.telemetry
+    return nullcontext() if telemetry is None else telemetry.run(what, job.name, options.requested_by)
 
 
 def check_keyed_sinks(context: EngineContext, job: StatefulJob, history: History) -> None:
@@ -124,8 +130,9 @@ def _tell(context: EngineContext, job: StatefulJob, report: BatchReport) -> None
         _LOG.warning("job '%s': telemetry of a micro-batch failed", job.name, exc_info=True, extra=facts)
 
 
-def after_batch(job: StatefulJob, report: BatchReport, on_progress: OnBatch) -> None:
-    """Report a committed batch: to the caller, and its late rows to the log where the job says so."""
+def after_batch(context: EngineContext, job: StatefulJob, report: BatchReport, on_progress: OnBatch) -> None:
+    """Report a committed batch: to OpenTelemetry, to the caller, and its late rows to the log where the job says so."""
+    _tell(context, job, report)
     if report.late_rows and job.partitions is not None and job.partitions.late == "warn":
         _LOG.warning(
             "job '%s': %d rows came after their partition had been run, found with partition %s; to take them in: "

@@ -1,6 +1,7 @@
 """Runs as spans and numbers of OpenTelemetry, by its API: where they go is decided by the SDK of the program.
 
-    run                     a call of ``StateEngine.run``; in the caller's span, or in a trace context from outside
+    run                     a call of ``StateEngine.run``, and also of ``replay``, ``backfill`` and
+                            ``replay_dead_letters``; in the caller's span, or in a trace context from outside
       micro-batch           one that was committed
         settle, plan, …     its steps, under the names that the row of ``checkpoints`` has
           operator          in the step ``execute``
@@ -22,7 +23,7 @@ from typing import NamedTuple
 from opentelemetry import metrics, propagate, trace
 from opentelemetry.util.types import AttributeValue
 
-from state_engine.core.checkpoints.checkpoint import DAGSTER_RUN, CheckpointRow
+from state_engine.core.checkpoints.checkpoint import DAGSTER_RUN, MAIN, CheckpointRow
 from state_engine.core.checkpoints.history import History
 from state_engine.microbatch.reports import BatchReport, OperatorReport
 from state_engine.microbatch.subtask.subtask_spec import SubtaskReport
@@ -71,14 +72,14 @@ class OpenTelemetry:
         }
 
     @contextmanager
-    def run(self, job: str, requested_by: str) -> Iterator[None]:
-        """The span of a run; an error that ends it is recorded."""
+    def run(self, what: str, job: str, requested_by: str) -> Iterator[None]:
+        """The span of a run, or of what else commits micro-batches; an error that ends it is recorded."""
         attributes = {JOB: job, "statelake.requested_by": requested_by}
         if requested_by.startswith(DAGSTER_RUN):
             attributes["dagster.run.id"] = requested_by.removeprefix(DAGSTER_RUN)
         inside = trace.get_current_span().get_span_context().is_valid
         parent = None if inside else propagate.extract(trace_context())
-        with self._tracer.start_as_current_span(f"run {job}", parent, attributes=attributes) as span:
+        with self._tracer.start_as_current_span(f"{what} {job}", parent, attributes=attributes) as span:
             try:
                 yield
             except BaseException as error:
@@ -90,6 +91,8 @@ class OpenTelemetry:
         row = history[report.checkpoint_id]
         if trace.get_current_span().is_recording():
             self._spans(job, report, row)
+        if row.branch != MAIN:  # counters are those of main
+            return
         now_ms = time.time_ns() // 1_000_000
         for point in (*totals([row]), *retries(report.operators), *gauges(history, now_ms=now_ms)):
             self._record(job, point)

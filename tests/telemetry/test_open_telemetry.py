@@ -182,6 +182,23 @@ def test_a_run_continues_the_trace_of_its_starter(
     assert within.parent_span_id == mine.span_id, "the span of the caller goes before"
 
 
+def test_a_replay_has_spans_and_adds_to_no_counter(
+    tmp_path: Path, spark: SparkSession, received: Received
+) -> None:
+    put(tmp_path, "a", ("x", 0, 10))
+    with StateEngine(tmp_path / "root", spark, opentelemetry=True) as engine:
+        engine.run(shops(tmp_path))
+        flush()
+        counted = received.numbers
+        again = engine.replay(shops(tmp_path))
+    flush()
+    [replay] = received.named("replay shops")
+    [batch] = children(received.spans, replay)
+    assert plain(batch.attributes)["statelake.checkpoint.id"] == again.branch_head_id
+    name = "statelake.checkpoints", frozenset({JOB: "shops"}.items())
+    assert received.numbers[name] == counted[name]
+
+
 def test_a_run_that_fails_is_an_error_and_has_the_batches_before(
     tmp_path: Path, spark: SparkSession, received: Received
 ) -> None:
