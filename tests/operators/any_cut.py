@@ -6,8 +6,20 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import pytest
+
 from state_engine import EmbeddedRocksDBStateBackend, OutputTag
 from state_engine.testing import KeyedHarness
+
+EVERYWHERE = pytest.mark.parametrize(
+    ("parallelism", "backend"),
+    [
+        pytest.param(n, backend, marks=() if (n, name) == (2, "heap") else pytest.mark.more, id=f"{name}-{n}")
+        for name, backend in (("heap", None), ("rocksdb", EmbeddedRocksDBStateBackend()))
+        for n in (1, 2, 7)
+    ],
+)
+"""Each parallelism on each backend, for a test that takes both; the first ring runs one."""
 
 
 class Ran(NamedTuple):

@@ -26,7 +26,7 @@ from state_engine.operators.idle_keys import ForgetsIdleKeys, IdleTime
 from state_engine.operators.lateness import Lateness
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import Ran, at_any_cut
+from tests.operators.any_cut import EVERYWHERE, Ran, at_any_cut
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
 
@@ -129,14 +129,7 @@ VECTORS: dict[str, tuple[Function, int | None, list[Step]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [
-        (2, None),
-        *(pytest.param(p, b, marks=pytest.mark.more) for p in (1, 7) for b in BACKENDS),
-        pytest.param(2, BACKENDS[1], marks=pytest.mark.more),
-    ],
-)
+@EVERYWHERE
 @pytest.mark.parametrize("name", VECTORS)
 def test_examples_with_a_restore_between_every_two_steps(name: str, parallelism: int, backend: Any) -> None:
     function, bound, steps = VECTORS[name]

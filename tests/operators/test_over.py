@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from state_engine import (
-    EmbeddedRocksDBStateBackend,
     OutputTag,
     avg,
     collect_list,
@@ -32,7 +31,7 @@ from state_engine.operators.lateness import Lateness
 from state_engine.operators.over import Over, WhenOut
 from state_engine.operators.over_rows import level_of
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 
 ROW = "k string, v bigint, at bigint"
 LATE = OutputTag("late", ROW)
@@ -67,17 +66,9 @@ def clock(text: str) -> int:
 
 
 TILED = [(1, clock(at)) for at in ("11:04:59", "11:05:00", "11:07:30", "12:07:00", "12:10:00")]
-MORE = pytest.mark.more
-WAYS = [(n, backend) for backend in (None, EmbeddedRocksDBStateBackend()) for n in (1, 2, 7)]
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [
-        pytest.param(n, b, marks=() if (n, b) == (1, None) else MORE, id=f"{n}-{'rocksdb' if b else 'heap'}")
-        for n, b in WAYS
-    ],
-)
+@EVERYWHERE
 @pytest.mark.parametrize(
     ("aggregates", "steps"),
     [

@@ -13,7 +13,6 @@ import pytest
 from state_engine import (
     ChangeFormat,
     DeltaStateTable,
-    EmbeddedRocksDBStateBackend,
     FileSource,
     OutputTag,
     StatefulJob,
@@ -25,7 +24,7 @@ from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.lateness import Lateness
 from state_engine.operators.sequence import Sequences, SequenceSettings
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 from tests.operators.test_over import accepted_rows
 
 ROW = "k string, v string, at bigint"
@@ -89,8 +88,7 @@ def rows_of(text: str) -> list[Given]:
     ]
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 7])
-@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+@EVERYWHERE
 @pytest.mark.parametrize("name", VECTORS)
 def test_examples_with_a_restore_between_every_two_rows(name: str, backend: Any, parallelism: int) -> None:
     steps, more, text, expected = VECTORS[name]

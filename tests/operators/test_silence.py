@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, OutputTag, StatefulJob, Tumbling, count
+from state_engine import OutputTag, StatefulJob, Tumbling, count
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.operators.keyed_rows import KeyedRows
 from state_engine.operators.lateness import TOO_LATE
 from state_engine.operators.silence import Silence
 from state_engine.state_tables.delta import DeltaStateTable
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 from tests.operators.test_deduplication import Event, options
 from tests.operators.windows.models import watermarks_before
 from tests.operators.windows.test_windows import SEEDS
@@ -41,10 +41,7 @@ def plain(outputs: list[Any]) -> list[tuple[Any, ...]]:
     return [tuple(ms(part) if isinstance(part, datetime) else part for part in row) for row in outputs]
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [(2, None), *(pytest.param(p, EmbeddedRocksDBStateBackend(), marks=pytest.mark.more) for p in (1, 7))],
-)
+@EVERYWHERE
 def test_a_key_is_silent_behind_its_last_row_with_a_restore_between_every_two_steps(
     parallelism: int, backend: Any
 ) -> None:

@@ -19,7 +19,6 @@ import pytest
 from state_engine import (
     ChangeFormat,
     DeltaStateTable,
-    EmbeddedRocksDBStateBackend,
     FileSource,
     OutputTag,
     RowKind,
@@ -34,7 +33,7 @@ from state_engine.operators.joins.asof_join import AsOfJoin, AsOfSettings
 from state_engine.operators.joins.joined_rows import JoinedRows
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import CollectSink, KeyedHarness, run_in_memory
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 from tests.operators.joins import models
 from tests.operators.joins.models import Version
 from tests.operators.joins.test_joins_in_jobs import LATE, ROW, pair_of, row_of, stream_of
@@ -116,23 +115,11 @@ def shown(output: Any) -> str:
 MORE = pytest.mark.more
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [
-        (1, "heap"),
-        *(
-            pytest.param(n, b, marks=MORE)
-            for b in ("heap", "rocksdb")
-            for n in (1, 2, 7)
-            if (n, b) != (1, "heap")
-        ),
-    ],
-)
+@EVERYWHERE
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, parallelism: int, backend: str) -> None:
+def test_vectors(name: str, parallelism: int, backend: Any) -> None:
     settings, text = VECTORS[name]
-    stores = EmbeddedRocksDBStateBackend() if backend == "rocksdb" else None
-    run = KeyedHarness(join_of(**settings), **options(parallelism, stores))
+    run = KeyedHarness(join_of(**settings), **options(parallelism, backend))
     outputs = list[Any]()
     parts = text.replace("W ", "W").split("→")
     for number, part in enumerate(parts):
@@ -149,7 +136,7 @@ def test_vectors(name: str, parallelism: int, backend: str) -> None:
                 outputs += run.process_pairs([])
             else:
                 outputs += run.process_pairs([given(event_of(step))])
-            run = KeyedHarness.restored(join_of(**settings), run.snapshot(), **options(parallelism, stores))
+            run = KeyedHarness.restored(join_of(**settings), run.snapshot(), **options(parallelism, backend))
     assert outputs == []
 
 

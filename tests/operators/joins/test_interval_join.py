@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row
+from state_engine import OutputTag, Row
 from state_engine.core.errors import ConfigurationError, ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -24,7 +24,7 @@ from state_engine.operators.joins.joined_rows import JoinedRows, JoinResults, Le
 from state_engine.operators.joins.keyed_join import how_of
 from state_engine.operators.lateness import Lateness
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 from tests.operators.joins import models
 from tests.operators.joins.models import Event
 
@@ -121,27 +121,12 @@ def events_of(text: str) -> list[tuple[str, list[str] | None]]:
     return steps
 
 
-MORE = pytest.mark.more
-
-
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [
-        (1, "heap"),
-        *(
-            pytest.param(n, b, marks=MORE)
-            for b in ("heap", "rocksdb")
-            for n in (1, 2, 7)
-            if (n, b) != (1, "heap")
-        ),
-    ],
-)
+@EVERYWHERE
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, parallelism: int, backend: str) -> None:
+def test_vectors(name: str, parallelism: int, backend: Any) -> None:
     within, how, text = VECTORS[name]
-    stores = EmbeddedRocksDBStateBackend() if backend == "rocksdb" else None
     function = join_of(within, how)
-    run = KeyedHarness(function, **options(parallelism, stores))
+    run = KeyedHarness(function, **options(parallelism, backend))
     outputs, late = list[Any](), list[Any]()
     for step, expected in events_of(text):
         if step == "drain":
@@ -157,7 +142,7 @@ def test_vectors(name: str, parallelism: int, backend: str) -> None:
             came += [f"late:{'lr'[row.side - 1]}{row.at}" for row in late]
             assert Counter(came) == Counter(expected), step
             outputs, late = [], []
-        run = KeyedHarness.restored(function, run.snapshot(), **options(parallelism, stores))
+        run = KeyedHarness.restored(function, run.snapshot(), **options(parallelism, backend))
     assert outputs == late == []
 
 

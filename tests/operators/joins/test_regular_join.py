@@ -26,6 +26,7 @@ from state_engine.operators.joins.keyed_join import how_of
 from state_engine.operators.joins.regular_join import RegularJoin, RegularSettings
 from state_engine.operators.joins.row_identity import row_identity
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import EVERYWHERE
 from tests.operators.joins import models
 from tests.operators.joins.models import Change
 
@@ -76,7 +77,6 @@ VECTORS: dict[str, tuple[str, str]] = {
     "a null part is in no semi join": ("semi", "+l_/A +r_/X -l_/A"),
     "a null part is in each anti join": ("anti", "+l_/A → +A +r_/X -l_/A → -A"),
 }  # fmt: skip
-MORE = pytest.mark.more
 
 
 def join_of(
@@ -96,12 +96,11 @@ def join_of(
 
 
 def options(parallelism: int = 1, backend: Any = None, changing: bool = True) -> dict[str, Any]:
-    stores = EmbeddedRocksDBStateBackend() if backend == "rocksdb" else None
     return {
         "key_by": (lambda row: (row[0], row[1]), lambda row: (row[0], row[1])),
         "key_type": "k string, part int",
         "parallelism": parallelism,
-        "backend": stores,
+        "backend": backend,
         "changing": changing,
     }
 
@@ -136,7 +135,7 @@ def steps_of(text: str) -> list[tuple[str, list[str]]]:
     return steps
 
 
-def played(text: str, join: RegularJoin, parallelism: int = 1, backend: str = "heap") -> None:
+def played(text: str, join: RegularJoin, parallelism: int = 1, backend: Any = None) -> None:
     """Play steps, with a restore behind each."""
     run = KeyedHarness(join, **options(parallelism, backend))
     for step, expected in steps_of(text):
@@ -149,13 +148,9 @@ def played(text: str, join: RegularJoin, parallelism: int = 1, backend: str = "h
         run = KeyedHarness.restored(join, run.snapshot(), **given)
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [(1, "heap"), *(pytest.param(*one, marks=MORE) for one in
-     ((2, "heap"), (7, "heap"), (1, "rocksdb"), (2, "rocksdb"), (7, "rocksdb")))],
-)  # fmt: skip
+@EVERYWHERE
 @pytest.mark.parametrize("name", VECTORS)
-def test_vectors(name: str, parallelism: int, backend: str) -> None:
+def test_vectors(name: str, parallelism: int, backend: Any) -> None:
     how, text = VECTORS[name]
     played(text, join_of(how), parallelism, backend)
 
@@ -186,9 +181,11 @@ EXPIRING = {
 
 
 @pytest.mark.parametrize("how", EXPIRING)
-@pytest.mark.parametrize("backend", ["heap", pytest.param("rocksdb", marks=MORE)])
-def test_rows_go_after_their_time_to_live_and_their_results_stay(how: str, backend: str) -> None:
-    played(EXPIRING[how], join_of(how, ttl=LIVES), backend=backend)
+@EVERYWHERE
+def test_rows_go_after_their_time_to_live_and_their_results_stay(
+    how: str, parallelism: int, backend: Any
+) -> None:
+    played(EXPIRING[how], join_of(how, ttl=LIVES), parallelism, backend)
 
 
 def test_a_row_that_is_equal_to_one_whose_partner_is_gone_takes_nothing_back_that_did_not_come() -> None:
@@ -322,7 +319,7 @@ def test_any_stream_gives_the_join_of_what_is_there(how: str, seeds: range) -> N
             expected = models.regular_join(changes[:at], how)
             assert +table == Counter(plain(row) for row in expected), f"seed {seed}, {at} changes"
             if rng.random() < 0.4:
-                backend = "rocksdb" if rng.random() < 0.1 else "heap"
+                backend = EmbeddedRocksDBStateBackend() if rng.random() < 0.1 else None
                 given = options(rng.choice([1, 2, 7]), backend, changing)
                 run = KeyedHarness.restored(join, run.snapshot(), **given)
         if changing:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from state_engine import (
-    EmbeddedRocksDBStateBackend,
     Row,
     Session,
     Sliding,
@@ -32,21 +31,13 @@ from state_engine.operators.windows.window_process import CalledFunction
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowAccumulators, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 from tests.operators.windows.models import Event, watermarks_before
 from tests.operators.windows.test_functions_of_windows import Listed, operator
 from tests.operators.windows.test_windows import BOUND, ms, stream
 
 IDLE = IdleTime(10, by_event_time=True)
 COLUMNS = to_type("k string, v bigint, x double, at bigint", parameter="rows")
-EVERYWHERE = pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [
-        (2, None),
-        *(pytest.param(one, None, marks=pytest.mark.more) for one in (1, 7)),
-        *(pytest.param(one, EmbeddedRocksDBStateBackend(), marks=pytest.mark.more) for one in (1, 2, 7)),
-    ],
-)
 
 
 def sums() -> Contents:

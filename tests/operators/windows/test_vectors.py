@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from state_engine import EmbeddedRocksDBStateBackend, OutputTag, Row, RowKind, sum_
+from state_engine import OutputTag, Row, RowKind, sum_
 from state_engine.core.errors import ValueTypeError
 from state_engine.core.types.every_type import StructType
 from state_engine.core.types.type_parsing import to_type
@@ -26,6 +26,7 @@ from state_engine.operators.windows.window_results import (
     WindowSettings,
 )
 from state_engine.testing import KeyedHarness
+from tests.operators.any_cut import EVERYWHERE
 from tests.operators.windows.test_windows import ms
 
 LATE = OutputTag("late", "k string, v bigint, at bigint")
@@ -180,15 +181,7 @@ class Replayed:
         return f"{prefix}{k} {n} [{ms(start)},{ms(end)})"
 
 
-@pytest.mark.parametrize(
-    ("parallelism", "backend"),
-    [
-        (2, None),
-        *(pytest.param(one, None, marks=pytest.mark.more) for one in (1, 7)),
-        *(pytest.param(one, EmbeddedRocksDBStateBackend(), marks=pytest.mark.more) for one in (1, 2, 7)),
-    ],
-    ids=["heap-2", "heap-1", "heap-7", "rocksdb-1", "rocksdb-2", "rocksdb-7"],
-)
+@EVERYWHERE
 @pytest.mark.parametrize("name", VECTORS)
 def test_examples_hold_with_a_restore_between_every_two_steps(
     name: str, parallelism: int, backend: Any

@@ -17,7 +17,7 @@ from state_engine.operators.ranking import Ranking
 from state_engine.operators.windows.window_results import RowsWithBounds, WindowSettings
 from state_engine.operators.windows.window_top_n import TopRows
 from state_engine.testing import KeyedHarness
-from tests.operators.any_cut import at_any_cut
+from tests.operators.any_cut import EVERYWHERE, at_any_cut
 from tests.operators.mixed import check_equal, streams
 from tests.operators.windows.models import Event
 from tests.operators.windows.test_functions_of_windows import operator
@@ -70,8 +70,7 @@ def test_the_list_of_each_window_is_that_of_the_model(
         assert ran.left <= ({"closed"} if name == "computed" else set()), f"seed {seed}"
 
 
-@pytest.mark.parametrize("parallelism", [1, 2, 7])
-@pytest.mark.parametrize("backend", [None, EmbeddedRocksDBStateBackend()], ids=["heap", "rocksdb"])
+@EVERYWHERE
 def test_the_two_least_of_each_window(backend: Any, parallelism: int) -> None:
     """Flink's WindowRankOperatorTest.testTop2Windows, with a restore between every two steps."""
     function = function_of(Tumbling(1000), 2, ascending=True, rank=True)
