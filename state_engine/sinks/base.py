@@ -116,7 +116,7 @@ class SinkTarget:
 
     def refused(self, rows: pa.Table) -> dict[int, str]:
         """Rows that the sink refuses, in order, and why: for letters and messages."""
-        return {row: self.refusal(why) for row, why in refused_rows(self.rules, rows).items()}
+        return {row: self.refusal(why) for row, why in refused_rows(self.rules, self.stamped(rows)).items()}
 
     def refusal(self, why: str) -> str:
         """Why the sink refuses a row, as the error of a letter.

@@ -135,6 +135,13 @@ def test_rows_that_the_table_refuses_wait_until_it_takes_them(db: Database) -> N
     assert db.ids() == [1, 2, 300]
 
 
+def test_rules_of_the_lineage_column_are_judged_with_it(db: Database) -> None:
+    request = asked(KERNEL, SCHEMA, "w1", root=f"file://{db.directory}/root")
+    target = db.sink(lineage=True).prepare(request)
+    refused = target.refused(pa.table({"id": [1, 2], "text": ["a", "b\0"]}, schema=SCHEMA))
+    assert list(refused) == ([1] if db.password_env else [])
+
+
 def test_a_table_that_is_gone_or_was_made_anew(db: Database) -> None:
     mine = db.staged("w1", [1])
     db.run("ALTER TABLE delays RENAME TO aside")
