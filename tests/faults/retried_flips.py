@@ -1,8 +1,8 @@
-"""One bit is flipped in files that rows list, of each kind, after a micro-batch one of whose tasks ran twice.
+"""One bit is flipped in files of sinks, after a micro-batch one of whose tasks ran twice.
 
-Files that the engine reads are refused by name, and nothing is committed or shown; when the bit is put back, the job
-runs on. Files of sinks that are shown without being read (``DeltaSink``, ``FileSink``) are their readers' matter: those
-that verify checksums of pages notice.
+Files that are read to be published are refused by name, and nothing is shown; when the bit is put back, the job runs
+on. Files of sinks that are shown without being read (``DeltaSink``, ``FileSink``) are their readers' matter: those that
+verify checksums of pages notice. Files of state are in ``test_flips``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from state_engine.core.checkpoints.checkpoint import CheckpointRow, DataFile
-from state_engine.core.checkpoints.state_files import operator_of
+from state_engine.core.checkpoints.checkpoint import DataFile
 from state_engine.core.errors import StatelakeError
 from tests.faults.plane import Fault, InjectedFault, installed
 from tests.faults.retried_tasks import Bed, shown, written_by
@@ -30,46 +29,8 @@ SHOWN_AS_THEY_ARE = ("delta", "files")
 
 
 def flips(bed: Bed) -> dict[str, Any]:
-    """Files of state, then those that wait for sinks."""
-    return {"state": _state(bed), "sinks": _sinks(bed), "readers": _readers(bed)}
-
-
-# -- files of state ----------------------------------------------------------------------------------------------------
-
-
-def _state(bed: Bed) -> dict[str, Any]:
-    """Bases, changes, operator state, positions and dead letters, each before the third micro-batch."""
-    bed.put_back("one")
-    with bed.site().engine() as engine:
-        engine.compact("every_sink")
-    bed.run_retried()
-    site, outcomes = bed.site(), dict[str, str]()
-    before = shown(site)
-    for kind, (directory, file) in _files(bed, site.path()).items():
-        for place in PLACES:
-            path = bed.work / "root" / "every_sink" / directory / file.path
-            with flipped(path, place):
-                outcomes[f"{kind} {place}"] = _refused(
-                    path, _letters(bed) if kind == "letters" else _run(bed)
-                )
-    unchanged = shown(bed.site()) == before
-    bed.site().run()
-    return {"outcomes": outcomes, "unchanged": unchanged, "seen": shown(bed.site())}
-
-
-def _files(bed: Bed, path: list[CheckpointRow]) -> dict[str, tuple[str, DataFile]]:
-    """A file of each kind that the next micro-batch reads, or a replay of dead letters does."""
-    compacted, last = path[1], path[2]
-    changes, base = last.operators[0].changelog, compacted.operators[0].base_files
-    state = [f for f in last.operator_state_files if operator_of(f)]
-    positions = [f for f in last.operator_state_files if not operator_of(f)]
-    return {
-        "base": ("operators/sums/base", _largest(base)),
-        "changes": ("operators/sums/changelog", _largest(changes)),
-        "operator state": ("operator_state", _largest(state)),
-        "positions": ("operator_state", _largest(positions)),
-        "letters": ("dead_letters", _largest(last.dead_letters)),
-    }
+    """Files that wait for sinks, then those that sinks show."""
+    return {"sinks": _sinks(bed), "readers": _readers(bed)}
 
 
 def _largest(files: Sequence[DataFile]) -> DataFile:
@@ -78,17 +39,6 @@ def _largest(files: Sequence[DataFile]) -> DataFile:
 
 def _run(bed: Bed) -> Callable[[], Any]:
     return lambda: bed.site().run()
-
-
-def _letters(bed: Bed) -> Callable[[], Any]:
-    def listed() -> Any:
-        with bed.site().engine() as engine:
-            return engine.list_dead_letters("every_sink")
-
-    return listed
-
-
-# -- files that wait for sinks -----------------------------------------------------------------------------------------
 
 
 def _sinks(bed: Bed) -> dict[str, Any]:

@@ -82,9 +82,9 @@ def _die_at_the_end(dying: Dying) -> None:
     written: list[str] = []
     sink_file, letters = subtask_outputs.write_sink_file, subtask_outputs.SubtaskOutputs._write_dead_letters
 
-    def noted(table: Any, sink: Any, name: str, index: int) -> Any:
+    def noted(table: Any, sink: Any, name: str, *rest: Any) -> Any:
         written.append(f"{sink.directory}/{name}".removeprefix("file://"))
-        return sink_file(table, sink, name, index)
+        return sink_file(table, sink, name, *rest)
 
     def dies(self: Any) -> None:
         letters(self)
