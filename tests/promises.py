@@ -39,7 +39,7 @@ PROMISES: dict[str, list[str]] = {
     ],
     "Exactly once": [
         "tests/sinks/test_delta.py::test_publish_is_once_and_other_readers_agree",
-        "tests/sinks/test_sinks_in_jobs.py::test_crash_around_a_publish_is_settled",
+        "tests/sinks/test_sql_publishes.py::test_broken_at_every_step_and_published_again",
         "tests/storage/test_kernel.py::test_exactly_one_of_many_threads_commits_a_transaction",
     ],
     "through crashes, retries and rival runners": [

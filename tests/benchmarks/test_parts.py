@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 from benchmarks import sampling, small_files, start, unequal
 from benchmarks.all.parts import PARTS
 from benchmarks.bootstrap import STEPS, check, one_round
-from benchmarks.comparison import verify
 from benchmarks.large_state import app, changed_entries
 from benchmarks.memory import peaks
 from benchmarks.parts import catch_up, new_keys, operations, reference, running_aggregate
@@ -93,23 +92,6 @@ def test_running_totals_are_those_of_the_formula(tmp_path: Path, kept: SparkSess
         else:
             with pytest.raises(UnequalResultsError, match="the totals of 1 keys"):
                 running_aggregate.check_totals(kept, table, feed)
-
-
-@pytest.mark.spark
-def test_operations_keep_all_state_and_a_rescale_writes_none(kept: SparkSession) -> None:
-    figures = operations.measure(keys=300, events=40, rounds=2, done=quiet)
-    (full,) = figures.comparisons.values()
-    rounds = {one.name.split(":")[0]: len(one.seconds) for one in full.series}
-    assert rounds == {
-        "bootstrap": 1,
-        "recovery": 2,
-        "compaction": 2,
-        "savepoint": 2,
-        "rescale": 2,
-        "restore": 2,
-    }
-    assert figures.facts["rescale_bytes"].value == 0
-    assert figures.facts["savepoint_bytes"].value > 0
 
 
 @pytest.mark.spark
@@ -213,12 +195,6 @@ def test_every_part_runs_over_small_sizes(part: str, tmp_path: Path) -> None:
     assert f"### {part}: " in (tmp_path / "benchmarks.md").read_text()
 
 
-def start_app() -> Typer:
-    one = Typer()
-    one.command()(start.run)
-    return one
-
-
 def test_every_work_of_a_process_is_known_by_its_engine() -> None:
     assert [name.split()[0] for name in WORK] == [STATELAKE, STATELAKE, *[TRANSFORM_WITH_STATE] * 2]
 
@@ -234,17 +210,6 @@ def test_a_process_loads_no_library_of_another_engine(engine: str) -> None:
     code = f"import benchmarks.contenders.{engine}, sys; print(sorted({{'polars', 'deltalake'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
-
-
-@pytest.mark.long
-@pytest.mark.spark
-@pytest.mark.timeout(900)
-def test_it_compares_the_states_first_and_prints_a_ratio() -> None:
-    done = CliRunner().invoke(start_app(), ["--keys", "500", "--events", "20", "--rounds", "1"])
-    assert done.exit_code == 0, done.output
-    lines = done.output.splitlines()
-    assert lines[-1].startswith("ratio transformWithState = ")
-    assert sum(line.startswith("equal: the state of all keys") for line in lines) == 2
 
 
 @pytest.mark.spark
@@ -413,14 +378,6 @@ def test_each_benchmark_prints_its_ratio(
     done = CliRunner().invoke(app, [*arguments, "--rounds", "2", "--warm-up", "1"])
     assert done.exit_code == 0, done.output
     assert done.output.splitlines()[-1].startswith("ratio ")
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_both_engines_give_the_expected_results(spark: SparkSession) -> None:
-    ran: list[str] = []
-    verify(spark, events=3000, keys=300, batches=2, done=ran.append)
-    assert ran == ["statelake", "transformWithState_rows"] * 2
 
 
 @pytest.mark.parametrize(("events", "keys"), [(25, 7), (3, 7), (70, 10), (40_000, 2000)])

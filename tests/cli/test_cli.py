@@ -27,29 +27,16 @@ from state_engine.storage.layout import FORMAT_VERSION
 from state_engine.storage.root import MARKER, write_marker
 from state_engine.storage.state.copy_directory import SUFFIX, LocalCopies
 from state_engine.storage.stores.file_systems import Mount, mount_of, refuse_network_root
+from tests.support.commands import in_a_new_process
 from tests.support.tiny import ROWS, Site
 
 PROJECT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]
 
 
-def in_a_new_process(*arguments: str, cwd: Path, **environ: str) -> Done:
-    """What the command does as the shell starts it: tests of what it prints have no need for a Python of their own."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("STATELAKE")}
-    return subprocess.run(
-        [sys.executable, "-c", "from state_engine.cli.main import main; main()", *arguments],
-        env=inherited | {"PYTHONPATH": str(PROJECT), "COLUMNS": "200"} | environ,
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-
-
 @pytest.fixture
 def statelake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
-    """The same in this process, through the same entry point."""
+    """What ``in_a_new_process`` does, in this process: tests of what a command prints need no Python of their own."""
 
     def run(*arguments: str, cwd: Path, **environ: str) -> Done:
         capsys.readouterr()
@@ -273,11 +260,6 @@ def test_a_job_is_operated_from_the_command_line(
     site = Site(tmp_path, spark).put(ROWS)
     site.engine().run(site.job(batch_rows=2))
     monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-
-    def shown(*arguments: str) -> str:
-        done = CliRunner().invoke(app, arguments)
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
 
     before = site.outputs()
     assert "the head would go from checkpoint 2 to 1" in shown("restore", "tiny", "1", "--dry-run")

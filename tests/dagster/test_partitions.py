@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,7 @@ from pyspark.sql import SparkSession
 from state_engine import CheckpointRow, StatefulJob
 from state_engine.cli.status import look, now_ms
 from state_engine.core.checkpoints.checkpoint import MAIN
-from state_engine.core.errors import SetupError, StaleParentError
+from state_engine.core.errors import SetupError
 from state_engine.core.time.partitions import TimePartitions
 from state_engine.dagster import job_health
 from state_engine.dagster.engine_resource import StateEngineResource
@@ -40,15 +39,6 @@ D8, D9, D10, D11, D12 = KEYS
 @pytest.fixture
 def days(tmp_path: Path) -> Iterator[Days]:
     with dg.DagsterInstance.ephemeral() as instance:
-        yield Days(tmp_path, instance)
-
-
-@pytest.fixture
-def on_disk(tmp_path: Path) -> Iterator[Days]:
-    """With runs at once: one that Dagster keeps in memory may find its table locked by another."""
-    home = tmp_path / "dagster"
-    home.mkdir()
-    with dg.DagsterInstance.local_temp(str(home)) as instance:
         yield Days(tmp_path, instance)
 
 
@@ -255,38 +245,6 @@ def test_a_range_that_failed_half_way_goes_on(
     assert [one.parent_id for one in days.engine(spark).checkpoints(JOB)] == [None, 1, 2, 3, 4]
     # that the third was published is shown by the run that did it
     assert days.log(SUMS)[2:] == [("11", "4"), ("10", "3"), ("12", "5")]
-
-
-@pytest.mark.long
-@pytest.mark.spark
-def test_two_runs_of_one_partition(
-    on_disk: Days, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    on_disk.run(D8)
-    together, turn = threading.Barrier(2), threading.Lock()
-    commit = CheckpointCoordinator.commit
-
-    def both(self: CheckpointCoordinator, *given: object) -> object:
-        together.wait(240)
-        with turn:
-            return commit(self, *given)  # type: ignore[arg-type]
-
-    results: list[dg.ExecuteInProcessResult] = []
-    monkeypatch.setattr(CheckpointCoordinator, "commit", both)
-    threads = [
-        threading.Thread(target=lambda: results.append(on_disk.run(D9, raise_on_error=False))) for _ in "ab"
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    monkeypatch.undo()
-    assert sorted(one.success for one in results) == [False, True]
-    assert StaleParentError.__name__ in failure_of(next(one for one in results if not one.success))
-    assert on_disk.log() == [("08", "1"), ("09", "2")]
-    assert on_disk.outputs() == RIGHT[:3]
-    on_disk.run(D10)
-    assert on_disk.outputs() == RIGHT[:4]
 
 
 @pytest.mark.long

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,8 +40,8 @@ from state_engine.monitoring.job_status import JobStatus, status_of
 from state_engine.registry import RegisteredJob
 from tests.core.checkpoints.rows import checkpoint, tree
 from tests.dagster.sites import JOB, Site
+from tests.support.commands import in_a_new_process
 
-PROJECT = Path(__file__).parents[2]
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 CHANGE = DataFile(
     "write_id=a/part-00000-a-0.parquet", bytes=1, rows=5, subtask=0, key_group_min=0, key_group_max=3
@@ -149,26 +146,14 @@ def test_a_job_that_begins_with_state_is_as_old_as_that(kind: str) -> None:
 
 
 def command(site: Site, *arguments: str) -> tuple[int, str]:
-    """Exit code and output of ``statelake status``, on a machine without Java."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}
+    """Exit code and output of ``statelake status``."""
     given = site.settings.jobs
-    done = subprocess.run(
-        [sys.executable, "-c", "from state_engine.cli.main import main; main()", "status", *arguments],
-        env=inherited
-        | {
-            "PYTHONPATH": str(PROJECT),
-            "PATH": "/nonexistent",
-            "COLUMNS": "200",
-            "STATELAKE__ROOT": site.settings.root,
-            "STATELAKE__JOBS__MODULES": json.dumps(given.modules),
-            "STATELAKE__JOBS__PARAMETERS": json.dumps(given.parameters),
-        },
-        cwd=site.directory,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    environ = {
+        "STATELAKE__ROOT": site.settings.root,
+        "STATELAKE__JOBS__MODULES": json.dumps(given.modules),
+        "STATELAKE__JOBS__PARAMETERS": json.dumps(given.parameters),
+    }
+    done = in_a_new_process("status", *arguments, cwd=site.directory, PATH="/nonexistent", **environ)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout
 

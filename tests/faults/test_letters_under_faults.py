@@ -5,7 +5,6 @@ By raising, and with a zombie that another runner overtakes; then it is done aga
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,8 +48,7 @@ class Letters:
     waiting: int
 
     def fresh(self) -> Site:
-        shutil.rmtree(self.site.directory)
-        shutil.copytree(self.saved, self.site.directory)
+        self.site.put_back(self.saved)
         return self.site.again()
 
     def check_end(self, site: Site) -> None:
@@ -78,7 +76,7 @@ def letters(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Le
     base = tmp_path_factory.mktemp("letters")
     Site(base / "work", WORKLOADS["sinks"], spark).run()
     site, count = Site(base / "work", MENDED, spark), sum(n == REFUSED for _, n in EVENTS)
-    shutil.copytree(site.directory, base / "saved")
+    site.save(base / "saved")
     assert waiting(site) == count
     before = site.outputs()
     report = send(site)

@@ -51,12 +51,12 @@ from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.core.checkpoints.state_files import operator_state_files
 from state_engine.sinks.base import Sink
 from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.located_files import state_files
 from state_engine.storage.stores import durability
 from state_engine.storage.stores.files import join, normal_uri, open_location
 from tests.core.checkpoints.rows import tree
 from tests.faults import chain_of_operators
 from tests.support import stores
+from tests.support.small_job import folded_along
 
 CLOCK_MS = 1_000_000
 CUT = 10
@@ -452,7 +452,7 @@ class Site:
     def seen(self) -> Seen:
         path = self.path()
         layout = JobLayout(self.engine().root, self.workload.name)
-        state: dict[str, Any] = {uid: _folded(layout, path, uid) for uid in self.workload.keyed}
+        state: dict[str, Any] = {uid: folded_along(layout, path, uid) for uid in self.workload.keyed}
         for ref in path[-1].operator_state if path else []:
             if ref.operator in self.workload.operators:
                 files = {
@@ -534,31 +534,3 @@ def _rows_of_table(table: str) -> list[dict[str, Any]]:
     options = stores.delta_rs_options() if table.startswith("s3a:") else None
     rows: list[dict[str, Any]] = DeltaTable(table, storage_options=options).to_pyarrow_table().to_pylist()
     return rows
-
-
-def _name_of(key: Any) -> Any:
-    """A key of a map, for a dict; those of timers are structs."""
-    return tuple(key.values()) if isinstance(key, dict) else key
-
-
-def _folded(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tuple[Any, ...], Any]:
-    """Keyed state by state and key, folded row by row from bases and changes."""
-    entries: dict[tuple[Any, ...], Any] = {}
-    for file in state_files(layout, path, uid):
-        for row in _read(file.listed.uri):
-            at, value = (row["state"], *row["key"].values()), row[f"v_{row['state']}"]
-            is_map = isinstance(value, dict) and set(value) == {"key", "value"}
-            match row.get("op", "append" if isinstance(value, list) else "put"):
-                case "clear":
-                    entries.pop(at, None)
-                case "append":
-                    entries[at] = entries.get(at, []) + [e["value"] for e in value]
-                case "put" if is_map:
-                    entries.setdefault(at, {})[_name_of(value["key"])] = value["value"]
-                case "put":
-                    entries[at] = value
-                case "delete" if is_map:
-                    del entries[at][_name_of(value["key"])]
-                case _:
-                    raise AssertionError(f"unknown change {row}")
-    return {at: value for at, value in entries.items() if value != {}}

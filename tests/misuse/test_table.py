@@ -464,7 +464,7 @@ What a source or a sink of Kafka cannot do is refused, with what to do
   misuse/test_choices::test_what_is_no_login_is_refused_without_showing_it
   misuse/test_choices::test_a_login_without_a_name_or_a_password_is_refused
 State files that are gone or damaged are reported by readers and by the next batch
-  queries/test_read_state::test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch
+  operations/test_damaged_files::test_a_checkpoint_before_the_damage_leads_on
 
 Catalogs
 

@@ -63,7 +63,7 @@ from tests.support.environments import PROJECT
 
 HERE = "misuse/test_ways_out::"
 FOLLOWED = {
-    "BadFileError": "sources/test_file::test_bad_files_become_dead_letters_where_the_user_says_so",
+    "BadFileError": "sources/test_damaged_files::test_damaged_parquet_is_refused_or_one_letter",
     "CodeVersionError": "spark/test_code_digests::test_a_worker_with_other_code_refuses",
     "CommitFailedError": "microbatch/test_fencing::"
     "test_a_checkpoint_that_was_not_committed_is_reported_and_the_next_run_does_it",

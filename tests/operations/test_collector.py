@@ -207,47 +207,6 @@ def test_a_shared_sink_keeps_the_files_of_the_other_job(
     assert len(site.files("sink")) < len(before)
 
 
-def test_a_crash_in_the_middle_is_finished_by_the_next_collection(
-    site: CollectedSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site.engine().compact("tiny")
-    site.run(3)
-    site.engine().restore("tiny", checkpoint_id=2)
-    site.run(4)
-    crashed(site, monkeypatch)
-    site.engine().compact("tiny")
-    site.engine().expire_checkpoints("tiny", KEEP_ONE)
-    states, outputs = site.restorable(), site.outputs()
-    planned = site.collect(hours=25, dry_run=True)
-    assert len({f.table for f in planned.removed}) > 1
-    assert len(planned.deleted) > 1
-    done = []
-
-    def dies(one: Any) -> None:
-        done.append(one)
-        if len(done) in (1, len(planned.removed) + 1):
-            raise Crash
-
-    change = DeltaKernel.change
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            DeltaKernel,
-            "change",
-            lambda self, *a, **o: (change(self, *a, **o), (_ for _ in ()).throw(Crash())),
-        )
-        with pytest.raises(Crash):
-            site.collect(hours=25)
-    with pytest.raises(Crash):
-        site.collect(hours=25, on_progress=dies)
-    for _ in range(2):
-        site.collect(hours=49)
-    assert not site.collect(hours=49, dry_run=True).files
-    named = {f.path for f in planned.files}
-    assert not {p for p in site.files() for name in named if p.endswith(name)}
-    assert site.restorable().items() >= states.items(), "and rows of fences"
-    assert site.outputs() == outputs
-
-
 def test_the_age_counts_from_when_a_file_was_needed_last(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

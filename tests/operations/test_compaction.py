@@ -410,22 +410,6 @@ def test_the_table_can_hold_what_is_written(tmp_path: Path, spark: SparkSession)
     assert all(r["key_hash"] % GROUPS == r["key_group"] for r in rows)
 
 
-def test_a_damaged_base_is_loud(tmp_path: Path, spark: SparkSession) -> None:
-    site = Everywhere(tmp_path, spark)
-    site.run(BATCHES[0], clocks(0))
-    site.compact(1)
-    damaged = Path(site.used()[0].listed.uri[7:])
-    pq.write_table(pq.read_table(damaged, partitioning=None).slice(1), damaged)
-    for printed, damage in (("is damaged", lambda: None), ("does not exist", damaged.unlink)):
-        damage()
-        with pytest.raises(MissingFilesError, match=printed):
-            site.engine.read_state("small", "sums", "total")
-        with pytest.raises(MissingFilesError, match=f"job 'small': .*{printed}"):
-            site.compact(2)
-        with pytest.raises(MissingFilesError, match=printed):
-            site.run(BATCHES[0], clocks(1))
-
-
 def test_an_operator_that_is_not_there_is_reported(tmp_path: Path, spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="no state of an operator 'nope'"):
         write_base(

@@ -41,7 +41,6 @@ from state_engine.core.keys.key_groups import (
 )
 from state_engine.microbatch.coordinator import CheckpointCoordinator
 from state_engine.operations import max_parallelism
-from state_engine.operations.head_operations import HeadOperations
 from tests.operations.test_compaction import BATCHES, GROUPS, Everywhere, clocks
 from tests.support.pipelines import Pipeline
 from tests.support.small_job import path_of
@@ -286,26 +285,6 @@ def test_keys_move_to_their_new_key_groups(site: Site) -> None:
     site.engine().restore(site.job(), savepoint="before")
     site.engine().run(site.job())
     check_keys_on_their_subtasks(site, parallelism=2, groups=128)
-    assert site.state() == dict.fromkeys(KEYS, 2)
-
-
-def test_a_crash_before_the_commit_leaves_nothing_to_be_seen(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crash(*arguments: Any, **options: Any) -> None:
-        raise OSError("gone")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(HeadOperations, "commit", crash)
-        with pytest.raises(OSError, match="gone"):
-            site.engine().rescale(site.job(), max_parallelism=256)
-    assert list((site.directory / "root/tiny/operators/sums/base").rglob("*.parquet"))
-    assert head(site).checkpoint_id == 1
-    assert site.state() == dict.fromkeys(KEYS, 1)
-    one_of_each(site, "1")
-    site.engine().run(site.job())
-    check_keys_on_their_subtasks(site, parallelism=2, groups=128)
-    assert site.engine().rescale(site.job(), max_parallelism=256).changes
     assert site.state() == dict.fromkeys(KEYS, 2)
 
 

@@ -10,7 +10,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -23,7 +22,6 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
-from state_engine.core.errors import ConfigurationError
 from tests.engine.test_evolution_on_spark import After, Before, keeping
 from tests.support.pipelines import Pipeline
 from tests.support.remembering import STATES, Event, Memory, by_key, entries, model
@@ -137,30 +135,6 @@ def test_times_and_key_groups_are_there_where_asked_for(memory: Memory) -> None:
     assert row["value"] == [5, 7, 2]
     assert row["expires_at"] == start + timedelta(milliseconds=1140)  # of the newest element
     assert opened(memory, "total", metadata=True)["expires_at"].null_count == 4
-
-
-@pytest.mark.long
-def test_polars_takes_it_as_it_is(memory: Memory) -> None:
-    frame = pl.DataFrame(pl.from_arrow(opened(memory, "all")))
-    assert frame.explode("value").group_by("k").agg(pl.col("value").sum()).sort("k").rows() == [
-        ("a", 14), ("b", 3), ("c", 9), ("d", 4)
-    ]  # fmt: skip
-
-
-@pytest.mark.long
-def test_what_is_not_there_is_reported(memory: Memory, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"its states: .*'last'"):
-        opened(memory, "nope")
-    with pytest.raises(ConfigurationError, match="known ids: 1 to 3"):
-        opened(memory, "last", checkpoint_id=9)
-    with pytest.raises(ConfigurationError, match="not both"):
-        opened(memory, "last", checkpoint_id=1, as_of="2026-01-01")
-    with pytest.raises(ConfigurationError, match="had no checkpoint at 1999-12-31T00:00:00Z: its first one"):
-        opened(memory, "last", as_of="1999-12-31")
-    with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
-        open_state.read_state(memory.root, "other", "remembers", "last")
-    with pytest.raises(ConfigurationError, match="job 'other' has no checkpoint"):
-        open_state.read_state(tmp_path / "nowhere", "other", "remembers", "last")
 
 
 @pytest.mark.long

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from state_engine import StateEngine
-from state_engine.core.errors import MissingFilesError
-from state_engine.storage.layout import JobLayout
-from state_engine.storage.state.located_files import state_files
-from tests.support.small_job import CLOCK_MS, build, folded, path_of, write_feed
+from tests.support.small_job import CLOCK_MS, build, folded, write_feed
 from tests.support.tiny import Site
 
 
@@ -67,39 +62,6 @@ def test_state_of_an_older_checkpoint(tmp_path: Path, spark: SparkSession) -> No
         {"a": 2, "only_0": 0, "only_1": 1},
         {"a": 3, "only_0": 0, "only_1": 1, "only_2": 2},
     ]
-
-
-def delete(path: Path) -> None:
-    path.unlink()
-
-
-def shorten(path: Path) -> None:
-    pq.write_table(pq.read_table(path).slice(1), path)
-
-
-@pytest.mark.parametrize(("damage", "message"), [(delete, "does not exist"), (shorten, "is damaged: it has")])
-def test_a_damaged_file_is_loud_for_readers_and_for_the_next_batch(
-    tmp_path: Path, spark: SparkSession, damage: Callable[[Path], None], message: str
-) -> None:
-    site = Site(tmp_path, spark).put({"k": list("abcd"), "v": [1, 2, 3, 4]})
-    site.engine().run(site.job())
-    file = Path(
-        state_files(JobLayout(site.engine().root, "tiny"), path_of(site.engine(), "tiny"), "sums")[
-            0
-        ].listed.uri[7:]
-    )
-    damage(file)
-
-    with pytest.raises(MissingFilesError, match=message):
-        site.engine().read_state("tiny", "sums", "total")
-    for policy in ("fail", "dead_letter"):
-        site.put({"k": list("abcd"), "v": [1, 2, 3, 4]}, "1")
-        with pytest.raises(
-            MissingFilesError, match=f"{message}.*[Rr]estore a.* or a savepoint into another root"
-        ):
-            site.engine().run(site.job(on_error=policy))
-    assert len(site.engine().checkpoints("tiny")) == 1
-    assert len(site.outputs()) == 4
 
 
 def test_files_that_no_checkpoint_lists_are_never_seen(tmp_path: Path, spark: SparkSession) -> None:

@@ -178,25 +178,6 @@ def test_a_bug_fix_is_replayed_after_a_crash_compared_caught_up_and_promoted(
     assert site.state() == scratch.state()
 
 
-def test_a_promotion_that_crashed_is_published_by_the_next_run_once(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from state_engine.publishing.publication import Publication
-
-    site.engine().replay(site.job(), code=site.job(OddSum()), branch="fix", from_checkpoint=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Publication, "publish", lambda *_: (_ for _ in ()).throw(OSError("gone")))
-        with pytest.raises(OSError, match="gone"):
-            site.engine().promote("tiny", "fix")
-    assert len(site.outputs()) == 8
-    assert site.engine().publish_pending(site.job()) == [6]
-    assert site.outputs() == [
-        *[("a", 1, 1), ("a", 3, 4), ("a", 6, 4), ("b", 2, 2), ("b", 4, 2), ("c", 5, 5), ("c", 7, 12)],
-        ("d", 8, 0),
-    ]
-    assert site.engine().publish_pending(site.job()) == []
-
-
 def test_main_goes_on_while_a_branch_runs(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     stage = CheckpointCoordinator.stage
 

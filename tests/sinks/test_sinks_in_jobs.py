@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from state_engine import DeltaSink, FileSink, FileSource, ForeachBatchSink, SqlSink, StateEngine, StatefulJob
-from state_engine.sinks.base import Publisher
-from state_engine.sinks.delta import DeltaPublisher
-from state_engine.sinks.files import FilePublisher
 from tests.sources.runs import Numbered, with_one_key, write_ids
-from tests.support.killed import Killed
 from tests.support.tiny import OUTPUT, ROWS, Site, Sum
 
 pytestmark = pytest.mark.spark_tasks
@@ -82,36 +77,6 @@ def test_stateless_job(spark: SparkSession, tmp_path: Path, feed: Path) -> None:
         engine.run(job)
     assert delta(tmp_path / "out") == [0, 10, 20, 30, 40, 50]
     assert delta(tmp_path / "raw", "id") == list(range(6))
-
-
-@pytest.mark.parametrize("publisher", [DeltaPublisher, FilePublisher])
-@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-def test_crash_around_a_publish_is_settled(
-    spark: SparkSession,
-    tmp_path: Path,
-    feed: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    publisher: type[Publisher],
-    after: bool,
-) -> None:
-    publish: Callable[..., None] = publisher.publish
-
-    def dies(self: Publisher, *args: Any) -> None:
-        if after:
-            publish(self, *args)
-        raise Killed
-
-    job = job_with_four_sinks(feed, tmp_path)
-    with StateEngine(tmp_path / "root", spark) as engine:
-        monkeypatch.setattr(publisher, "publish", dies)
-        with pytest.raises(Killed):
-            engine.run(job)
-        monkeypatch.undo()
-    with StateEngine(tmp_path / "root", spark) as engine:
-        assert len(engine.checkpoints(job)) == 1
-        assert engine.publish_pending(job) == [1]
-        assert engine.run(job).batches == []
-    assert everywhere(tmp_path) == [[1, 2, 3, 4]] * 3 + [[2, 4]]
 
 
 @pytest.mark.long

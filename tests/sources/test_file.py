@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from state_engine import FileSource
-from state_engine.core.errors import BadFileError, SourceError
+from state_engine.core.errors import SourceError
 from tests.sources.runs import SourceRun, write_ids
 
 
@@ -116,47 +116,6 @@ def test_a_file_that_changes_during_the_batch_commits_nothing(
     monkeypatch.undo()
     run.run()
     assert run.ids() == [0, 1, 2, 3]
-
-
-def test_bad_files_become_dead_letters_where_the_user_says_so(
-    spark: SparkSession, tmp_path: Path, feed: Path
-) -> None:
-    """Of a damaged footer and of damaged pages, with rows before and after them, and alone."""
-    for name in "abcd":
-        write_ids(feed / f"{name}.parquet", ord(name), 2)
-    damage(feed / "a.parquet", -20)
-    damage(feed / "c.parquet", 10)
-    run = SourceRun(spark, tmp_path, FileSource(str(feed)))
-    with pytest.raises(BadFileError, match=r"a\.parquet cannot be read as"):
-        run.run()
-    assert run.heads() == 0
-    source = FileSource(str(feed), on_bad_file="dead_letter")
-    run.use(source)
-    (batch,) = run.run()
-    assert (batch.rows_in, batch.rows_refused) == (4, 2)
-    assert run.ids() == [98, 99, 100, 101]
-    assert run.run() == []
-    letters = run.engine.list_dead_letters(run.job)
-    assert [letter.row for letter in letters] == [f"file://{feed}/{name}.parquet" for name in "ac"]
-    assert {letter.problem for letter in letters} == {
-        "it is a file: repair it, and add it under another name"
-    }
-
-    write_ids(feed / "e.parquet", 1, 2)
-    damage(feed / "e.parquet", 10)
-    (batch,) = run.run()
-    assert (batch.rows_in, batch.rows_refused) == (0, 1)
-    write_ids(feed / "f.parquet", 7, 1)
-    run.run()
-    assert run.ids() == [98, 99, 100, 101, 7]
-
-
-def damage(file: Path, place: int) -> None:
-    """Other bytes in the middle of a file, which keeps its size and its last bytes."""
-    content = bytearray(file.read_bytes())
-    start = place % len(content)
-    content[start : start + 8] = b"\xff" * 8
-    file.write_bytes(content)
 
 
 def test_two_sources_of_which_one_starts_later(spark: SparkSession, tmp_path: Path, feed: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
 from state_engine import (
     DeltaSink,
@@ -21,7 +20,6 @@ from state_engine import (
     StatefulJob,
     ValueStateDescriptor,
 )
-from state_engine.cli.main import app
 from state_engine.core.errors import ConfigurationError
 from tests.support.tiny import Site
 
@@ -165,23 +163,3 @@ def test_what_is_no_key_of_the_job_is_refused(tmp_path: Path, spark: SparkSessio
     assert len(engine.checkpoints(job)) == 1
     report = engine.state_processor(job).erase_keys({"k": "nobody"})
     assert (report.transform.changes, report.traces) == (0, [])
-
-
-@pytest.mark.long
-def test_the_command_reports_what_it_did(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path, spark).put({"k": ["a", "b"], "v": [1, 2]})
-    site.engine().run(site.job())
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    shown = (
-        CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}', "--dry-run"]).output
-    )
-    assert "sums, total: 1 entry would leave the state" in shown
-    assert site.state() == {"a": 1, "b": 2}
-    shown = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", '{"k": "a"}']).output
-    assert "tiny: checkpoint 2 records this" in shown
-    assert site.state() == {"b": 2}
-    bad = CliRunner().invoke(app, ["state", "erase-keys", "tiny", "--key", "a"])
-    assert isinstance(bad.exception, ConfigurationError)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from typer.testing import CliRunner
 
 from state_engine import (
     DataStream,
@@ -28,8 +26,6 @@ from state_engine import (
     ValueStateDescriptor,
     open_state,
 )
-from state_engine.cli import state as cli_state
-from state_engine.cli.main import app
 from state_engine.core.errors import (
     ConfigurationError,
     InvalidKeyError,
@@ -322,26 +318,6 @@ def test_casts_are_those_of_spark(
     engine.run(new)
     assert sorted(site.state().values()) == [11, 22]
     assert {row[0] for row in site.outputs()} >= set(outputs)
-
-
-@pytest.mark.long
-def test_the_command_shows_its_plan_and_carries_it_out(
-    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    site = Site(tmp_path, spark).put({"k": [1, 2, 1], "v": [1, 2, 3]})
-    site.engine().run(site.job())
-    registered = SimpleNamespace(job=site.job(through=cast("string")), prepare=lambda: None)
-    monkeypatch.setattr(cli_state, "declared", {"tiny": registered}.__getitem__)
-    monkeypatch.setenv("STATELAKE__ROOT", str(tmp_path / "root"))
-    for options, message in (
-        (["--dry-run"], "2 keys to rewrite; entries: total 2"),
-        ([], "2 keys rewritten; entries: total 2 checkpoint 2 holds them; run the job"),
-        (["--key-type", "k string"], "stored the same way, so there is nothing to write"),
-    ):
-        done = CliRunner().invoke(app, ["change-key-type", "tiny", "--operator", "sums", *options])
-        assert done.exit_code == 0, done.output
-        assert message in " ".join(done.output.split())
-    assert site.state() == {"1": 4, "2": 2}
 
 
 @pytest.mark.long

@@ -29,6 +29,7 @@ from state_engine import (
 from state_engine.core.checkpoints.checkpoint import CheckpointRow
 from state_engine.storage.layout import JobLayout
 from state_engine.storage.state.located_files import state_files
+from state_engine.storage.stores.files import normal_uri, open_location
 from tests.core.checkpoints.rows import tree
 
 ROWS, BATCH_ROWS = 240, 80
@@ -137,23 +138,34 @@ def path_of(engine: StateEngine, job: str = "small") -> list[CheckpointRow]:
 
 def folded(engine: StateEngine, uid: str, job: str = "small") -> dict[tuple[Any, ...], Any]:
     """All entries of an operator by state and key, folded row by row."""
+    return folded_along(JobLayout(engine.root, job), path_of(engine, job), uid)
+
+
+def folded_along(layout: JobLayout, path: list[CheckpointRow], uid: str) -> dict[tuple[Any, ...], Any]:
+    """The same along a path: from bases and changes, by state and key."""
     entries: dict[tuple[Any, ...], Any] = {}
-    for file in state_files(JobLayout(engine.root, job), path_of(engine, job), uid):
-        for row in pq.ParquetFile(file.listed.uri.removeprefix("file://")).read().to_pylist():
+    for file in state_files(layout, path, uid):
+        for row in open_location(normal_uri(file.listed.uri)).parquet().read().to_pylist():
             at, value = (row["state"], *row["key"].values()), row[f"v_{row['state']}"]
-            match row["op"], value:
-                case "clear", _:
+            is_map = isinstance(value, dict) and set(value) == {"key", "value"}
+            match row.get("op", "append" if isinstance(value, list) else "put"):
+                case "clear":
                     entries.pop(at, None)
-                case "append", list():
+                case "append":
                     entries[at] = entries.get(at, []) + [e["value"] for e in value]
-                case "put", {"key": key, "value": part} if row["state"] == "parities":
-                    entries.setdefault(at, {})[key] = part
-                case "put", _:
+                case "put" if is_map:
+                    entries.setdefault(at, {})[_name_of(value["key"])] = value["value"]
+                case "put":
                     entries[at] = value
-                case "delete", {"key": key, "value": None} if row["state"] == "parities":
-                    del entries[at][key]
-                case "delete", _:
+                case "delete" if is_map:
+                    del entries[at][_name_of(value["key"])]
+                case "delete":
                     del entries[at]
                 case other:
                     raise AssertionError(f"unknown change {other}")
-    return entries
+    return {at: value for at, value in entries.items() if value != {}}
+
+
+def _name_of(key: Any) -> Any:
+    """A key of a map, for a dict; those of timers are structs."""
+    return tuple(key.values()) if isinstance(key, dict) else key

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,10 +16,10 @@ from state_engine import StateEngine
 from state_engine.monitoring.job_history import read_history
 from state_engine.telemetry import metrics as m
 from state_engine.telemetry.metrics import JOB, Metric, prometheus_label
+from tests.support.commands import in_a_new_process
 from tests.telemetry.jobs_of_shops import DIRECTORY, shops
 from tests.telemetry.test_prometheus import read
 
-PROJECT = Path(__file__).parents[2]
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = pa.schema([("shop", pa.string()), ("at", pa.timestamp("us", "UTC")), ("cents", pa.int64())])
 
@@ -51,28 +49,15 @@ def site(tmp_path: Path, spark: SparkSession) -> Path:
 
 def command(directory: Path, *arguments: str) -> str:
     """Output of ``statelake`` on a machine without Java."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("STATELAKE", "JAVA"))}
     code = (
         "import sys; from state_engine.cli.main import main\n"
         "try: main()\n"
         "finally: assert not {'opentelemetry', 'dagster'} & set(sys.modules), sys.modules.keys()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=inherited
-        | {
-            "PYTHONPATH": str(PROJECT),
-            "PATH": "/nonexistent",
-            "COLUMNS": "200",
-            "STATELAKE__ROOT": str(directory / "root"),
-            "STATELAKE__JOBS__MODULES": json.dumps(["tests.telemetry.jobs_of_shops"]),
-            DIRECTORY: str(directory),
-        },
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
+    places = {"STATELAKE__ROOT": str(directory / "root"), DIRECTORY: str(directory), "JAVA_HOME": ""}
+    modules = json.dumps(["tests.telemetry.jobs_of_shops"])
+    done = in_a_new_process(
+        *arguments, cwd=directory, code=code, PATH="/nonexistent", STATELAKE__JOBS__MODULES=modules, **places
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout
