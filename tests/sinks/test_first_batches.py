@@ -128,27 +128,11 @@ def test_the_table_of_bases_that_a_failed_bootstrap_left(
     assert base["key"].to_pylist() == [{"k": 1}]
 
 
-def into_files(site: Site, directory: Path, function: Sum | None = None) -> StatefulJob:
-    job = site.job(function)
+def into_files(site: Site, directory: Path) -> StatefulJob:
+    job = site.job()
     stream = job.sinks["out"].parent
     DataStream(job, stream).sink("files", FileSink(str(directory)))
     return job
-
-
-def test_a_directory_of_files_whose_first_batch_failed_is_nobodys(
-    tmp_path: Path, spark: SparkSession
-) -> None:
-    """The same root after a new start, and another root, may begin there."""
-    directory = tmp_path / "files"
-    site = Site(tmp_path / "one", spark).put(ROWS)
-    with pytest.raises(UserFunctionError):
-        site.engine().run(into_files(site, directory, Sum(failing)))
-    other = Site(tmp_path / "other", spark).put(ROWS)
-    other.engine().run(into_files(other, directory))
-    assert list(directory.glob("checkpoint_id=*/*.parquet"))
-    with pytest.raises(SinkIdentityError, match="is the sink of"):
-        site.engine().run(into_files(site, directory))
-    assert site.nothing_happened()
 
 
 def test_one_that_slept_while_another_root_began_there_commits_nothing(
