@@ -1,19 +1,17 @@
-"""Source functions in jobs: a finished one, draining; and recorded slices of lists, functions and data sources."""
+"""Source functions in jobs: a finished one, draining; and recorded slices of lists and functions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, SimpleDataSourceStreamReader
 
 from state_engine import (
     DataStream,
     KeyedProcessFunction,
-    PythonDataSource,
     SourceFunction,
     StatefulJob,
     Types,
@@ -179,67 +177,3 @@ def test_a_source_function_cannot_be_replayed_and_says_what_to_do() -> None:
     for call in (source.replan, source.rebatch):
         with pytest.raises(SourceError, match=r"'ticks': a SourceFunction cannot be replayed: .* of Ticks"):
             call(NO_SPARK, [], [{"split": "0", "position": {"rows": 1}}])
-
-
-class Reader(DataSourceStreamReader):
-    """Its partitions are the numbers between two offsets; it has committed nothing in a replay."""
-
-    def initialOffset(self) -> dict[str, int]:
-        return {"next": 0}
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
-        return list(range(start["next"], end["next"]))
-
-    def commit(self, end: dict[str, int]) -> None:
-        raise AssertionError(end)
-
-    def read(self, partition: Any) -> Iterator[Any]:
-        yield (partition,)
-
-
-class SimpleReader(SimpleDataSourceStreamReader):
-    def initialOffset(self) -> dict[str, int]:
-        return {"next": 0}
-
-    def read(self, start: dict[str, int]) -> tuple[Iterator[Any], dict[str, int]]:
-        raise AssertionError(start)
-
-    def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
-        if end["next"] > 5:
-            raise ValueError("forgotten")
-        return iter([(n,) for n in range(start["next"], end["next"])])
-
-
-class Numbers(DataSource):
-    def schema(self) -> str:
-        return "n bigint"
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        return Reader()
-
-
-class SimpleNumbers(DataSource):
-    def schema(self) -> str:
-        return "n bigint"
-
-    def simpleStreamReader(self, schema: Any) -> SimpleDataSourceStreamReader:
-        return SimpleReader()
-
-
-def offsets(*numbers: int) -> list[Element]:
-    return [{"split": "0", "position": {"next": n}} for n in numbers]
-
-
-def test_offsets_of_a_python_data_source_are_read_between() -> None:
-    source, simple = PythonDataSource(Numbers), PythonDataSource(SimpleNumbers)
-    for before, appended, expected in ((offsets(), offsets(3), [0, 1, 2]), (offsets(3), offsets(5), [3, 4])):
-        part = source.replan(NO_SPARK, before, appended)
-        assert (part.elements, part.detail[2]) == (appended, expected)
-        part = simple.replan(NO_SPARK, before, appended)
-        assert (part.elements, part.detail) == (appended, ("rows", [(n,) for n in expected]))
-    whole = source.rebatch(NO_SPARK, [], offsets(3, 5))
-    assert whole is not None
-    assert (whole.elements, whole.detail[2]) == (offsets(5), [0, 1, 2, 3, 4])
-    assert source.rebatch(NO_SPARK, whole.elements, offsets(3, 5)) is None
-    with pytest.raises(SourceError, match=r"the reader of data source 'SimpleNumbers' failed .*forgotten"):
-        simple.replan(NO_SPARK, [], offsets(6))

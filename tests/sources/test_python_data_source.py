@@ -21,9 +21,11 @@ from pyspark.sql.datasource import (
 
 from state_engine import DataStream, PythonDataSource, StatefulJob
 from state_engine.core.errors import ConfigurationError, SourceError
+from state_engine.sources.base import Element, Slice
 from tests.support.pipelines import Pipeline
 
 pytestmark = pytest.mark.spark
+NO_SPARK: Any = None
 
 LIMITS = "pyspark.sql.streaming.datasource"
 KNOWS_LIMITS = find_spec(LIMITS) is not None
@@ -95,6 +97,8 @@ class SimpleReader(SimpleDataSourceStreamReader):
         return iter([(n,) for n in range(start["next"], end)]), {"next": end}
 
     def readBetweenOffsets(self, start: dict[str, int], end: dict[str, int]) -> Iterator[Any]:
+        if end["next"] > 5:
+            raise ValueError("forgotten")
         return iter([(n,) for n in range(start["next"], end["next"])])
 
 
@@ -178,3 +182,26 @@ def test_what_fails_is_reported_and_nothing_is_lost(tmp_path: Path, spark: Spark
         pipeline_of(tmp_path, spark, PythonDataSource(Batch)).run()
     with pytest.raises(ConfigurationError, match="takes a class of DataSource"):
         PythonDataSource(Batch({}))  # type: ignore[arg-type]
+
+
+def offsets(*numbers: int) -> list[Element]:
+    return [{"split": "0", "position": {"next": n}} for n in numbers]
+
+
+def numbers_of(part: Slice | None) -> tuple[list[Element], list[int]]:
+    """The offset of a slice of two partitions, and what they have."""
+    assert part is not None
+    return part.elements, [n for partition in part.detail[2] for n in range(partition.start, partition.end)]
+
+
+def test_a_replay_reads_between_offsets_and_commits_none(tmp_path: Path) -> None:
+    source, simple = PythonDataSource(Numbers, {"directory": str(tmp_path)}), PythonDataSource(Simple)
+    for before, appended, expected in ((offsets(), offsets(3), [0, 1, 2]), (offsets(3), offsets(5), [3, 4])):
+        assert numbers_of(source.replan(NO_SPARK, before, appended)) == (appended, expected)
+        part = simple.replan(NO_SPARK, before, appended)
+        assert (part.elements, part.detail) == (appended, ("rows", [(n,) for n in expected]))
+    assert numbers_of(source.rebatch(NO_SPARK, [], offsets(3, 5))) == (offsets(5), [0, 1, 2, 3, 4])
+    assert source.rebatch(NO_SPARK, offsets(5), offsets(3, 5)) is None
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(SourceError, match=r"the reader of data source 'Simple' failed .*forgotten"):
+        simple.replan(NO_SPARK, [], offsets(6))

@@ -1,8 +1,8 @@
-"""Rows of Parquet files that tasks read with Arrow: the very rows that Spark would give, each once, and what fails."""
+"""Rows of Parquet files that tasks, or of few the driver, read with Arrow: those that Spark would give, each once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from functools import partial
@@ -28,7 +28,7 @@ from state_engine.sources.file import FileSource
 from state_engine.sources.file_ranges import OPENING_BYTES, FileRange, Piece, in_tasks
 from state_engine.sources.frames import StreamFrame, from_source, united
 from state_engine.sources.parquet import parquet_rows
-from state_engine.sources.parquet.parquet_rows import row_groups
+from state_engine.sources.parquet.parquet_rows import few_rows, row_groups
 from state_engine.sources.rows import TaskRows
 from state_engine.spark.placement import USUAL
 from tests.sources.runs import Numbered, SourceRun, write_ids
@@ -62,9 +62,12 @@ def read(source: FileSource, spark: SparkSession, before: list[Any]) -> TaskRows
     return rows
 
 
-def test_tasks_read_the_rows_that_spark_reads(tmp_path: Path, spark: SparkSession, limits: SetLimits) -> None:
+@pytest.mark.parametrize("reader", [pa.Table, TaskRows], ids=["driver", "tasks"])
+def test_drivers_and_tasks_read_the_rows_that_spark_reads(
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, reader: Any
+) -> None:
     """Of files cut inside, with row groups and batches that the cuts do not fit."""
-    limits(stored_bytes=0, read_at_once=7, least_task_bytes=1)
+    limits(stored_bytes=0 if reader is TaskRows else USUAL.stored_bytes, read_at_once=7, least_task_bytes=1)
     tables = [plain_table(1, 40), plain_table(2, 50), plain_table(3, 60)]
     for number, table in enumerate(tables):
         pq.write_table(table, tmp_path / f"{number}.parquet", row_group_size=9 + number)
@@ -72,13 +75,76 @@ def test_tasks_read_the_rows_that_spark_reads(tmp_path: Path, spark: SparkSessio
     source, before = FileSource(str(tmp_path), schema=schema, max_rows_per_batch=70), list[Any]()
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     for expected in (70, 70, 10):
-        rows = read(source, spark, before)
-        mine, theirs = in_turn(rows, rows.schema.names), rows.as_frame(spark).toArrow()
+        part = source.plan(spark, before)
+        assert part is not None
+        before += part.elements
+        rows = source.read(spark, part, keep_refused=False).rows
+        assert isinstance(rows, reader)
+        theirs = source._read_parquet(spark, part.detail.ranges, schema).toArrow()
+        mine = in_turn(rows, rows.schema.names) if isinstance(rows, TaskRows) else rows
         assert mine.num_rows == expected
+        assert mine.schema.names == theirs.schema.names
         assert mine.schema.types == theirs.schema.types
         assert rows_of(mine) == rows_of(theirs)
-        some = [ROW_COLUMN, tables[0].column_names[3]]
-        assert rows_of(in_turn(rows, some)) == rows_of(theirs.select(some))
+        if isinstance(rows, TaskRows):
+            some = [ROW_COLUMN, tables[0].column_names[3]]
+            assert rows_of(in_turn(rows, some)) == rows_of(theirs.select(some))
+
+
+CHANGES: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "a missing column": lambda t: t.drop_columns("v"),
+    "another type": lambda t: t.set_column(1, "v", t["v"].cast(pa.int32())),
+    "another case": lambda t: t.rename_columns(["k", "V", "at"]),
+    "an old date": lambda t: t.set_column(2, "at", pa.array([date(1582, 10, 14)] * t.num_rows)),
+    "a nested type": lambda t: t.set_column(1, "v", pa.array([[1]] * t.num_rows)),
+    "reader options": lambda t: t,
+}
+
+
+@pytest.mark.parametrize("reader", [pa.Table, TaskRows], ids=["driver", "tasks"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_spark_might_see_otherwise_is_left_to_spark(
+    tmp_path: Path, spark: SparkSession, limits: SetLimits, change: str, reader: type
+) -> None:
+    if reader is pa.Table:
+        limits()
+
+    def rows_of_file(table: pa.Table, schema: str, **options: Any) -> Any:
+        pq.write_table(table, tmp_path / "0.parquet")
+        source = FileSource(str(tmp_path), schema=schema, **options)
+        part = source.plan(spark, [])
+        assert part is not None
+        return source.read(spark, part, keep_refused=False).rows
+
+    table, schema = (
+        pa.table({"k": ["a", "b"], "v": [1, 2], "at": [date(2024, 1, 1)] * 2}),
+        "k string, v bigint, at date",
+    )
+    assert isinstance(rows_of_file(table, schema), reader)
+    options = {"options": {"mergeSchema": "false"}} if change == "reader options" else {}
+    declared = "k string, v array<bigint>" if change == "a nested type" else schema
+    assert isinstance(rows_of_file(CHANGES[change](table), declared, **options), DataFrame)
+
+
+def test_a_time_that_microseconds_do_not_reach_is_not_read_by_the_driver(
+    tmp_path: Path, spark: SparkSession, limits: SetLimits
+) -> None:
+    limits()
+    times = pa.array([2**62, 0], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    pq.write_table(pa.table({"at": times}), tmp_path / "0.parquet")
+    assert read(FileSource(str(tmp_path), schema="at timestamp"), spark, []).tasks
+
+
+def test_a_file_of_more_bytes_is_not_read_by_the_driver(tmp_path: Path) -> None:
+    table = pa.table({"v": pa.array(range(USUAL.rows), pa.int64())})
+    pq.write_table(table, tmp_path / "0.parquet", compression="none", use_dictionary=False)
+    part = FileSource(str(tmp_path), schema="v bigint").plan(NO_SPARK, [])
+    assert part is not None
+    [small], schema = part.detail.ranges, StructType.fromJson(spark_schema(table.schema))
+    rows = few_rows([small], schema, USUAL)
+    assert rows is not None
+    assert rows.num_rows == USUAL.rows
+    assert few_rows([small, small], schema, USUAL) is None
 
 
 @given(st.lists(st.integers(1, 2**30), max_size=30), st.integers(1, 8))
