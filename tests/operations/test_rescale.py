@@ -19,10 +19,6 @@ from state_engine import (
     CheckpointedFunction,
     DataStream,
     KeyedProcessFunction,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ProcessFunction,
-    RuntimeContext,
     StatefulJob,
     Types,
 )
@@ -112,85 +108,6 @@ def test_keys_are_where_they_belong_and_no_byte_of_their_state_is_written(
         check_keys_on_their_subtasks(site, parallelism=parallelism, groups=128)
     assert keyed_writes(operators)[1] > 0
     assert site.state() == dict.fromkeys(KEYS, len(sequence))
-
-
-SPLIT = ([0, 1, 2, 3], [10, 11, 12])
-ALL = [*SPLIT[0], *SPLIT[1]]
-RULES = {"limit": 7}
-
-
-class Preset(ProcessFunction, CheckpointedFunction):
-    """Has a state of every scheme, filled when it is new, and records what each subtask is given."""
-
-    def initialize_state(self, context: Any) -> None:
-        store = context.get_operator_state_store()
-        self.split = store.get_list_state(ListStateDescriptor("a_split", int))
-        self.shared = store.get_union_list_state(ListStateDescriptor("b_shared", int))
-        self.rules = store.get_broadcast_state(MapStateDescriptor("c_rules", str, int))
-        self.given = store.get_list_state(ListStateDescriptor("z_given", str))
-        self.is_new = not context.is_restored()
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        subtask = runtime_context.get_index_of_this_subtask()
-        if self.is_new:
-            self.split.update(SPLIT[subtask])
-            self.shared.update(SPLIT[subtask])
-            self.rules.put_all(RULES)
-        shared = sorted(self.shared.get())
-        self.given.update([json.dumps([subtask, list(self.split.get()), shared, dict(self.rules.items())])])
-        if shared == ALL:  # a union list that everyone writes back would grow
-            self.shared.update(ALL[subtask :: runtime_context.get_number_of_parallel_subtasks()])
-
-    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any]:
-        yield value
-
-    def snapshot_state(self, context: Any) -> None:
-        pass
-
-
-def test_operator_state_is_handed_out_by_its_scheme(tmp_path: Path, spark: SparkSession) -> None:
-    def build(job: StatefulJob) -> Mapping[str, DataStream]:
-        numbers = job.from_collection(range(9), Types.INT(), name="numbers", max_rows_per_batch=1)
-        lists = numbers.process(Preset(), uid="lists", output_type=int)
-        return {"out": lists, "same": numbers.process(Preset(), uid="others", output_type=int)}
-
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-
-    def run() -> dict[str, list[Any]]:
-        """One micro-batch; by operator, what each subtask was given: even-split, union and broadcast state."""
-        pipeline.run(max_batches=1)
-        with pipeline.engine() as engine:
-            refs = engine.checkpoints("pipeline")[-1].operator_state
-        table = DeltaTable(str(tmp_path / "root" / "pipeline" / "operator_state")).to_pyarrow_table()
-        notes = {
-            (row["operator"], row["write_id"], row["subtask"]): json.loads(json.loads(row["value"]))
-            for row in table.to_pylist()
-            if row["state"] == "z_given"
-        }
-        given_to: dict[str, list[Any]] = {}
-        for ref in refs:
-            # a list that did not change lies where an earlier attempt wrote it
-            for part in (p for state in ref.states if state.name == "z_given" for p in state.parts):
-                subtask, *given = notes[ref.operator, part.write_id, part.subtask]
-                assert subtask == part.subtask
-                given_to.setdefault(ref.operator, []).append(given)
-        return given_to
-
-    own = [[part, part, RULES] for part in SPLIT]
-    assert run() == {"lists": own, "others": own}
-    vectors = {
-        3: [[0, 1, 2], [3, 10], [11, 12]],
-        4: [[0, 1], [2, 3], [10, 11], [12]],
-        5: [[0, 1], [2, 3], [10], [11], [12]],
-    }
-    for parallelism, split in vectors.items():
-        with pipeline.engine() as engine:
-            engine.rescale(pipeline.job(), parallelism={"lists": parallelism})
-        # the other operator's lists stay what they are
-        assert run() == {"lists": [[part, ALL, RULES] for part in split], "others": own}
-    # a mere boundary hands nothing out: each gets what it kept of the union list
-    kept = [[part, ALL[i::5], RULES] for i, part in enumerate(vectors[5])]
-    assert run() == {"lists": kept, "others": own}
 
 
 # -- max parallelism ---------------------------------------------------------------------------------------------------
