@@ -79,18 +79,6 @@ class Session(KeyedProcessFunction):
         yield ctx.get_current_key(), timestamp // MINUTE_MS
 
 
-class Pair(KeyedCoProcessFunction):
-    """A row of either stream is put out a minute after its time: an outer join in its simplest form."""
-
-    def process_element1(self, value: Any, ctx: KeyedCoProcessFunction.Context) -> None:
-        ctx.timer_service().register_event_time_timer((ctx.timestamp() or 0) + MINUTE_MS)
-
-    process_element2 = process_element1
-
-    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext) -> Iterable[Any]:
-        yield ctx.get_current_key(), timestamp // MINUTE_MS
-
-
 def sessions(job: StatefulJob, **time: Any) -> None:
     rows = job.source("rows", NOWHERE, order_by=["at"], event_time="at", **time)
     ended = rows.key_by("k").process(Session(), uid="sessions", output_type=ENDED)
@@ -102,19 +90,6 @@ def watermark(run: MemoryRun) -> int | None:
 
 
 # -- the clock ---------------------------------------------------------------------------------------------------------
-
-
-def test_the_last_session_of_a_quiet_stream_is_published_by_the_first_run_after_the_gap() -> None:
-    job = StatefulJob("quiet")
-    sessions(job, watermark="clock", clock_delay="10 min")
-    with run_in_memory(job) as run:
-        assert run.process({"rows": minutes(("a", 0), ("b", 5))}, clock=6 * MINUTE_MS)["ended"] == []
-        assert run.process(clock=40 * MINUTE_MS) == {}  # not due: time is at 29:59.999
-        assert run.process(clock=40 * MINUTE_MS + 1)["ended"] == [("a", 30)]
-        assert watermark(run) == 30 * MINUTE_MS
-        assert run.process(clock=44 * MINUTE_MS) == {}
-        assert run.process(clock=60 * MINUTE_MS)["ended"] == [("b", 35)]
-        assert run.process(clock=600 * MINUTE_MS) == {}
 
 
 def test_draining_does_not_raise_the_recorded_watermark() -> None:
@@ -130,36 +105,6 @@ def test_draining_does_not_raise_the_recorded_watermark() -> None:
 
 
 # -- idle sources ------------------------------------------------------------------------------------------------------
-
-
-def joined(idle_after: Any, *, by_strategy: bool = False) -> StatefulJob:
-    job = StatefulJob("joined", parallelism=2)
-    streams = []
-    for name in ("left", "right"):
-        given = {} if by_strategy else {"idle_after": idle_after}
-        stream = job.source(name, NOWHERE, order_by=["at"], event_time="at", **given)
-        if by_strategy:
-            strategy = WatermarkStrategy.for_monotonous_timestamps().with_idleness(idle_after)
-            stream = stream.assign_timestamps_and_watermarks(strategy)
-        streams.append(stream.key_by("k"))
-    pairs = streams[0].connect(streams[1]).process(Pair(), uid="pairs", output_type=ENDED)
-    pairs.sink("pairs", CollectSink())
-    return job
-
-
-@pytest.mark.parametrize("by_strategy", [False, True])
-def test_one_idle_source_does_not_stall_a_join(by_strategy: bool) -> None:
-    with run_in_memory(joined(timedelta(minutes=20), by_strategy=by_strategy)) as run:
-        run.process({"left": minutes(("a", 0)), "right": minutes(("b", 0))}, clock=0)
-        assert run.process({"left": minutes(("a", 10))}, clock=10 * MINUTE_MS)["pairs"] == []
-        out = run.process({"left": minutes(("a", 20))}, clock=20 * MINUTE_MS)["pairs"]
-        assert sorted(out) == [("a", 1), ("a", 11), ("b", 1)]
-        assert [s.idle for s in run.checkpoints()[-1].sources] == [False, True]
-        # it counts again with its next row, and nothing goes back
-        again = run.process({"right": minutes(("b", 15)), "left": minutes(("a", 40))}, clock=25 * MINUTE_MS)
-        assert again["pairs"] == [("b", 16)]  # it was late, and is put out at once
-        assert run.checkpoints()[-1].operator_watermarks_ms == {"pairs": 20 * MINUTE_MS - 1}
-        assert run.process({"right": minutes(("b", 30))}, clock=26 * MINUTE_MS)["pairs"] == [("a", 21)]
 
 
 def test_the_largest_long_is_no_watermark_of_an_idle_source() -> None:

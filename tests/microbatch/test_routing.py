@@ -38,7 +38,6 @@ from state_engine.microbatch.routing.origins import EventTimes, origins_of
 from state_engine.microbatch.routing.routed import (
     HASH,
     INPUT,
-    KEY_REFUSAL,
     SUBTASK,
     RoutedInput,
     RoutedLayout,
@@ -202,22 +201,6 @@ def test_a_row_goes_to_the_subtask_that_owns_its_key(kinds: list[str]) -> None:
         ]
         assert [owner(key) for key in own] == [number] * len(own)
         assert part[HASH].to_pylist() == [key_hash(key) for key in own]
-
-
-def test_null_and_nan_keys_are_refused() -> None:
-    nan = float("nan")
-    table = pa.table({"x": [1.0, None, nan, -0.0], "y": pa.array([nan, 1, 2, None], pa.float32())})
-    one, two = (pa.concat_tables(here([table], by_key(*keys))) for keys in (["x"], ["x", "y"]))
-    by_row = [pc.sort_indices(t[order_name(1)]) for t in (one, two)]
-    assert one[KEY_REFUSAL].take(by_row[0]).to_pylist() == [
-        None, "the key 'x' is null", "the key 'x' is NaN", None,
-    ]  # fmt: skip
-    assert two[KEY_REFUSAL].take(by_row[1]).to_pylist() == [
-        "the key 'y' is NaN",
-        None,
-        "the key 'x' is NaN",
-        None,
-    ]
 
 
 @pytest.mark.parametrize("order", [(), ("string", "boolean", "timestamp", "decimal_5_2", "double")], ids=len)

@@ -26,7 +26,6 @@ from state_engine import (
     StateEngine,
     StatefulJob,
     TimePartitions,
-    Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
@@ -187,35 +186,6 @@ def test_a_projection_and_table_code_keep_the_kinds() -> None:
         pytest.raises(ConfigurationError, match="_statelake_row_kind"),
     ):
         run.process()
-
-
-BIG, SMALL = OutputTag("big", ACCOUNT), OutputTag("small", Types.LONG())
-
-
-class Sorted(ProcessFunction):
-    accepts_changes = emits_changes = True
-
-    def process_element(self, value: Any, ctx: Any) -> Any:
-        yield (BIG, value) if value.amount > 3 else (SMALL, (ctx.row_kind(), value.amount))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_side_outputs_have_kinds(seed: int) -> None:
-    changes = history(seed, 40)
-    job = StatefulJob("sides", parallelism=1 + seed % 3)
-    source = job.from_collection(
-        as_rows(changes, "id", "owner", "amount"), ACCOUNT, changing=True, max_rows_per_batch=7
-    )
-    parted = source.process(Sorted(), int, uid="sorted")
-    parted.get_side_output(SMALL).sink("small", CollectSink())
-    totals = parted.get_side_output(BIG).key_by("owner").process(Totals(), TOTAL, uid="totals")
-    totals.filter(lambda total: True).set_parallelism(1).sink("totals", CollectSink())
-    with run_in_memory(job) as run:
-        run.run()
-        small = [(kind, v[2]) for kind, v in changes if v[2] <= 3]
-        assert sorted(run.sink("small"), key=repr) == sorted(small, key=repr)
-        big = totals_of((kind, v) for kind, v in changes if v[2] > 3)
-        assert kinds_and_values(run.sink("totals")) == big
 
 
 RULES = MapStateDescriptor("rules", int, str)

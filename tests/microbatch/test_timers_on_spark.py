@@ -20,9 +20,6 @@ from state_engine import (
     ListStateDescriptor,
     RuntimeContext,
     StatefulJob,
-    StateTtlConfig,
-    Time,
-    ValueStateDescriptor,
 )
 from state_engine.core.errors import ConfigurationError
 from tests.support.limits import SetLimits
@@ -159,45 +156,6 @@ def test_the_rest_fires_when_the_input_has_ended(tmp_path: Path, spark: SparkSes
     assert len(pipeline.run(drain=True).batches) == 0
 
 
-def test_late_rows_wait_for_the_out_of_orderness() -> None:
-    with MemoryPipeline.of(build_for(2, max_out_of_orderness=timedelta(seconds=20))) as pipeline:
-        pipeline.run()
-        # the watermark came close to 10, but later elements had moved the timers of 6 and 8 before
-        assert timers_of(pipeline) == []
-        pipeline.run(drain=True)
-        assert timers_of(pipeline) == [
-            ("a", "0,8,12,30", 36), ("b", "2,11", 17), ("c", "8,19", 25), ("h", "7,9", 15),
-        ]  # fmt: skip
-
-
-def test_with_two_sources_the_slower_one_decides() -> None:
-    """Timers fire before their key's next element all the same, as far as both sources have come.
-
-    One has the elements at 0, 7, 8, 11 and 19 seconds, the other those at 2, 8, 9, 12 and 30.
-    """
-
-    def build(job: StatefulJob) -> Mapping[str, DataStream]:
-        left, right = (
-            job.from_collection(
-                rows(EVENTS[at::2]),
-                "k string, at timestamp",
-                name=f"events_{at}",
-                order_by=["at"],
-                event_time="at",
-            )
-            for at in (0, 1)
-        )
-        silent = left.union(right).key_by("k").process(Silence(), uid="silence", output_type=OUT)
-        return {"silent": silent}
-
-    with MemoryPipeline.of(build, parallelism=2) as pipeline:
-        pipeline.run()
-        before_19 = [("b", "2,11", 17), ("h", "7,9", 15)]  # a's at 30 came when the other source was at 12
-        assert timers_of(pipeline) == before_19
-        pipeline.run(drain=True)
-        assert timers_of(pipeline) == sorted([*before_19, ("a", "0,8,12,30", 36), ("c", "8,19", 25)])
-
-
 def test_merged_outputs_of_timers_need_the_event_time_first_in_the_order() -> None:
     def build(job: StatefulJob) -> Mapping[str, DataStream]:
         streams = dict(build_for(None, order_by=[])(job))
@@ -224,45 +182,6 @@ class Remind(KeyedProcessFunction):
         if timestamp <= 2_500:
             ctx.timer_service().register_processing_time_timer(timestamp + 1_000)
         yield ctx.get_current_key(), timestamp
-
-
-class Forgets(KeyedProcessFunction):
-    """Emits the state of a key after a minute, when it has expired: its time to live is ten seconds of event time."""
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        lives = StateTtlConfig.new_builder(Time.seconds(10)).use_event_time().build()
-        descriptor = ValueStateDescriptor("last", int)
-        descriptor.enable_time_to_live(lives)
-        self.last = runtime_context.get_state(descriptor)
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
-        at = ctx.timestamp()
-        assert at is not None
-        self.last.update(at)
-        for later in (5_000, 60_000):
-            ctx.timer_service().register_event_time_timer(at + later)
-
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any]:
-        yield str(ctx.get_current_key()), timestamp, self.last.value()
-
-
-def test_timers_of_a_run_without_data_see_state_that_lives_by_event_time() -> None:
-    def build(job: StatefulJob) -> Mapping[str, DataStream]:
-        events = job.from_collection(
-            rows(EVENTS[:2]), "k string, at timestamp", name="events", order_by=["at"], event_time="at"
-        )
-        forgets = events.key_by("k").process(
-            Forgets(), uid="forgets", output_type="k string, at bigint, last bigint"
-        )
-        return {"forgets": forgets, "again": forgets.filter(lambda r: r.last is None)}
-
-    with MemoryPipeline.of(build, parallelism=2) as pipeline:
-        pipeline.run()
-        assert len(pipeline.run(drain=True).batches) == 1
-        outputs = pipeline.outputs()
-    late = [("a", 60_000, None), ("b", 62_000, None)]
-    assert sorted(outputs["forgets"]) == sorted([("a", 5_000, 0), ("b", 7_000, 2_000), *late])
-    assert sorted(outputs["again"]) == late
 
 
 def test_processing_time_timers_fire_on_runs_without_data() -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from state_engine.core.checkpoints.checkpoint import (
     CheckpointRow,
     DataFile,
-    OperatorStateRef,
 )
-from state_engine.core.checkpoints.needed_files import listed, reachable, unreachable
+from state_engine.core.checkpoints.needed_files import listed, unreachable
 from state_engine.core.checkpoints.retention import RetentionPolicy
 from state_engine.core.checkpoints.sink_kind import SinkKind
 from state_engine.core.checkpoints.sink_moves import content, moves
@@ -85,7 +84,9 @@ def test_what_no_checkpoint_needs_and_no_sink_shows_is_collected(history: Histor
             needed.setdefault(table, set()).update(files)
     every = paths(listed(history.rows.values()))
     left = {table: files - needed.get(table, set()) for table, files in every.items()}
-    assert paths(unreachable(history.rows)) == {table: files for table, files in left.items() if files}
+    gone = unreachable(history.rows)
+    assert paths(gone) == {table: files for table, files in left.items() if files}
+    assert unreachable(history.rows, as_of=START + timedelta(minutes=len(history.rows))) == gone
 
 
 @settings(max_examples=200)
@@ -101,49 +102,13 @@ def test_what_was_needed_since_a_time_is_not_collected(history: History, minute:
                 assert not needed & late.get(table, set()), (now, i, table)
 
 
-def test_compaction_and_retention_together_let_go_of_old_changes() -> None:
+def test_outputs_that_a_restore_kept_stay_though_their_checkpoint_is_expired() -> None:
     history = History()
-    for _ in range(3):
-        history.batch((0, 1))
-    history.compact(0, (0, 3))
-    history.batch((0,))
-    assert unreachable(history.rows) == {}  # older checkpoints can still be restored
+    for group in range(2):
+        history.batch((group,))
+    history.move("restore", history.rows[1], keep=True)
     history.retain(RetentionPolicy(keep_last=1))
-    gone = paths(unreachable(history.rows))
-    assert gone == {
-        CHANGELOG: {f"write_id=w{i}/c{g}" for i in (1, 2, 3) for g in (0, 1)},
-        "operator_state": {f"write_id=w{i}/part-00000-w{i}-0.counter.parquet" for i in (1, 2, 3)},
-    }
-    assert paths(reachable(history.rows))[BASE] == {f"base_id=w4/b{g}" for g in range(4)}
-    expired_at = history.rows[6].created_at
-    assert paths(unreachable(history.rows, as_of=expired_at)) == gone
-    assert unreachable(history.rows, as_of=expired_at - timedelta(seconds=1)) == {}
-
-
-def test_a_base_that_another_took_the_place_of_goes_with_its_checkpoints() -> None:
-    history = History()
-    history.batch((0,))
-    history.compact(0, (0, 3))
-    history.batch((1,))
-    history.compact(0, (0, 1))
-    history.batch((2,))
-    history.retain(RetentionPolicy(keep_last=1))
-    assert paths(unreachable(history.rows))[BASE] == {"base_id=w2/b0", "base_id=w2/b1"}
-    assert paths(unreachable(history.rows))[CHANGELOG] == {"write_id=w1/c0", "write_id=w3/c1"}
-
-
-def test_outputs_of_a_path_that_was_left_go_when_it_is_expired_and_no_sink_shows_them() -> None:
-    def left(*, keep: bool) -> dict[str, set[str]]:
-        history = History()
-        for group in range(2):
-            history.batch((group,))
-        history.move("restore", history.rows[1], keep=keep)
-        assert unreachable(history.rows) == {}
-        history.retain(RetentionPolicy(keep_last=1))
-        return paths(unreachable(history.rows))
-
-    assert left(keep=False)["/out"] == {"out-w2-1"}
-    assert "/out" not in left(keep=True)
+    assert "/out" not in paths(unreachable(history.rows))
 
 
 def test_outputs_of_a_replay_that_was_given_up_go() -> None:
@@ -155,17 +120,6 @@ def test_outputs_of_a_replay_that_was_given_up_go() -> None:
     assert gone["/out"] == {"out-w2-1", "out-w2-2"}
     assert gone["dead_letters"] == {"write_id=w2/d"}
     assert unreachable(history.rows, unpublished=[2]) == {}
-
-
-def test_source_positions_are_needed_along_the_whole_path() -> None:
-    history = History()
-    for _ in range(3):
-        history.batch((0,))
-    history.retain(RetentionPolicy(keep_last=1))
-    history.put(replace(history.rows[3], operator_state=[OperatorStateRef("events", "w3", 1)]))
-    history.put(replace(history.rows[4], operator_state=[]))
-    kept = paths(reachable(history.rows))["operator_state"]
-    assert kept == {f"write_id=w{i}/part-00000-w{i}-0.parquet" for i in (1, 2, 3)}
 
 
 def test_no_rows_need_no_files() -> None:

@@ -223,15 +223,9 @@ def test_each_predicate_of_the_tree_is_broken_alone_and_says_how(
 @pytest.mark.parametrize(
     "row",
     [
-        checkpoint(5, 3),
-        checkpoint(5, 4, branch="replay"),
-        checkpoint(5, 2, branch="new"),
-        checkpoint(5, 2, kind="restore", replaced_id=3),
-        checkpoint(5, 4, kind="promote", replaced_id=3),
         checkpoint(5, None, kind="import"),
         checkpoint(5, 3, kind="retention", retired=[1, 4]),  # which gives the replay up
         checkpoint(5, 3, kind="retention", retired=[2], unpinned=["before"]),
-        checkpoint(5, 3, kind="retention", pinned=[PinnedCheckpoint("a", 1, "/a")]),
     ],
 )
 def test_what_fits_into_the_tree_breaks_nothing(row: CheckpointRow) -> None:
@@ -244,15 +238,6 @@ def test_every_history_keeps_all_invariants(history: History) -> None:
     for i, row in history.rows.items():
         before = history.rows.before(i)
         assert violations(row, before[row.parent_id] if row.parent_id else None, before) == []
-
-
-def test_a_base_of_part_of_the_key_groups_is_right() -> None:
-    row = compacted(
-        BaseRange(64, 127, "w2", 1),
-        BaseRange(0, 63, "w4", 3),
-        files=[in_base((0, 0)), in_base((63, 63))],
-    )
-    assert violations(row, PARENT) == []
 
 
 def test_all_broken_predicates_are_reported_together() -> None:

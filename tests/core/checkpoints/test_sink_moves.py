@@ -13,7 +13,7 @@ from state_engine.core.checkpoints.row_outputs import publications
 from state_engine.core.checkpoints.sink_moves import kept_outputs, moves, published
 from state_engine.core.errors import SinkIdentityError
 from tests.core.checkpoints.histories import History, histories
-from tests.core.checkpoints.rows import checkpoint, tree
+from tests.core.checkpoints.rows import tree
 
 Sink = dict[tuple[str, str], set[str]]
 
@@ -81,33 +81,6 @@ def test_a_restore_withdraws_what_is_not_on_the_new_path_and_the_way_back_puts_i
 def test_a_row_records_what_locates_a_sink() -> None:
     (out, _) = moves(three_batches().rows, 3, 2)
     assert (out.kind, out.path, out.identity, out.schema) == ("delta", "/out", "id", "{}")
-
-
-def test_dead_letters_move_like_a_sink() -> None:
-    history = three_batches()
-    history.batch((0, 1))
-    (letters,) = [s for s in moves(history.rows, 4, 3) if s.name == "dead_letters"]
-    assert (letters.kind, letters.path, names(letters.withdrawn)) == ("dead_letters", "", ["write_id=w4/d"])
-    history.put(
-        checkpoint(
-            5,
-            3,
-            kind="restore",
-            replaced_id=4,
-            sinks=[replace(letters, path="file:///root/job/dead_letters")],
-        )
-    )
-    assert not published(history.rows)["dead_letters", ""]
-
-
-def test_a_replay_publishes_nothing_until_it_is_promoted() -> None:
-    history = three_batches()
-    history.batch((3,), "replay", history.rows[1])
-    history.batch((0,), "replay")
-    assert publications(history.rows[4]) == []
-    assert simulated(history.rows) == wanted(history.rows, history.rows[3])
-    history.move("promote", history.rows[5])
-    assert simulated(history.rows)["out", "/out"] == {"out-w1-0", "out-w4-3", "out-w5-0"}
 
 
 def test_kept_outputs_stay_and_are_not_added_twice() -> None:

@@ -245,17 +245,3 @@ def test_a_single_type_decodes_without_a_struct() -> None:
     (back,) = decoded([datetime(2013, 7, 4, 12, tzinfo=UTC)], pa.timestamp("us", "Europe/Rome"))
     assert (back.hour, back.utcoffset()) == (14, timedelta(hours=2))
     assert math.copysign(1, *decoded([-0.0], pa.float32())) == 1
-
-
-def test_decimals_come_back_with_all_their_digits() -> None:
-    numbers = [
-        Decimal(text) for text in ("1234567890123456789012345678.9012345678", "-0.0000000010", "0E-10")
-    ]
-    assert [str(back) for back in decoded(numbers, pa.decimal128(38, 10))] == [str(n) for n in numbers]
-
-
-def test_fields_of_struct_keys_have_their_names() -> None:
-    declared = pa.struct({"tail": pa.string(), "day": pa.date32()})
-    (back,) = decoded([("N1", date(1970, 1, 2))], declared)
-    assert back == ("N1", date(1970, 1, 2))
-    assert back.day == date(1970, 1, 2)

@@ -13,8 +13,6 @@ import pytest
 from state_engine import (
     KeyedProcessFunction,
     ReducingStateDescriptor,
-    StateTtlConfig,
-    Time,
     ValueStateDescriptor,
     VectorizedKeyedFunction,
     VectorizedResult,
@@ -153,58 +151,6 @@ def test_what_a_reducing_state_stores_is_a_column() -> None:
     run = KeyedHarness(Sums(), **OPTIONS)
     run.process([("a", 1)])
     assert run.process([("a", 2)]) == [("a", 3)]
-
-
-TTL = 100
-
-
-def shown(rows: pa.Table, state: pa.Table) -> VectorizedResult:
-    """Shows the state; a value that is not null is stored."""
-    written = rows.filter(pc.is_valid(rows["v"]))
-    return VectorizedResult(
-        pa.table({"k": rows["k"], "total": state["total"].take(rows["_key"]), "_row": rows["_row"]}),
-        state=pa.table({"_key": written["_key"], "total": written["v"]}),
-    )
-
-
-def ttl_harness(configure: Callable[[Any], Any]) -> KeyedHarness:
-    state = ValueStateDescriptor("total", int)
-    state.enable_time_to_live(configure(StateTtlConfig.new_builder(Time.milliseconds(TTL))).build())
-    return harness(shown, state)
-
-
-Steps = list[tuple[int, int | None, int | None]]
-LIVES: dict[str, tuple[Callable[[Any], Any], Steps]] = {
-    "on create and write": (
-        lambda b: b,
-        [
-            (0, 1, None),
-            (20, None, 1),
-            (50, 2, 1),
-            (120, None, 2),
-            (170, 3, None),
-            (220, None, 3),
-            (300, None, None),
-        ],
-    ),
-    "on read and write": (
-        lambda b: b.update_ttl_on_read_and_write(),
-        [(0, 1, None), (50, None, 1), (120, None, 1), (250, None, None)],
-    ),
-    "expired values until they are gone": (
-        lambda b: b.return_expired_if_not_cleaned_up(),
-        [(0, 1, None), (120, None, 1), (130, None, None)],
-    ),
-}
-
-
-@pytest.mark.parametrize(("configure", "steps"), LIVES.values(), ids=LIVES)
-def test_values_expire(configure: Callable[[Any], Any], steps: Steps) -> None:
-    run = ttl_harness(configure)
-    for clock_ms, written, expected in steps:
-        run.set_clock(clock_ms)
-        assert run.process([("a", written)]) == [("a", expected)], clock_ms
-    assert run.state("total") == {}
 
 
 def test_a_value_that_does_not_fit_fails_the_batch_and_says_where() -> None:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_engine.core.checkpoints.retention import RetentionPolicy, plan
 from state_engine.core.errors import ConfigurationError
 from state_engine.core.time.partitions import (
     HOUR_MS,
@@ -20,7 +19,6 @@ from state_engine.core.time.partitions import (
     instant,
     order_refusal,
 )
-from tests.core.checkpoints.rows import checkpoint, tree
 
 ZONES = [
     "UTC",
@@ -178,12 +176,3 @@ def test_the_order_is_reported() -> None:
         refusal = order_refusal(own, asked, last=last, job="j")
         assert (refusal is None) is (message is None)
         assert message is None or re.search(message, str(refusal))
-
-
-def test_retention_keeps_the_last_checkpoint_of_each_partition() -> None:
-    bounds = [("d1", 0, 10), ("d2", 10, 20), ("d2", 10, 20), ("d3", 20, 30)]
-    rows = {
-        i: checkpoint(i, i - 1 or None, partition=key, partition_start_ms=start, partition_end_ms=end)
-        for i, (key, start, end) in enumerate(bounds, start=1)
-    }
-    assert plan(tree(rows), RetentionPolicy(keep_last=2), now_ms=0).keep == (3, 4)

@@ -16,7 +16,6 @@ from state_engine.core.operator.outputs import ElementOutputs, ElementRefused, T
 from state_engine.core.state.descriptors import (
     TIMERS,
     ListStateDescriptor,
-    MapStateDescriptor,
     ValueStateDescriptor,
 )
 from state_engine.core.state.ttl import StateTtlConfig
@@ -131,45 +130,6 @@ def test_an_element_sees_the_watermark_of_all_elements_before_it(parallelism: in
         (100, MIN_TIMESTAMP), (90, 95), (100, 95), (125, 95), ("timer", 100, 100), ("timer", 120, 120),
         (110, 120), (130, 120),
     ]  # fmt: skip
-
-
-class PseudoWindow(KeyedProcessFunction):
-    """Sums of a driver's tips by the hour: the recipe of Flink's documentation for windows by hand."""
-
-    hour_ms = 3_600_000
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.sums = runtime_context.get_map_state(MapStateDescriptor("sums", int, float))
-
-    def process_element(self, value: tuple[int, float], ctx: Context) -> Iterable[Any]:
-        at, tip = ctx.timestamp(), value[1]
-        assert at is not None
-        timers = ctx.timer_service()
-        if at <= timers.current_watermark():
-            yield "late", value[0]
-            return
-        end = at - at % self.hour_ms + self.hour_ms - 1
-        timers.register_event_time_timer(end)
-        self.sums.put(end, (self.sums.get(end) or 0.0) + tip)
-
-    def on_timer(self, timestamp: int, ctx: OnTimerContext) -> Iterable[Any]:
-        yield (timestamp + 1) // self.hour_ms, self.sums.get(timestamp)
-        self.sums.remove(timestamp)
-
-
-@pytest.mark.parametrize("at_once", [1, 2, 3, 4])
-def test_flinks_pseudo_window_recipe_gives_every_hour_once(at_once: int) -> None:
-    """As Flink does with a watermark after every element."""
-    fares = [(0, 1.0), (61, 2.0), (30, 4.0), (125, 8.0)]
-    harness = KeyedHarness(
-        PseudoWindow(), key_by=lambda fare: 7, timestamp_of=lambda fare: fare[0] * 60_000,
-        max_out_of_orderness_ms=0,
-    )  # fmt: skip
-    outputs = [
-        output for at in range(0, len(fares), at_once) for output in harness.process(fares[at : at + at_once])
-    ]
-    assert outputs == [(1, 1.0), ("late", 30), (2, 2.0)]
-    assert harness.drain() == [(3, 8.0)]
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark_types
 
 from state_engine.core.errors import ConfigurationError
-from state_engine.core.types.ddl import ddl_text, parse_ddl
+from state_engine.core.types.ddl import parse_ddl
 from state_engine.core.types.durations import Instant
 from state_engine.core.types.spark_types import spark_field, spark_schema, spark_type
 from state_engine.core.types.type_parsing import from_spark_json, to_type
@@ -44,16 +44,6 @@ def arrow_types() -> st.SearchStrategy[pa.DataType]:
         return st.builds(pa.list_, inner) | st.builds(pa.map_, st.sampled_from(_LEAVES), inner) | records
 
     return st.recursive(st.sampled_from(_LEAVES), deeper, max_leaves=6)
-
-
-@given(kind=arrow_types())
-def test_ddl_text_is_read_back_as_the_same_type(kind: pa.DataType) -> None:
-    assert parse_ddl(ddl_text(kind)).arrow == kind
-
-
-@given(kind=arrow_types())
-def test_ddl_text_is_the_same_for_the_same_type(kind: pa.DataType) -> None:
-    assert ddl_text(parse_ddl(ddl_text(kind)).arrow) == ddl_text(kind)
 
 
 @given(kind=arrow_types())

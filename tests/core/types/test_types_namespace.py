@@ -74,11 +74,6 @@ def test_whole_numbers_have_the_range_of_their_name(kind: TypeInformation, bits:
             kind.normalise(outside)
 
 
-def test_floats_are_rounded_to_their_bits() -> None:
-    assert Types.FLOAT().normalise(0.1) != 0.1
-    assert Types.DOUBLE().normalise(0.1) == 0.1
-
-
 def test_a_pickled_type_is_made_only_by_opting_in() -> None:
     for given in ({}, {"allow_pickle": False}):
         with pytest.raises(ConfigurationError, match=r"PICKLED_BYTE_ARRAY\(allow_pickle=True\)"):

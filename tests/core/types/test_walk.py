@@ -6,37 +6,16 @@ from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
-from hypothesis import strategies as st
 
 from state_engine.core.types.ddl import ddl_text, parse_ddl
 from state_engine.core.types.spark_types import spark_type
 from state_engine.core.types.type_parsing import arrow_type, from_spark_json
 from state_engine.core.types.type_text import type_from_text, type_to_text
 from state_engine.core.types.walk import converter, walked
-
-LEAVES = [
-    pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.binary(),
-    pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.decimal128(5, 2),
-]  # fmt: skip
-NAMES = st.sampled_from(["a", "b", "a b", "`", "at.time", "ü"])
+from tests.core.types.test_type_parsing import arrow_types
 
 
-def records(parts: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
-    return st.dictionaries(NAMES, parts, min_size=1, max_size=3).map(lambda fields: pa.struct(fields.items()))
-
-
-TYPES = st.recursive(
-    st.sampled_from(LEAVES),
-    lambda parts: st.one_of(
-        parts.map(pa.list_),
-        st.tuples(st.sampled_from(LEAVES), parts).map(lambda both: pa.map_(*both)),
-        records(parts),
-    ),
-    max_leaves=6,
-)
-
-
-@given(TYPES)
+@given(arrow_types())
 def test_every_text_of_a_type_says_the_same(kind: pa.DataType) -> None:
     declared = arrow_type(kind)
     assert declared.arrow == kind
@@ -46,7 +25,7 @@ def test_every_text_of_a_type_says_the_same(kind: pa.DataType) -> None:
     assert type_from_text(ddl_text(kind)).arrow == kind
 
 
-@given(TYPES)
+@given(arrow_types())
 def test_a_walk_that_changes_nothing_gives_the_type(kind: pa.DataType) -> None:
     again = walked(
         kind,
