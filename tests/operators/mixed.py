@@ -109,7 +109,7 @@ def check_equal(
     kinds: bool = False,
     backend: Any = None,
     but: Collection[str] = (),
-) -> Counter[str]:
+) -> Mixed:
     """Run both ways over one cut of the rows; outputs, their times, late rows, state and timers are equal each time.
 
     Args:
@@ -133,7 +133,7 @@ def check_equal(
         if late is not None:
             assert text_of(mixed.late) == text_of(elements.side_output(late))
         assert text_of(_without(mixed.state, but)) == text_of(_without(state_of(elements), but))
-    return mixed.runs
+    return mixed
 
 
 def _without(state: dict[str, Any], names: Collection[str]) -> dict[str, Any]:

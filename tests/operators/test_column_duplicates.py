@@ -38,7 +38,7 @@ def check(
     """Every other seed goes over columns wherever these can compute the batch; always, if it ``fits``."""
     rng, share = random.Random(seed), 0.5 if seed % 2 else 1.0
     backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
-    runs = check_equal(make, rows, rng, by, share=share, backend=backend, **more)
+    runs = check_equal(make, rows, rng, by, share=share, backend=backend, **more).runs
     assert not runs["elements"] or share < 1 or not fits
 
 

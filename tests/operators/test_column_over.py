@@ -64,7 +64,9 @@ def test_columns_and_elements_in_turn_give_what_elements_give(
         by = partial(harness, output=make()._plan.output_type)
         backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
         share = 0.5 if seed % 2 else 1.0
-        runs = check_equal(make, stream(seed), rng, by, late=LATE, share=share, backend=backend, but=CACHES)
+        runs = check_equal(
+            make, stream(seed), rng, by, late=LATE, share=share, backend=backend, but=CACHES
+        ).runs
         over_columns += runs["columns"]
         if share == 1.0 and (emit == "final" or reach == "spans"):
             assert not runs["elements"], seed

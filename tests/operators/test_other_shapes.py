@@ -56,11 +56,12 @@ class Listed(ProcessWindowFunction):
 
 
 SCD2, FUNNEL = partial(use, "scd2", valid_from="at"), partial(use, "sequence", "a", "b", by="s")
-LAST, NEAR = {"keep": "last", "sequence": "v"}, {"within": (-3, 5)}
+LAST: dict[str, Any] = {"keep": "last", "sequence": "v"}
+NEAR: dict[str, Any] = {"within": (-3, 5)}
 CASES: dict[str, tuple[Use, list[Use], str]] = {
     "first": (once(within=5), [once(within=6), once(within=5, emit="final"), once(within=5, lateness=3)], ""),
     "all": (once(), [once(keep="last")], ""),
-    "last": (once(**LAST), [once(**LAST | {"sequence": "at"})], ""),
+    "last": (once(**LAST), [once(**(LAST | {"sequence": "at"}))], ""),
     "silence": (
         use("silent", after="1 h"),
         [use("silent", after="2 h"), use("silent", after="1 h", lateness="1 min")],

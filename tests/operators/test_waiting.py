@@ -19,8 +19,6 @@ from state_engine.testing import KeyedHarness
 
 LATE = OutputTag("late", "k string, at bigint, n bigint")
 ROW = to_type("k string, at bigint, n bigint", parameter="rows")
-Given = tuple[str, int | None, int]
-"""A row: its key, its event time, and its place in the total order."""
 
 
 class InOrder(KeyedProcessFunction):

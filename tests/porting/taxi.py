@@ -51,12 +51,6 @@ class TaxiFare:
     tip: float = 0.0
 
 
-RIDE = Types.ROW_NAMED(
-    ["ride_id", "is_start", "event_time", "start_lon", "start_lat", "end_lon", "end_lat"],
-    [Types.LONG(), Types.BOOLEAN(), Types.INSTANT(), *4 * [Types.DOUBLE()]],
-)
-
-
 def in_nyc(lon: float, lat: float) -> bool:
     """Whether a place lies in the box that the exercises take for New York."""
     return -74.05 <= lon <= -73.7 and 40.5 <= lat <= 41.0

@@ -41,7 +41,6 @@ from tests.support.changes import ACCOUNT, as_rows, kinds_and_values
 from tests.support.changes import history as accounts
 
 INSERT, BEFORE, AFTER, DELETE = RowKind
-NAMES = ("user", "n", "x", "price", "name")
 Build = Callable[[DataStream], DataStream]
 
 

@@ -34,7 +34,7 @@ BOUND = 4
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 EIGHT = "l1 r1 l2 r2 l3 r3 l4 r4"
 J1 = "l19 l20 r26 r25 l21 r39/b r40/b l50/b l49/b r41/b"
-L5, S5 = "l1 l2 l3 l4 l5 r1 r2 r3 r4 r5", 5000
+L5 = "l1 l2 l3 l4 l5 r1 r2 r3 r4 r5"
 SPARK = "l5/1 l5/3 r10/1 r5/2 r9/1 l7/1 l30/1 r30/0"
 VECTORS: dict[str, tuple[Any, str, str]] = {
     "right rows one earlier at least": ((-2, -2), "inner", f"{EIGHT} → 3,1 4,2"),

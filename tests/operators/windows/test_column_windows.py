@@ -6,6 +6,7 @@ A run per element stands beside one whose batches go through columns and element
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,8 +14,7 @@ import pytest
 from state_engine.core.state.descriptors import TIMERS
 from state_engine.operators.windows.assigners import Tumbling
 from state_engine.operators.windows.window_results import Emit
-from state_engine.testing import KeyedHarness
-from tests.operators.mixed import Mixed, kinds_of, state_of
+from tests.operators.mixed import check_equal
 from tests.operators.windows.test_windows import ASSIGNERS, LATE, operator, options, stream
 
 OUTPUT = (
@@ -31,11 +31,6 @@ RUNNING = [(name, "running") for name in NAMES if isinstance(ASSIGNERS[name][0],
 FEW, MORE = range(3), range(3, 25)
 
 
-def without_timers(state: dict[str, Any], name: str) -> dict[str, Any]:
-    """Timers of sessions are sufficient over columns, and not the same."""
-    return {of: entries for of, entries in state.items() if name != "session" or of != TIMERS}
-
-
 @pytest.mark.internal_errors
 @pytest.mark.parametrize("seeds", [FEW, pytest.param(MORE, marks=pytest.mark.more)], ids=["few", "more"])
 @pytest.mark.parametrize("lateness", [0, 3, 20])
@@ -46,25 +41,14 @@ def test_columns_and_elements_in_turn_give_what_elements_give(
     windows, _ = ASSIGNERS[name]
     over_columns = 0
     for seed in seeds:
-        rng, rows, at = random.Random(seed), stream(seed, 40), 0
-
-        def made() -> Any:
-            return operator(windows, lateness=lateness, emit=emit)
-
-        elements = KeyedHarness(made(), **options(), **TYPES)
-        mixed = Mixed(
-            made, rng, lambda n: {**options(n), **TYPES}, late=LATE, columns=0.5 if seed % 2 else 1.0
-        )
-        while at <= len(rows):
-            size = rng.choice([1, 3, 10, 40])
-            batch, at = rows[at : at + size], at + size
-            drain = at > len(rows)
-            outputs, wanted = mixed.process(batch, drain=drain), elements.process(batch, drain=drain)
-            assert outputs == wanted, seed
-            assert kinds_of(outputs) == kinds_of(wanted), seed
-            assert mixed.times == elements.output_timestamps, seed
-            assert mixed.late == elements.side_output(LATE), seed
-            assert without_timers(mixed.state, name) == without_timers(state_of(elements), name), seed
+        but = (
+            {TIMERS} if name == "session" else ()
+        )  # there they are sufficient over columns, and not the same
+        mixed = check_equal(
+            partial(operator, windows, lateness=lateness, emit=emit), stream(seed, 40), random.Random(seed),
+            lambda n, backend=None: {**options(n, backend), **TYPES}, late=LATE, share=0.5 if seed % 2 else 1.0,
+            kinds=True, but=but,
+        )  # fmt: skip
         assert mixed.state == {}
         over_columns += mixed.runs["columns"]
         if mixed.columns == 1.0 and name != "session":

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
 
 from state_engine import (
     AggregateFunction,
@@ -62,8 +58,6 @@ from tests.operators.windows.test_windows_in_jobs import (
     rows_of,
     source_of,
 )
-from tests.support.limits import NOTHING_BY_DRIVER, SetLimits
-from tests.support.pipelines import Pipeline
 
 GIVEN = [Event(k, v, 0.0, at) for k, v, at in (
     ("a", 1, 1), ("b", 5, 2), ("a", 7, 3), ("a", 3, 9), ("b", 2, 11), ("a", 4, 12), ("b", 6, 13), ("a", 9, 30),
@@ -180,30 +174,6 @@ def test_uses_in_memory(use: str, cut: int) -> None:
         run.process(drain=True)
         shown = [plain(tuple(row)) if isinstance(row, tuple) else row for row in run.sink("out")]
     assert sorted(shown) == sorted(expected)
-
-
-def test_uses_on_spark(spark: SparkSession, tmp_path: Path, limits: SetLimits) -> None:
-    limits(**NOTHING_BY_DRIVER)
-    (tmp_path / "in").mkdir()
-    names = ["process", "reduce", "top_n", "count_window", "window_all"]
-
-    def build(job: StatefulJob) -> dict[str, DataStream]:
-        rows = source_of(job, FileSource(str(tmp_path / "in"), format="parquet"))
-        return {name: USES[name][0](rows).uid(name) for name in names}
-
-    pipeline = Pipeline(tmp_path, spark, build, parallelism=2)
-    for number, part in enumerate((GIVEN[:5], GIVEN[5:])):
-        rows = rows_of(part)
-        columns = {name: [row[at] for row in rows] for at, name in enumerate(("k", "v", "at"))}
-        pq.write_table(pa.table(columns), tmp_path / "in" / f"{number}.parquet")
-        pipeline.run()
-    pipeline.run(drain=True)
-    outputs = pipeline.outputs()
-    assert {name: sorted(plain(row) for row in outputs[name]) for name in names} == {
-        name: sorted(USES[name][1]) for name in names
-    }
-    assert pipeline.state("process", "elements") == pipeline.state("top_n", "top") == []
-    assert sorted(row[:2] for row in pipeline.state("count_window", "seen")) == [("a", 5), ("b", 3)]
 
 
 def test_windows_of_the_clock_need_no_event_time_and_are_repeated_by_it() -> None:

@@ -122,7 +122,6 @@ VECTORS: dict[str, tuple[Any, Emit | Literal["firings"], int, str]] = {
         f"j@{G // 2} → -D j 1 [0,{G}), -D j 1 [{G + 1},{2 * G + 1}), +I j 3 [0,{2 * G + 1})",
     ),
 }  # fmt: skip
-KINDS = {kind: str(kind) for kind in RowKind}
 
 
 def function_of(windows: Any, emit: Emit | Literal["firings"], lateness: int) -> Any:

@@ -129,7 +129,7 @@ def test_lists_over_columns_are_those_per_element(
         make = partial(function_of, windows, n, lateness, by=by, ascending=ascending, ties=ties)
         backend = EmbeddedRocksDBStateBackend() if seed % 20 == 0 else None
         share = 0.5 if seed % 2 else 1.0
-        runs = check_equal(make, rows, rng, over_columns, late=LATE, share=share, backend=backend)
+        runs = check_equal(make, rows, rng, over_columns, late=LATE, share=share, backend=backend).runs
         assert share < 1 or not runs["elements"]
 
 
