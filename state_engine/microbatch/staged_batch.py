@@ -58,8 +58,8 @@ class StagedBatch:
 
     def entries(self, operator: str, state: str) -> pa.Table:
         """Changed entries in the columns of ``read_state``: key, ``map_key`` and ``value``."""
-        found = self._of_state(JudgedState(operator, state), whole_value=True)
-        return pa.table({}) if found is None else found
+        changed = self._of_state(JudgedState(operator, state), whole_value=True)
+        return pa.table({}) if changed is None else changed
 
     def rows_before(self, name: str, batches: int) -> list[int]:
         newest = islice((row for row in reversed(self.path) if row.kind.is_micro_batch), batches)

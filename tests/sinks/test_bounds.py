@@ -30,6 +30,9 @@ class Staged:
     def rows_before(self, sink: str, batches: int) -> list[int]:
         return []
 
+    def entries(self, operator: str, state: str) -> pa.Table:
+        raise AssertionError
+
 
 def breach_of(one: Any, other: Any, tolerance: float = 0) -> Any:
     return SameSum("one", "v", "other", tolerance=tolerance).breach(Staged(one, other))
