@@ -212,16 +212,25 @@ class StateEngine:
         return running.publish_pending(self.context, job, from_checkpoint=from_checkpoint, dry_run=dry_run)
 
     def plan(
-        self, job: StatefulJob, *, parameters: Mapping[str, str] | None = None, clock: Clock = None
+        self,
+        job: StatefulJob,
+        *,
+        sample: int | None = None,
+        parameters: Mapping[str, str] | None = None,
+        clock: Clock = None,
     ) -> JobPlan:
         """What a run of today's code would do to existing state and outputs: nothing is committed or written.
 
-        Reads the root only, without Spark and Java. ``notes`` has what only rows or a subtask show.
+        Reads the root, and the logs of the Delta tables of sinks, without Spark and Java. ``notes`` has what only rows
+        or a subtask show.
 
         Args:
+            sample: also run today's code over so many recorded rows at most, unless a run is refused: whole
+                micro-batches, newest first, with the state that they had. Starts Spark for what needs it.
             parameters, clock: as for ``run``.
 
         Raises:
+            ConfigurationError: ``sample`` is below 1.
             RootError: the root is of another format, or the job of another root.
             DamagedFileError: rows of checkpoints are not what was committed.
 
@@ -234,7 +243,15 @@ class StateEngine:
             'clicks: never ran here; the first run begins with nothing'
         """
         code = code_of(job, "plan")
-        return plan_of(self.root, code, clock=clock_of(clock), parameters=parameters or {})
+        check_bound(sample, what="sample")
+        return plan_of(
+            self.root,
+            code,
+            clock=clock_of(clock),
+            parameters=parameters or {},
+            sample=sample,
+            session=lambda: self.context.spark,
+        )
 
     # -- looking -------------------------------------------------------------------------------------------------------
 

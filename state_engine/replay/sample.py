@@ -157,7 +157,7 @@ class _Sampler:
             if row.rows_in > left:
                 self.notes.append(
                     f"checkpoint {row.checkpoint_id} read {counted(row.rows_in, 'row')}, and {left} of {most} are "
-                    "left: it and older ones were not run"
+                    f"left: it and older ones were not run; a sample of {most - left + row.rows_in} has it"
                 )
                 return
             left -= row.rows_in

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from state_engine import DeltaSink, FileSource, StateEngine, StatefulJob
-from state_engine.core.errors import SinkError, UserFunctionError
+from state_engine.core.errors import ConfigurationError, SinkError, UserFunctionError
 
 OLD, WITH_LINEAGE = "id bigint", " with lineage"
 
@@ -109,3 +109,25 @@ def test_the_columns_of_a_table(
         with pytest.raises(SinkError, match=says) as error:
             engine.run(changed)
     assert [str(error.value)] == refused
+
+
+def test_a_sample_runs_what_needs_spark(spark: SparkSession, tmp_path: Path) -> None:
+    def keyed(factor: int) -> StatefulJob:
+        made = StatefulJob("keyed")
+        rows = made.source("rows", FileSource(str(tmp_path / "feed"), schema=OLD))
+        rows.transform(lambda frame: frame.selectExpr(f"id * {factor} AS id")).sink(
+            "out", DeltaSink(f"{tmp_path}/out")
+        )
+        return made
+
+    (tmp_path / "feed").mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3]}), tmp_path / "feed" / "1.parquet")
+    with StateEngine(tmp_path / "root", spark) as engine:
+        engine.run(keyed(1))
+        sample = engine.plan(keyed(2), sample=3).sample
+        assert sample is not None
+        (out,) = sample.compared
+        assert (out.name, out.same, out.only_old, out.only_new) == ("out", 1, 2, 2)
+        assert engine.plan(keyed(2)).sample is None
+        with pytest.raises(ConfigurationError, match="sample must be at least 1"):
+            engine.plan(keyed(2), sample=0)

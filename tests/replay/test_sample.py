@@ -100,7 +100,9 @@ def test_each_micro_batch_starts_with_the_state_that_it_had(run: MemoryRun) -> N
         ["{'user': 'ann', 'total': 9}", "{'user': 'bob', 'total': 8}"],
         ["{'user': 'ann', 'total': 4}", "{'user': 'bob', 'total': 2}"],
     )  # fmt: skip
-    assert sample.notes == ("checkpoint 2 read 2 rows, and 0 of 2 are left: it and older ones were not run",)
+    assert sample.notes == (
+        "checkpoint 2 read 2 rows, and 0 of 2 are left: it and older ones were not run; a sample of 4 has it",
+    )
 
 
 def test_what_cannot_be_run_is_said(run: MemoryRun) -> None:
