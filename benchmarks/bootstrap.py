@@ -135,14 +135,12 @@ def check(name: str, state: pa.Table, workload: Workload, events: int) -> None:
 
 
 def _windows(workload: Workload, events: int) -> pa.Table:
-    """The open windows after so many events, in the order of keys."""
     state = sorted(workload.expected(events).state.items())
     counts, totals = [window[0] for _, window in state], [window[1] for _, window in state]
     return pa.table({"k": [k for k, _ in state], "count": counts, "total": totals})
 
 
 def _write_given(workload: Workload, directory: Path) -> None:
-    """The state that both engines are given, as Parquet files."""
     directory.mkdir(parents=True)
     table = _windows(workload, workload.keys)
     mixed = table.take(np.random.default_rng(0).permutation(table.num_rows))

@@ -163,7 +163,6 @@ def changed_entries(job: SizedJob, keys: int, changed: int) -> Took:
 
 @contextmanager
 def _site() -> Iterator[tuple[SparkSession, Path]]:
-    """A Spark application and a directory, for one comparison."""
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name, spark_application() as spark:
         yield spark, Path(name)
 

@@ -86,8 +86,6 @@ class Comparison:
 
 
 class _Latest(KeyedProcessFunction):
-    """The newest values of each key."""
-
     def open(self, runtime_context: RuntimeContext) -> None:
         self.latest = runtime_context.get_state(ValueStateDescriptor("latest", VALUE))
 
@@ -128,7 +126,6 @@ class World:
             self._write_peer(name)
 
     def _write_peer(self, name: str) -> None:
-        """Our rows as a table of Spark's, in as many files."""
         ours = self._read(OURS)
         vectors = str(name == MERGE).lower()
         writer = ours.repartition(len(ours.inputFiles())).write.format("delta")

@@ -119,7 +119,6 @@ class Walk:
 
 
 def _inside(value: Any) -> Iterable[Any]:
-    """Values of a container, or of an object of the engine."""
     if isinstance(value, dict):
         return list(value.values())[:_MOST_INSIDE]
     if isinstance(value, list | tuple | set):

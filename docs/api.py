@@ -205,7 +205,6 @@ def _entry(name: str, shown: Any) -> str:
 
 
 def _stub(name: str, shown: Any) -> Iterator[str]:
-    """What a name is called with, and what it has."""
     if inspect.isfunction(shown):
         yield from _called(name, shown)
     elif issubclass(shown, enum.Enum):
@@ -311,14 +310,12 @@ def _type(annotation: Any) -> str:
 
 
 def _summary(shown: Any) -> str:
-    """The first sentence of a documentation."""
     text = " ".join((inspect.getdoc(shown) or "").partition("\n\n")[0].split())
     text = text if isinstance(shown, ModuleType) else re.split(r"(?<=\.) (?=[A-Z`])", text)[0]
     return text.replace("``", "`").replace("; see the module docstring", "")
 
 
 def _raised(function: Callable[..., Any]) -> str:
-    """The errors that a documentation names."""
     section = (inspect.getdoc(function) or "").partition("Raises:")[2].partition("\n\n")[0]
     names = dict.fromkeys(name for name in re.findall(r"\b\w+Error\b", section) if hasattr(errors, name))
     return f"Raises {', '.join(names)}." if names else ""

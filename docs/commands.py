@@ -40,7 +40,6 @@ def page() -> str:
 
 
 def _commands(group: Any) -> Iterator[tuple[str, Any]]:
-    """Names and commands of a group, in the order of its help."""
     context = group.make_context("statelake", [], resilient_parsing=True)
     for name in group.list_commands(context):
         yield name, group.get_command(context, name)
@@ -74,7 +73,6 @@ def _row(parameter: Any, context: Any) -> str | None:
 
 
 def _text(text: str | None) -> str:
-    """A help as one line of Markdown."""
     return " ".join((text or "").split()).replace("|", "\\|").replace("<", "&lt;")
 
 

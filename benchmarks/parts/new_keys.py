@@ -53,7 +53,6 @@ def measure(
 
 
 def _first_batches(spark: SparkSession, keys: int, only: Sequence[str]) -> dict[str, float]:
-    """Seconds of the first batch of new contenders."""
     with tempfile.TemporaryDirectory(prefix="statelake-bench-") as name:
         batch, seconds = Feed(Workload(keys), Path(name) / "feed").write(keys), dict[str, float]()
         for one in only:

@@ -176,7 +176,6 @@ class _Progress:
             self.context.log.warning(f"the checkpoints could not be looked at: {error}")
 
     def committed(self) -> History:
-        """All rows of the job, by id, as of now."""
         self.known = History(self.engine.checkpoints(self.dagster_job.name))
         return self.known
 

@@ -146,7 +146,6 @@ class PartitionEvents:
     def _assets(
         self, path: Sequence[CheckpointRow], partition: str, more: Mapping[str, Any]
     ) -> dict[dg.AssetKey, tuple[int, Mapping[str, Any]]]:
-        """Version and metadata of every asset of a partition."""
         rows = by_partition(list(path))[partition]
         last, job, key_of = rows[-1], self.job.name, self.dagster_job.key
         reports = [self.batches[r.checkpoint_id] for r in rows if r.checkpoint_id in self.batches]

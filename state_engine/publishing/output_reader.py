@@ -50,14 +50,12 @@ class OutputReader:
         return rows.drop_columns([name for name in [WRITE_ID] if name in rows.column_names])
 
     def _current(self, sink: StagedSink, files: Sequence[DataFile]) -> tuple[str, list[DataFile]]:
-        """Where the files of a sink are now."""
         uri = self._directory(sink)
         current = _located(uri, files) if sink.kind == SinkKind.FILES else list(files)
         verify_files(uri, current, what=f"sink '{sink.name}'", footers=True)
         return uri, current
 
     def _directory(self, sink: StagedSink) -> str:
-        """Where files lie, wherever the root is now."""
         return located(sink, self._layout).path
 
 

@@ -248,7 +248,6 @@ class PublishedTables:
             return state, _new(state, content, "it is damaged")
 
     def _rebuilt(self, state: PublishedState, content: _Content) -> TableReport:
-        """What a table would get that is made again."""
         target = self._table(state)
         try:
             is_there = self.is_there(state)
@@ -500,7 +499,6 @@ class PublishedTables:
         return self._difference(target, _Content.of(reader)), why
 
     def _difference(self, target: TableTarget, content: _Content) -> TableChange:
-        """What makes the content of a table that of the state."""
         old = (pa.Table.from_batches([batch]) for batch in target.content(content.columns))
         return compared_by_portions(content.columns, old, (target.held(rows) for rows in content.rows()))
 

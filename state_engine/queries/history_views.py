@@ -146,7 +146,6 @@ def _flat(
     schema: pa.Schema,
     parts: Callable[[CheckpointRow], Sequence[Any]],
 ) -> pa.Table:
-    """One row for each part of each checkpoint."""
     on_path, rows = _ids(path), sorted(history.items())
     records = [(i, *_values(columns, one), i in on_path) for i, row in rows for one in parts(row)]
     return _table(records, schema)

@@ -473,7 +473,6 @@ class KeyDebugger:
 
 
 def _shown(key: RecordedKey) -> dict[str, Any]:
-    """The key by column, as functions see it."""
     declared, parts = declared_key(key.node), key.key
     if declared is not None and declared.form is not None and declared.record is None:
         parts = declared.form(parts)
@@ -552,7 +551,6 @@ def _broadcast_states(here: SubtaskSnapshot | None, there: SubtaskSnapshot | Non
 
 
 def _rows(output: OutputSpec, values: list[Any], *, has_kinds: bool) -> pa.Table:
-    """Outputs as the columns of a sink."""
     kinds, plain = split([own_kind(value) for value in values]) if has_kinds else ([], values)
     table = to_table(plain, output.kind.columns, scalar=output.kind.scalar)
     return table.append_column(KIND_FIELD, kind_column(kinds)) if output.changing else table

@@ -74,15 +74,12 @@ def key_test_text(debugged: KeyDebug, *, replace: Sequence[str] = ()) -> str:
 
 
 def _taken(imports: set[str], module: str) -> set[str]:
-    """What is imported from a module."""
     start = f"from {module} import "
     return {line.removeprefix(start) for line in imports if line.startswith(start)}
 
 
 @dataclass
 class _WrittenKey:
-    """The test of one key of one operator."""
-
     job: str
     debugged: DebuggedKey
     stand_ins: StandIns
@@ -96,7 +93,6 @@ class _WrittenKey:
         self._learn()
 
     def lines(self) -> Iterator[str]:
-        """The function, as lines of code."""
         name = re.sub(r"\W", "_", self.debugged.operator)
         yield f"def test_{name}_from_checkpoint_{self.batches[0].checkpoint_id}() -> None:"
         start: KeyState | None = None
@@ -264,7 +260,6 @@ def _names_of_input(batch: DebuggedBatch, element: KeyElement) -> tuple[str, ...
 
 
 def _named(value: Any, names: Sequence[str]) -> Any:
-    """An element with the names of its columns."""
     if type(value) is tuple and value and isinstance(value[0], RowKind):
         return _named(value[1], names)
     if type(value) is tuple and len(value) == len(names):
@@ -279,6 +274,5 @@ def _inputs_of(batches: Sequence[DebuggedBatch]) -> list[Any]:
 
 
 def _states_of_key(start: KeyState | None) -> dict[str, Any]:
-    """What the key started with, by state."""
     first = {} if start is None else start.first
     return {n: item for n, entries in sorted(first.items()) if n != TIMERS for item in entries.values()}

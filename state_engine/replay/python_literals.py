@@ -112,7 +112,6 @@ class Literals:
         return repr(value)
 
     def _name(self, kind: type) -> str:
-        """The name of a class in the file."""
         public = sys.modules["state_engine"]
         if kind is Stamped:
             self.imports.add("from state_engine.testing import Stamped")

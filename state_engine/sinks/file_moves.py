@@ -327,7 +327,6 @@ class Mover:
         return self._aside(f"{_JOINING}{self._id:012d}")
 
     def _aside(self, name: str) -> str:
-        """Where something is kept out of sight."""
         return self._look.path(name)
 
     def _make_aside(self, name: str) -> None:
@@ -373,7 +372,6 @@ class Mover:
         return self._at.inside(name).is_directory()
 
     def _directories(self, prefix: str) -> list[str]:
-        """Those that are kept out of sight now."""
         owned = names_in(self._at, self._look.owner) if self._look.owner else names_in(self._at)
         return sorted(self._aside(name) for name in owned if name.startswith(prefix))
 

@@ -222,7 +222,6 @@ class FilePublisher(Publisher):
 
 
 def _home(file: DataFile) -> str:
-    """The directory that a file was staged in."""
     return file.path.split("/", 1)[0]
 
 

@@ -139,7 +139,6 @@ class TableForm:
 
     @property
     def _key_fields(self) -> list[tuple[str, pa.DataType]]:
-        """The columns of a map's keys."""
         kind = self._declared.field("key").type
         return _fields(kind) if self.map_key is None else [(self.map_key, kind)]
 

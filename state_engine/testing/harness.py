@@ -485,13 +485,11 @@ class OperatorHarness:
         self.metrics = summed(run.metrics for run in runs)
 
     def _assigned(self) -> list[SubtaskSnapshot | None]:
-        """The operator state that each subtask starts with."""
         return self._stored.assigned(
             _NAME, parallelism=self.parallelism, max_parallelism=self.max_parallelism
         )
 
     def _of(self, chosen: Any, element: Any) -> Any:
-        """What ``key_by`` or ``timestamp_of`` gives for an element."""
         if not self._two_inputs:
             return (chosen[0] if isinstance(chosen, tuple) else chosen)(element)
         which, value = element

@@ -56,7 +56,6 @@ def _changes(descriptor: StateDescriptor, key: Any, stored: Any) -> list[Change]
 
 
 def _stored(declared: DeclaredKey, keys: list[Any]) -> pa.Array:
-    """Keys as files hold them."""
     parts = zip(*keys, strict=True) if len(declared.types) > 1 else [keys]
     columns = [
         kind.to_arrow([None if value is None else kind.normalise(value) for value in part], storage=False)

@@ -26,8 +26,6 @@ from state_engine.storage.delta.log_tail import LogDurability
 
 @dataclass
 class _Table:
-    """A table as its log shows it."""
-
     properties: dict[str, str]
     version: int = 0
     files: dict[str, None] = field(default_factory=dict)

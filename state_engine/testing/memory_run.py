@@ -238,7 +238,6 @@ class _MemoryEngine(StateEngine):
 class _MemoryContext(EngineContext):
     @cached_property
     def published(self) -> MemoryTables:
-        """The tables that show states."""
         return MemoryTables()
 
     def publication(self, tables: JobTables) -> Publication:

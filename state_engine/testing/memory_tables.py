@@ -29,8 +29,6 @@ from state_engine.state_tables.table_form import rows_by_identity
 
 @dataclass(frozen=True)
 class _Shown:
-    """What a table holds, and the checkpoint that it shows."""
-
     columns: TableColumns
     rows: pa.Table
     checkpoint: ShownCheckpoint

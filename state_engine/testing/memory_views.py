@@ -74,7 +74,6 @@ def state(layout: JobLayout, job: StatefulJob, path: Sequence[CheckpointRow], ui
 
 
 def _declared(job: StatefulJob, operator: OperatorNode) -> list[StateDescriptor]:
-    """The keyed states that the operator's function declares when it is opened."""
     function = function_for(operator, type_in_memory)
     if function is None:
         raise ConfigurationError(

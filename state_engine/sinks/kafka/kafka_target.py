@@ -201,7 +201,6 @@ class KafkaTarget:
         return bytes(packed)
 
     def _key_writer(self, kinds: Mapping[str, pa.DataType]) -> Callable[[Values], bytes | None]:
-        """What gives the key of a row."""
         if self.format == "raw":
             return lambda row: _bytes(row.get(_KEY))
         if not self.key:
@@ -218,7 +217,6 @@ class KafkaTarget:
         return text
 
     def _value_writer(self, kinds: Mapping[str, pa.DataType], sink: str) -> Callable[[Values], bytes | None]:
-        """What gives the value of a row."""
         if self.format == "raw":
             return lambda row: _bytes(row[_VALUE])
         if self.format == "avro":

@@ -243,7 +243,6 @@ class SnapshotSource(FileSource):
     # -- which snapshot ------------------------------------------------------------------------------------------------
 
     def _place(self, uri: str) -> tuple[str, datetime]:
-        """Name and time of the snapshot that a file belongs to."""
         below = uri.removeprefix(self.path).strip("/")
         name = (below or uri.rsplit("/", 1)[-1]).split("/")[0]
         dates = [_as_time(match) for match in _DATE.finditer(name)]
@@ -257,7 +256,6 @@ class SnapshotSource(FileSource):
         return name, dates[0]
 
     def _grouped(self, files: Iterable[Any]) -> list[Snapshot]:
-        """The snapshots of files, the first one first."""
         snapshots: dict[datetime, Snapshot] = {}
         for one in files:
             name, at = self._place(one.uri)

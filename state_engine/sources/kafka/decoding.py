@@ -131,7 +131,6 @@ class Decoding:
 
     @property
     def _metadata(self) -> list[tuple[str, str]]:
-        """Columns that rows have besides those of values."""
         fields = [(METADATA + name, kind) for name, kind in RECORD_FIELDS if name != "value"]
         return fields if self.with_metadata else []
 

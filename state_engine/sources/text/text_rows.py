@@ -277,7 +277,6 @@ class TextRows:
 
 
 def _places(names: list[str], declared: Sequence[str], options: TextOptions, uri: str) -> list[int | None]:
-    """Where the fields of declared columns stand."""
     given = names_in_file(uri, names, declared, options.rules.names)
     if not given:
         raise BadFileError(
